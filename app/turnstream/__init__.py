@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from turnstream.domain.errors import TransientError as TransientError
     from turnstream.domain.errors import TurnstreamError as TurnstreamError
     from turnstream.domain.errors import Unauthorized as Unauthorized
-    from turnstream.domain.guards import EndTurn as EndTurn
-    from turnstream.domain.guards import Guard as Guard
-    from turnstream.domain.guards import Mask as Mask
-    from turnstream.domain.guards import Pass as Pass
-    from turnstream.domain.guards import Passage as Passage
-    from turnstream.domain.guards import Replace as Replace
-    from turnstream.domain.guards import Ruling as Ruling
-    from turnstream.domain.guards import TakeBack as TakeBack
-    from turnstream.domain.guards import TextSpan as TextSpan
     from turnstream.domain.identity import Identity as Identity
     from turnstream.domain.plans import Plan as Plan
     from turnstream.domain.turns import ToolSpec as ToolSpec
@@ -47,7 +38,17 @@ if TYPE_CHECKING:
     from turnstream.extension import Work as Work
     from turnstream.extension import installed as installed
     from turnstream.extension import read_settings as read_settings
-    from turnstream.kit.signature import verify as verify
+    from turnstream.extensions.documents.tools import Library as Library
+    from turnstream.extensions.documents.tools import document_tools as document_tools
+    from turnstream.guards.guard import EndTurn as EndTurn
+    from turnstream.guards.guard import Guard as Guard
+    from turnstream.guards.guard import Mask as Mask
+    from turnstream.guards.guard import Pass as Pass
+    from turnstream.guards.guard import Passage as Passage
+    from turnstream.guards.guard import Replace as Replace
+    from turnstream.guards.guard import Ruling as Ruling
+    from turnstream.guards.guard import TakeBack as TakeBack
+    from turnstream.guards.guard import TextSpan as TextSpan
     from turnstream.llm.models.api import CallOptions as CallOptions
     from turnstream.llm.models.api import ModelApi as ModelApi
     from turnstream.llm.models.api import ProviderSpec as ProviderSpec
@@ -63,11 +64,10 @@ if TYPE_CHECKING:
     from turnstream.llm.provider import Part as Part
     from turnstream.main import create_app as create_app
     from turnstream.main import lifespan as lifespan
+    from turnstream.outgoing.signature import verify as verify
     from turnstream.setup.toolset import ToolSettings as ToolSettings
     from turnstream.setup.toolset import open_toolset as open_toolset
     from turnstream.telemetry import Metrics as Metrics
-    from turnstream.tools.library.documents import Library as Library
-    from turnstream.tools.library.documents import document_tools as document_tools
     from turnstream.tools.outputs import Outputs as Outputs
     from turnstream.tools.policy import Breaker as Breaker
     from turnstream.tools.policy import Fallback as Fallback
@@ -107,7 +107,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "TurnstreamError",
         "Unauthorized",
     ),
-    "turnstream.domain.guards": (
+    "turnstream.guards.guard": (
         "EndTurn",
         "Guard",
         "Mask",
@@ -130,7 +130,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "OutputRejected",
         "TurnEnded",
     ),
-    "turnstream.kit.signature": ("verify",),
+    "turnstream.outgoing.signature": ("verify",),
     "turnstream.llm.models.api": ("CallOptions", "ModelApi", "ProviderSpec"),
     "turnstream.llm.parameters": ("Parameter",),
     "turnstream.llm.provider": (
@@ -147,7 +147,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "turnstream.main": ("create_app", "lifespan"),
     "turnstream.telemetry": ("Metrics",),
     "turnstream.setup.toolset": ("ToolSettings", "open_toolset"),
-    "turnstream.tools.library.documents": ("Library", "document_tools"),
+    "turnstream.extensions.documents.tools": ("Library", "document_tools"),
     "turnstream.tools.outputs": ("Outputs",),
     "turnstream.tools.policy": ("Breaker", "Fallback", "Policy", "Summarise"),
     "turnstream.tools.tool": (

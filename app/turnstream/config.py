@@ -51,7 +51,7 @@ class Section(BaseSettings):
 
 
 class Settings(Section):
-    """The settings of the core. Those of an extension are a section: `settings.section(ITS_CLASS)`."""
+    """The settings of the core. The settings of an extension are a section: `settings.section(ITS_CLASS)`."""
 
     _env_file: Any = PrivateAttr()
     _values: Mapping[str, Any] = PrivateAttr()
@@ -73,7 +73,7 @@ class Settings(Section):
 
     @property
     def on_loopback(self) -> bool:
-        """True where only this machine can reach the server."""
+        """True if only this machine can reach the server."""
         return self.host in {"127.0.0.1", "::1", "localhost"}
 
     database_url: SecretStr | None = Field(
@@ -120,7 +120,6 @@ class Settings(Section):
     )
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on")
-    workers: int = Field(1, ge=1, le=64, description="processes that serve the port, each a replica; serve --workers")
     root_path: str = Field(
         "",
         pattern=r"^(/[\w.~-]+)*$",

@@ -18,15 +18,18 @@ from turnstream.domain.errors import ConfigError
 from turnstream.kit.extension_packages import GROUP
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from turnstream.api.http.call_group import CallGroup
     from turnstream.api.identity.way import Admit, Authenticate, LoginScopes
+    from turnstream.api.neighbours import Neighbours
     from turnstream.api.reads import ReadCopy
     from turnstream.api.services import Services
     from turnstream.config import Section, Settings
-    from turnstream.domain.guards import Guard
     from turnstream.domain.plans import Plans
     from turnstream.engine.hooks import Hooks
     from turnstream.engine.side_calls import SideCalls
+    from turnstream.engine.text_checks import TextGuard
     from turnstream.engine.upkeep.sweeps import Sweep
     from turnstream.llm.models.api import ModelApi
     from turnstream.llm.models.catalog import Models
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from turnstream.storage.database import Database
     from turnstream.storage.runs.queue import Renewals, WebhookKind
     from turnstream.tools.sources import SourceKind
+    from turnstream.tools.tool import Tool
     from turnstream.tools.toolset import Toolset
 
 _NONE = "none"
@@ -67,7 +71,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an extension does in the background. `tasks` run until the server stops; one that ends stops the server.
+    """The background work of an extension. `tasks` run until the server stops; the end of a task stops the server.
     Handlers get `state` from their services (`Services.states`). Each call is made only if `admit` does not refuse it.
     Turns leave rows for these kinds of `webhooks`. `serving` are tasks that post turns as requests do. `guards` check
     texts, one after the other.
@@ -80,12 +84,12 @@ class Work:
     admit: "Admit | None" = None
     webhooks: "Collection[WebhookKind]" = ()
     serving: "Sequence[Callable[[Services], Coroutine[Any, Any, None]]]" = ()
-    guards: "Sequence[Guard]" = ()
+    guards: "Sequence[TextGuard]" = ()
 
 
 class TurnFiles(Protocol):
     """Recordings of turns, in files beside the database: an export and an import take them along, an erasure deletes
-    them. `owners` may ask for the recording of a turn; None stands for all.
+    them. `owners` may ask for the recording of a turn; None means all.
     """
 
     @property
@@ -105,14 +109,14 @@ class TurnFiles(Protocol):
 
 
 class OwnDatabase(Protocol):
-    """A Postgres that the server runs itself where DATABASE_URL names none. `name` is for people."""
+    """A Postgres that the server runs itself if DATABASE_URL names none. `name` is for people."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def master_key_file(self) -> Path | None:
-        """The file of its master key, made at the first start; None where the database is the user's own."""
+        """The file of its master key, made at the first start; None if the database is the user's own."""
         ...
 
     def check_made(self) -> None:
@@ -138,6 +142,40 @@ class DatabaseCopy(Protocol):
 
     def open(self, api: "Database", replica: UUID, renewals: "Renewals") -> AbstractAsyncContextManager["ReadCopy"]:
         """It knows owners as `api` does, the database of the API."""
+        ...
+
+
+class ServerProcess(Protocol):
+    """One of several processes on one port. `number` counts them from 1."""
+
+    @property
+    def number(self) -> int: ...
+
+    def neighbours(self, replica: UUID) -> "Neighbours":
+        """The others, as this one sees them. `replica` is this one."""
+        ...
+
+    def obey(self, drain: Callable[[], None], stop: Callable[[], None]) -> None:
+        """Drains the server if the supervisor is gone, and stops it if the supervisor writes to standard input. A
+        second signal has no more effect than the first: systemd, and a terminal, send theirs to this process as well.
+        """
+        ...
+
+
+class ServerProcesses(Protocol):
+    """Several processes of one `serve`, each a replica, and their supervisor. `count` is the number in the settings."""
+
+    @property
+    def count(self) -> int: ...
+
+    async def supervise(self, reserved: "socket", count: int, welcome: str) -> int:
+        """Runs until a signal, or until no process can start. Returns the exit status. `reserved` keeps the port;
+        `welcome` is printed when all processes are ready.
+        """
+        ...
+
+    def process(self, place: str) -> ServerProcess:
+        """This process, by what the supervisor gave to it."""
         ...
 
 
@@ -168,6 +206,10 @@ def _no_providers(_: "Settings") -> "Sequence[ModelApi]":
     return ()
 
 
+def _no_tools(_: "Settings", __: "Database") -> "Sequence[Tool]":
+    return ()
+
+
 def _no_tool_sources(_: "Settings") -> "Sequence[SourceKind]":
     return ()
 
@@ -181,6 +223,10 @@ def _no_recordings(_: "Settings") -> TurnFiles | None:
 
 
 def _no_database(_: "Settings") -> OwnDatabase | None:
+    return None
+
+
+def _no_processes(_: "Settings") -> ServerProcesses | None:
     return None
 
 
@@ -214,13 +260,14 @@ def _no_cell(_: "Settings") -> None:
 class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`, by
     their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for
-    it, and `stored_way` another one, for credentials in rows. `providers` are APIs of models, `tool_sources` kinds of
-    tools from elsewhere. `interceptors` opens those of model calls, the nearest to the network first. `recordings` are
-    files of turns, if the settings ask for them. `database` is a Postgres that the server runs itself, `copy` one for
-    reads that may be old. `cell` is the name that the settings give this server; its tokens have it in them. `search`
-    takes the place of the core's own search. `call_links` makes links to calls that wait, for webhooks.
-    `before_erasure` ends what an owner has elsewhere, while the rows are there. `commands` are modules by the name of
-    the command that each defines: `usage`, or `owners move` for one of the group `owners`.
+    it, and `stored_way` another way, for credentials in rows. `providers` are APIs of models, `tools` its own tools,
+    `tool_sources` kinds of tools from elsewhere. `interceptors` opens those of model calls, the nearest to the network
+    first. `recordings` are files of turns, if the settings ask for them. `database` is a Postgres that the server runs
+    itself, `copy` a standby for reads that may be old. `processes` are several on one port. `cell` is the name that the
+    settings give this server; its tokens have it in them. `search` takes the place of the core's own search.
+    `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends sessions and tokens of an owner at
+    other servers, while the rows are there. `commands` are modules by the name of the command that each defines:
+    `usage`, or `owners move` in the group `owners`.
     """
 
     name: str
@@ -234,11 +281,13 @@ class Extension:
         _no_stored_way
     )
     providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers
+    tools: "Callable[[Settings, Database], Sequence[Tool]]" = _no_tools
     tool_sources: "Callable[[Settings], Sequence[SourceKind]]" = _no_tool_sources
     interceptors: "Callable[[Settings], AbstractContextManager[Sequence[Interceptor]]]" = _no_interceptors
     recordings: "Callable[[Settings], TurnFiles | None]" = _no_recordings
     database: "Callable[[Settings], OwnDatabase | None]" = _no_database
     copy: "Callable[[Settings], DatabaseCopy | None]" = _no_copy
+    processes: "Callable[[Settings], ServerProcesses | None]" = _no_processes
     cell: "Callable[[Settings], str | None]" = _no_cell
     search: "Callable[[Database], Search] | None" = None
     call_links: "Callable[[Settings, Database], CallLinks | None]" = _no_call_links
@@ -278,7 +327,7 @@ def selected(settings: "Settings") -> Sequence[Extension]:
 
 
 def left_out(extensions: Collection[Extension]) -> Sequence[Extension]:
-    """Those that are installed and not among these."""
+    """The installed extensions that are not among these."""
     return [each for each in installed().values() if each not in extensions]
 
 
@@ -328,13 +377,18 @@ def copy_of(settings: "Settings", extensions: Iterable[Extension]) -> DatabaseCo
     return next((copy for each in extensions if (copy := each.copy(settings)) is not None), None)
 
 
+def processes_of(settings: "Settings", extensions: Iterable[Extension]) -> ServerProcesses | None:
+    """The processes of the first extension that can start several."""
+    return next((found for each in extensions if (found := each.processes(settings)) is not None), None)
+
+
 def own_cell(settings: "Settings", extensions: Iterable[Extension]) -> str | None:
     """The name of this server among several, for its tokens."""
     return next((cell for each in extensions if (cell := each.cell(settings)) is not None), None)
 
 
 def search_of(extensions: Iterable[Extension], database: "Database") -> "Search":
-    """The search of the first of them that has one, else that of the core."""
+    """The search of the first extension that has one, else the search of the core."""
     from turnstream.storage.chats.search import SimpleSearch  # noqa: PLC0415, commands need no search
 
     return next((each.search for each in extensions if each.search is not None), SimpleSearch)(database)

@@ -20,7 +20,6 @@ from turnstream.api.http.errors import HANDLERS, failed
 from turnstream.api.http.openapi import OpenApi
 from turnstream.api.identity.authenticator import Authenticator
 from turnstream.api.identity.way import Authenticate
-from turnstream.api.neighbours import Neighbours
 from turnstream.api.plans import OwnerPlans
 from turnstream.api.reads import Reads
 from turnstream.api.recent_chats import RecentChats
@@ -32,11 +31,11 @@ from turnstream.api.streams.watch import StreamWatch
 from turnstream.config import Settings
 from turnstream.domain.plans import Plan
 from turnstream.engine.hooks import Hooks
-from turnstream.extension import Extension, copy_of, own_cell, recordings_of, search_of, selected
+from turnstream.extension import Extension, ServerProcess, copy_of, own_cell, recordings_of, search_of, selected
 from turnstream.llm.models.api import schemas_by_name
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url
-from turnstream.setup.engine import Engine, ServerProcess, background, started
+from turnstream.setup.engine import Engine, background, started
 from turnstream.setup.identity import allowed_origins, metrics_token
 from turnstream.setup.master_keys import master_keys, opened_owner_keys
 from turnstream.setup.models import model_apis
@@ -129,7 +128,7 @@ async def running(
     settings: Settings, given: Given | None = None, process: ServerProcess | None = None
 ) -> AsyncIterator[Services]:
     """Everything between Postgres and the API, started in this order and stopped in reverse. `process` is this one,
-    where the server has several.
+    if the server has several.
     """
     async with AsyncExitStack() as stack:
         given = given or Given()
@@ -201,7 +200,7 @@ async def running(
             failed=engine.failed,
             is_ready=lambda: not engine.worker.draining,
             drain=engine.worker.drain,
-            neighbours=Neighbours(process.folder, process.number, engine.replica) if process else None,
+            neighbours=process.neighbours(engine.replica) if process else None,
             owner_keys=owner_keys,
         )
         serving = [partial(task, services) for work in engine.works.values() for task in work.serving]
@@ -221,7 +220,7 @@ def _live(settings: Settings, engine: Engine) -> Live:
         cancel=worker.cancel,
         reserve_slot=worker.reserve_slot,
         begin=worker.begin,
-        check_message=engine.input_guards.check,
+        check_message=engine.checks.check_message,
     )
 
 

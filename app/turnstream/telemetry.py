@@ -207,7 +207,7 @@ class Libraries(logging.Handler):
 
 
 def write_in_background() -> None:
-    """Makes a thread write what this process prints and logs. To be called before `configure_logging`."""
+    """Makes a thread write what this process prints and logs. Called before `configure_logging`."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         try:
             output = BackgroundOutput(descriptor, LOG_LINES_DROPPED.inc)
@@ -217,7 +217,7 @@ def write_in_background() -> None:
 
 
 def configure_logging(level: str) -> None:
-    """Writes JSON lines to standard error, coloured text where that is a terminal."""
+    """Writes JSON lines to standard error, coloured text if that is a terminal."""
     terminal = sys.stderr.isatty()
     logging.basicConfig(handlers=[Libraries()], level=logging.WARNING)
     structlog.configure(

@@ -1,5 +1,5 @@
 """Spans and metrics of OpenTelemetry, by its conventions for generative AI. They hold names, figures and ids; content
-only where the operator asks for it.
+only if the operator asks for it.
 
 Off, a span is one comparison, and nothing of OpenTelemetry is imported. On, spans go to the SDK that the process has
 set up (`opentelemetry-instrument`, or an embedding program); without one its API drops them.
@@ -151,7 +151,7 @@ class Tracing:
                 self._histograms[name].record(value, _dotted(attributes))
 
     def outgoing(self) -> dict[str, str]:
-        """The headers that carry the present span to another server; none where nothing is traced."""
+        """The headers that carry the present span to another server; none if nothing is traced."""
         headers: dict[str, str] = {}
         if self._tracer is not None:
             with _ISOLATED:

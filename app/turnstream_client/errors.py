@@ -41,8 +41,8 @@ class ServerUnreachable(ConnectionLost):
 
 
 class RequestRejected(ClientError):
-    """`status` is the HTTP status, or 0 where no request was sent. `code` is the server's word for what is wrong, and
-    `request_id` its id for the request, where it is turnstream that has answered.
+    """`status` is the HTTP status, or 0 if no request was sent. `code` is the server's word for what is wrong, and
+    `request_id` its id for the request, if it is turnstream that has answered.
     """
 
     def __init__(self, status: int, message: str, code: str | None = None, request_id: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The events of streams as values. One that is not known here is a `ServerEvent` with its name and data."""
+"""The events of streams as values. An unknown event is a `ServerEvent` with its name and data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,7 +9,7 @@ Json = dict[str, Any]
 
 
 class ConnectionEvent(StrEnum):
-    """Names of the events that the client adds to those of the server."""
+    """Names of events that the client adds to the server's events."""
 
     OPENED = "connected"
     LOST = "disconnected"  # data: `reason`, and `seconds` until the next try
@@ -83,7 +83,7 @@ class BlocksTakenBack(ServerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnDone(ServerEvent):
-    """The last event of a turn. `error` is that of a turn that failed."""
+    """The last event of a turn. `error` is set if the turn failed."""
 
     stop_reason: str | None
     usage: Json

@@ -119,7 +119,7 @@ class AsyncClient:
     async def post_turn(
         self, chat: str | None, text: str, model: str | None = None, key: str | None = None, options: Json | None = None
     ) -> Json:
-        """Posts a message, to a new chat where `chat` is None, and returns both turns. `options` are further members of
+        """Posts a message, to a new chat if `chat` is None, and returns both turns. `options` are further members of
         the body, such as `parent_id`, `on_busy`, `blocks`. The idempotency `key`, or a new one, makes a retry safe.
         """
         body: Json = {"blocks": [{"type": "text", "text": text}], **(options or {})}
@@ -138,7 +138,9 @@ class AsyncClient:
         return await self._post(f"/api/chats/{chat}/turns/{turns[-1]['id']}/fork", {"into": "chat"}, key)
 
     async def upload(self, data: bytes) -> Json:
-        """Stores an image, a PDF or a text, for blocks to refer to by its `id`. What is there already is found."""
+        """Stores an image, a PDF or a text, for blocks to refer to by its `id`. A file that is stored already is not
+        stored again.
+        """
         return await self._retry("POST", "/api/uploads", _RETRY_FOR, content=data)
 
     async def turn(self, chat: str, turn: str) -> Json:
@@ -207,12 +209,12 @@ class AsyncClient:
                     is_settled = state.waits or state.end is not None
                     if is_settled:
                         break
-        # A turn that ended where the stream had nothing to send is in the rows.
+        # A turn that ended if the stream had nothing to send is in the rows.
         return state if is_settled else Assembler.of(await self.turn(chat, turn))
 
     @asynccontextmanager
     async def stream(self, path: str, cursor: str | None) -> AsyncIterator[AsyncIterator[StreamFrame] | None]:
-        """Yields the events after `cursor` until the connection ends; None where there are no more."""
+        """Yields the events after `cursor` until the connection ends; None if there are no more."""
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": cursor} if cursor else {})}
         # How long a stream may be silent, its own heartbeat says.
         timeout = httpx2.Timeout(_RESPONSE_TIMEOUT, connect=_CONNECT_TIMEOUT, read=None)

@@ -29,7 +29,7 @@ _CLOSES = {end: start for start, (end, _) in _PAIRS.items()}
 
 @dataclass(slots=True)
 class Thread:
-    """What a client has of a thread: the text of each message by its id, in order, and the events of its last run."""
+    """A client's state of a thread: the text of each message by its id, in order, and the events of its last run."""
 
     id: str
     question: Json

@@ -65,7 +65,7 @@ class Session:
 
     @property
     def events_in_json(self) -> Sequence[Event]:
-        """Those of which `GET …/turns/{turn}` knows."""
+        """The scenarios of which `GET …/turns/{turn}` knows."""
         return self.events[: self.scenario.in_json]
 
     def as_json(self) -> Json:
@@ -150,7 +150,7 @@ def _problem(status: int) -> Json:
 async def _answer(
     session: Session, answers: Sequence[Answer], asked: list[Asked], request: Request, response: Response
 ) -> None:
-    """Answers a request with that of its number, and notes both; 204 where the scenario has no more answers."""
+    """Answers the n-th request with the n-th answer, and records both; 204 if the scenario has no more answers."""
     answer = answers[len(asked)] if len(asked) < len(answers) else PlainAnswer(204)
     place = len(asked)
     asked.append(Asked(request, answer, None, time.monotonic()))
@@ -206,8 +206,8 @@ async def _send(session: Session, answer: Stream, request: Request, response: Re
 
 
 class StreamBody:
-    """The bytes of events as `answer` wants them: those that are `sent`, and those `held_back` behind the cut.
-    `last_id` is that of the last event that was sent whole when the connection ends.
+    """The bytes of events for `answer`: the part that is `sent`, and the part `held_back` after the cut. `last_id` is
+    the id of the last event that was sent completely.
     """
 
     def __init__(self, events: Sequence[Event], answer: Stream, retry: int) -> None:

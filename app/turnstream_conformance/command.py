@@ -78,7 +78,7 @@ def client(
 @_FORMAT
 @_OUTPUT
 def server(url: str, token: str | None, message: str, patience: float, form: Format, output: Path | None) -> None:
-    """Examine the server at URL, also through what stands before it.
+    """Examine the server at URL, also through the proxies before it.
 
     About 30 messages are sent, in chats that are deleted at the end. With a real model they cost money.
     """
@@ -112,7 +112,7 @@ def ag_ui(url: str, token: str | None, message: str, patience: float, form: Form
 def proxy(
     url: str, listen: str, idle: float, duration: float, heartbeat: float, form: Format, output: Path | None
 ) -> None:
-    """Examine the proxy at URL, or whatever else stands before a server.
+    """Examine the proxy at URL, or any other program before a server.
 
     The command is the server behind it: let the proxy pass requests on to the address of --listen.
     """

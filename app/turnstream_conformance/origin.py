@@ -1,4 +1,6 @@
-"""An HTTP server whose every byte its user decides: where a chunk ends, where the connection is cut, how."""
+"""An HTTP server whose user decides every byte: the ends of chunks, the cuts of connections, and the kind of each
+cut.
+"""
 
 import asyncio
 import json
@@ -53,7 +55,7 @@ class Response:
         await self._head(status, {**headers, "Transfer-Encoding": "chunked"})
 
     async def send(self, chunk: bytes) -> None:
-        """Sends one chunk. Raises OSError where the other end has gone."""
+        """Sends one chunk. Raises OSError if the other end has gone."""
         self._writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
         await self._writer.drain()
 

@@ -1,4 +1,4 @@
-"""Probes of what stands between a server and its clients. The kit is client and origin in one process, so that one
+"""Probes of a proxy between a server and its clients. The kit is client and origin in one process, so that one
 clock measures both ends.
 """
 
@@ -286,7 +286,7 @@ async def _ready(client: httpx2.AsyncClient) -> None:
 
 
 async def examine(url: str, host: str, port: int, idle: float, duration: float, heartbeat: float) -> Report:
-    """Examines the proxy at `url`, which passes requests on to `host` and `port`, where the kit listens."""
+    """Examines the proxy at `url`, which forwards requests to the kit at `host` and `port`."""
     behind = Origin(idle, duration, heartbeat)
     async with origin(behind.handle, host, port), _to(url) as client:
         await _ready(client)

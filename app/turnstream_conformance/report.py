@@ -15,7 +15,7 @@ _LONGEST_TEXT = 300  # characters, of what was seen
 
 Status = Literal["held", "failed", "skipped"]
 
-# What XML cannot hold, not even escaped.
+# Characters that XML cannot contain, not even escaped.
 _UNPRINTABLE = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

@@ -13,7 +13,7 @@ Texts = Sequence[str]
 
 
 def numbered(steps: Sequence[Step]) -> list[Event]:
-    """The events of a turn with the ids that a server would give them. What is no event of the protocol has none."""
+    """The events of a turn with the ids of a server. Steps that are no events of the protocol have no id."""
     events: list[Event] = []
     attempt, place, offset = 1, 0, 0
     for name, data in steps:
@@ -98,7 +98,7 @@ def _reported() -> Sequence[Step]:
 
 
 def _taken_back() -> Sequence[Step]:
-    """A round that failed after a whole block and in the midst of another, and was written anew."""
+    """A round that failed after a whole block and in the midst of another, and was written again."""
     begun = (*_block(0, 1, "thinking", "Hm."), *_block(1, 1, "text", "High ", "tid"))[:-1]
     reset: Step = ("reset", {"attempt": 2, "index": 1})
     again = (*_block(1, 1, "text", "Low ", "tide."), _sealed(1, "end_turn"), _END)
@@ -163,8 +163,8 @@ WHOLE = Stream()
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """`rule` is the number of the promise in docs/protocol.md. `answers` are those to the client's requests for the
-    stream, one after the other; `posts` those to its POSTs, of a scenario in which it sends the message itself; where
-    they end, a 201 follows. A client that `stops` does not come to the end of the turn. `pauses` are examined where the
+    stream, one after the other; `posts` those to its POSTs, of a scenario in which it sends the message itself; if
+    they end, a 201 follows. A client that `stops` does not come to the end of the turn. `pauses` are examined if the
     answers give no event. The turn as JSON has the first `in_json` of its events, or all.
     """
 

@@ -74,7 +74,7 @@ class ServerChecks:
         return {"blocks": [{"type": "text", "text": " ".join([self.message] * times) + more}]}
 
     async def post(self, times: int = 1, more: str = "") -> Exchanged:
-        """Posts the message, so many `times` over where the answer is to take long, with `more` behind it."""
+        """Posts the message, so many `times` over if the answer is to take long, with `more` behind it."""
         chat = await self.chat()
         new = await self.json("POST", f"{chat}/turns", 201, json=self.body(times, more))
         return Exchanged(chat, *(f"{chat}/turns/{new[turn]['id']}" for turn in ("user_turn", "assistant_turn")))
@@ -287,8 +287,8 @@ class ServerChecks:
         return ""
 
     async def without_readers(self) -> str:
-        """One reader leaves a stream, one the answer to its POST. What their turns become is compared with turns whose
-        readers stayed, unless these differ, as with a model that writes each answer differently.
+        """One reader leaves a stream, one the answer to its POST. Their turns are compared with turns whose readers
+        stayed, unless the model writes each answer differently.
         """
         left, chat = await self.post(_LATER), await self.chat()
         await self.read(left.stream, most=1)
@@ -414,7 +414,7 @@ class ServerChecks:
         return f"{len(events)} events"
 
     async def from_page(self) -> str:
-        """T3: the stream goes on where the page of a chat ends."""
+        """T3: the stream continues after the events of a chat's page."""
         first, _, _ = await self.ended()
         page = await self.json("GET", f"{first.chat}/turns", 200)
         new = await self.json("POST", f"{first.chat}/turns", 201, json=self.body())
@@ -502,7 +502,7 @@ class ServerChecks:
 
 
 async def _bounded(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
-    """The body, decompressed. Raises Failed where it does not end."""
+    """The body, decompressed. Raises Failed if it does not end."""
     count = 0
     async for chunk in response.aiter_bytes():
         count += len(chunk)

@@ -14,7 +14,9 @@ ENDS = {"turn_complete": "complete", "turn_cancelled": "cancelled", "turn_error"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A server-sent event. One without an id is a notice; one without a name an id alone, as begins a feed."""
+    """A server-sent event. An event without an id is a notice. An event without a name has only an id, as at the
+    beginning of a feed.
+    """
 
     id: str | None
     name: str

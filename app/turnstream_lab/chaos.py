@@ -1,7 +1,7 @@
 """Injection of provider faults between an adapter and the network, by a seeded plan.
 
-Faults are made where a call is bytes, because half of them do not exist above: a cut event, bytes
-that are not text, a connection that stays open and silent. So adapters and parsers are tested too.
+Faults are made in the bytes of a call, because half of them cannot occur above that layer: a cut event, bytes that are
+not text, a connection that stays open and silent. So adapters and parsers are tested too.
 """
 
 import asyncio

@@ -60,8 +60,8 @@ class ComparisonPlan:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One answer to one question under one setting. `tools` counts calls by tool; `cost` is None without prices. Only
-    an answer that was judged has a `score`.
+    """One answer to one question under one setting. `tools` counts calls by tool; `cost` is None without prices. Only a
+    judged answer has a `score`.
     """
 
     chat: str

@@ -32,7 +32,9 @@ _DUTY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`value` is None where an answer could not be judged; `reason` says why. `cost` is that of a model's judgement."""
+    """`value` is None if an answer could not be judged; `reason` says why. `cost` is the cost of a model's
+    judgement.
+    """
 
     value: float | None
     reason: str = ""
@@ -102,7 +104,7 @@ def rubric_judge(client: AsyncClient, rubric: str, model: str | None) -> Judge:
 
 
 def _enclosed(value: object) -> str:
-    """The value as JSON, in which no text can end the element that it stands in."""
+    """The value as JSON, in which no text can end the element that it is in."""
     return msgspec.json.encode(value).decode().replace("<", "\\u003c")
 
 
@@ -114,8 +116,8 @@ def _checked(value: Any, reason: str, cost: float | None = None) -> Score:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The scores of one setting: their mean and standard deviation, and how its answers did against those of the other
-    setting to the same question, one by one. `unjudged` answers have no score and count nowhere else.
+    """The scores of one setting: their mean and standard deviation, and the comparison of its answers with the other
+    setting's answers to the same questions. `unjudged` answers have no score and count nowhere else.
     """
 
     mean: float | None

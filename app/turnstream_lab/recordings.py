@@ -39,7 +39,7 @@ _KEPT: Final = frozenset(
         "x-should-retry",
     }
 )
-_KEYS: Final = ("authorization", "x-api-key", "api-key")
+_KEYS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "x-amz-security-token")
 _OTHERS: Final = "other"
 _STEP: Final = 100  # folders
 # Bytes that may wait for the disk, and seconds for which a server that stops waits for what is left.
@@ -49,8 +49,8 @@ _NAME: Final = re.compile(r"attempt-\d+-round-\d+-try-\d+\.jsonl")
 
 
 class Recordings:
-    """A folder of recordings, with one folder for each turn. As a context manager it accepts new ones. Those that it
-    cannot write, or has no room for, are dropped and logged. `owners` may ask for them; None stands for all.
+    """A folder of recordings, with one folder for each turn. As a context manager it accepts new ones. Recordings that
+    cannot be written, or find no room, are dropped and logged. `owners` may ask for them; None means all.
     """
 
     def __init__(self, folder: Path, most_waiting: int = _MOST_WAITING, owners: frozenset[str] | None = None) -> None:
@@ -98,7 +98,7 @@ class Recordings:
             yield path.name, path.read_bytes()
 
     def keep(self, turn: UUID, name: str, content: bytes) -> bool:
-        """Stores a recording of `files`. False where there is one, or where it is none of ours."""
+        """Stores a recording of `files`. False if there is one, or if it is none of ours."""
         path = self.folder / str(turn) / name
         if not _NAME.fullmatch(name) or path.exists():
             return False
@@ -115,8 +115,8 @@ class Recordings:
     async def sweep(
         self, present: Callable[[Sequence[UUID]], Awaitable[set[UUID]]], days: float | None
     ) -> AsyncGenerator[int, None]:
-        """Deletes recordings of turns that are gone, and those older than `days`. `present` returns those of the turns
-        that there are. Yields how many recordings each portion had.
+        """Deletes recordings of deleted turns, and recordings older than `days`. `present` returns the turns that
+        exist. Yields the number of recordings in each portion.
         """
         before = float("-inf") if days is None else time.time() - days * 86_400
         try:

@@ -16,7 +16,7 @@ _NO_MORE = msgspec.json.encode(
 
 class ReplayInterceptor:
     """Answers the n-th request with the n-th recording. `requests` are the bodies so far. `over` is set when the last
-    response is at the point where its reader closed it, or when there are more requests than recordings.
+    response has reached the point at which its reader closed it, or when there are more requests than recordings.
 
     `speed` 1 takes the recorded time, 0 none.
     """

@@ -26,7 +26,6 @@ from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import check_present, database_url, own_database
 from turnstream.setup.models import offline_models
 from turnstream.setup.policies import worker_policy
-from turnstream.storage.chats.reruns import find_turn
 from turnstream.storage.database import Database, connect
 from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.telemetry import configure_logging
@@ -35,6 +34,7 @@ from turnstream_lab.extension import LabSettings
 from turnstream_lab.recording import Recording
 from turnstream_lab.recordings import Recordings
 from turnstream_lab.rerun import Rerun, rerun
+from turnstream_lab.transfer import find_turn
 
 # Members that differ from run to run and that no provider sees.
 _NOT_COMPARED = frozenset({"notes"})

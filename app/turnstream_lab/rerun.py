@@ -19,7 +19,6 @@ from turnstream.engine.worker import Worker, WorkerPolicy
 from turnstream.kit.ids import new_id
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.transport.interceptor import Interceptor, Send, current_call
-from turnstream.storage.chats.reruns import answer_as_recorded, copy_path, steer_as_recorded
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database
 from turnstream.storage.runs.queue import Queue
@@ -30,6 +29,7 @@ from turnstream.tools.tool import Outcome, ToolContext
 from turnstream.tools.toolset import Toolset
 from turnstream_lab.recording import Recording
 from turnstream_lab.replay import ReplayInterceptor
+from turnstream_lab.transfer import answer_as_recorded, copy_path, steer_as_recorded
 
 _LOOK = 0.02  # seconds
 # A recorded silence ended in a stall timeout then, and does so now: the only thing that takes time.

@@ -265,7 +265,7 @@ class ApprovalPrompt:
 
 
 def _typed(line: str, kind: str | None) -> Any:
-    """The value of a line. One that is not of its type stays a text, which the server refuses with a sentence."""
+    """The value of a line. A value of a wrong type stays a text, which the server refuses with an error."""
     if kind == "boolean":
         return {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}.get(line.lower(), line)
     try:

@@ -47,7 +47,7 @@ _NOT_REMARKED: Final = frozenset({"started_at", "seconds", "approval"})
 
 
 def result_remarks(result: Json) -> list[str]:
-    """Describes how a tool_result came about, where that was unusual."""
+    """Describes how a tool_result came about, if that was unusual."""
     edited = ["edited"] if edited_input(result) is not None else []
     edited += ["allowed for this chat"] if _approval(result).get("decision") == "remembered" else []
     edited += [f"decided by {by}"] if (by := _approval(result).get("by")) else []
@@ -142,7 +142,7 @@ def _approval(result: Json) -> Mapping[str, Any]:
 
 
 def _cost(item: Json) -> str:
-    """What a reply that was cut off has cost, or how much of a limit was used."""
+    """The cost of a reply that was cut off, or the used part of a limit."""
     if item.get("limit") is not None:
         return f" ({item['used']:,} of {item['limit']:,})"
     tokens = item.get("output_tokens")

@@ -26,7 +26,7 @@ def short_ids(ids: Sequence[str]) -> dict[str, str]:
 
 
 def print_chats(console: Console, chats: Sequence[Json], now: datetime, excerpts: bool = False) -> None:
-    """With `excerpts` the chats were searched for, and each match stands below its chat."""
+    """With `excerpts` the chats were searched for, and each match follows its chat."""
     if not chats:
         console.print(Text("Nothing was found." if excerpts else "There are no chats yet.", "dim"))
     short = short_ids([chat["id"] for chat in chats])
@@ -49,7 +49,7 @@ def print_chats(console: Console, chats: Sequence[Json], now: datetime, excerpts
 
 
 def print_turns(console: Console, turns: Sequence[Json], shown: Collection[str]) -> None:
-    """Prints turns of branches with their numbers; those of the branch that is `shown` are marked."""
+    """Prints turns of branches with their numbers; turns of the `shown` branch are marked."""
     for number, turn in enumerate(turns, start=1):
         line = Text(no_wrap=True, overflow="ellipsis")
         line.append(f"{number:>3} {'*' if turn['id'] in shown else ' '} ", "dim")

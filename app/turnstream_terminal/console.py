@@ -26,7 +26,7 @@ def _optional_module(name: str) -> Any:
         return None
 
 
-# Both are missing on Windows, where the console itself edits lines.
+# Both are missing on Windows, if the console itself edits lines.
 _readline, _termios = _optional_module("readline"), _optional_module("termios")
 
 
@@ -57,7 +57,7 @@ def prepare_prompt() -> None:
 
 
 def read_line(prompt: str, draft: str = "") -> str:
-    """Reads a line that begins with `draft` where lines can be edited. Raises EOFError and KeyboardInterrupt."""
+    """Reads a line that begins with `draft` if lines can be edited. Raises EOFError and KeyboardInterrupt."""
     if _termios is not None and sys.stdin.isatty():
         # Keys that were pressed before the question appeared must not answer it.
         _termios.tcflush(sys.stdin, _termios.TCIFLUSH)

@@ -73,8 +73,8 @@ class Renderer:
     def parts(
         self, parts: Iterable[TurnPart], frame: int = 0, *, before: TurnPart | None = None, tallest: int | None = None
     ) -> list[list[ScreenLine]]:
-        """Returns the lines of each part. An empty line comes first, and around prose and messages of the user. Of code
-        that still grows only the last `tallest` lines are rendered.
+        """Returns the lines of each part. Empty lines are at the beginning and around prose and messages of the user.
+        Only the last `tallest` lines of growing code are rendered.
         """
         rendered: list[list[ScreenLine]] = []
         cache: dict[tuple[str, int], list[ScreenLine]] = {}  # keeps only what this frame used

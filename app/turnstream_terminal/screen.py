@@ -49,7 +49,7 @@ class Screen:
         self._width = 0
 
     def room(self, size: TerminalSize) -> int:
-        return size.height - 1  # the cursor stands below
+        return size.height - 1  # the cursor is below
 
     def show(self, lines: Sequence[ScreenLine], final: int, size: TerminalSize) -> None:
         if self._lines and size.width != self._width:
@@ -72,7 +72,7 @@ class Screen:
         yield _up(len(old) - first_change)
         for row in range(first_change, len(lines)):
             unchanged = row < len(old) and old[row] == lines[row]
-            # Clear the line before writing it: after a full line the cursor still stands on its last cell.
+            # Clear the line before writing it: after a full line the cursor is still on its last cell.
             yield "\x1b[B" if unchanged else f"\x1b[2K{lines[row].text}\r\n"
         if len(lines) < len(old):
             yield "\x1b[J"

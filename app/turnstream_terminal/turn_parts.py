@@ -66,7 +66,7 @@ class UserText:
 
 @dataclass(frozen=True, slots=True)
 class SummaryLine:
-    """One line. `details` are cut where the line is too long, `note` at its end is not."""
+    """One line. `details` are cut if the line is too long, `note` at its end is not."""
 
     status: LineStatus
     name: str
@@ -188,7 +188,7 @@ def closing_lines(state: Assembler, seconds: float | None) -> list[SummaryLine]:
 
 def _runs(blocks: Sequence[Json]) -> Iterator[list[Json]]:
     """Joins neighbouring text blocks of a round, since a provider begins a new block at a citation, in mid-sentence;
-    and a text that was cut off with the one that goes on with it.
+    and a text that was cut off with the one that continues with it.
     """
     run: list[Json] = []
     for block in blocks:
@@ -261,7 +261,7 @@ class _SummaryLines:
 
 
 def job_notes(job: Json) -> list[str]:
-    """Where a call in the background is, what it reports, and the agent that works on it."""
+    """The state of a call in the background, its report, and the agent that works on it."""
     child = job["child"]
     state = _CHILD_STATES.get(child["status"]) if child else None
     notes = [state or _JOB_STATES.get(job["state"], one_line(job["state"])), one_line(job["progress"] or "")]

@@ -58,7 +58,7 @@ class LiveTurnView:
         self._activity = BlockActivity()
         self._final: list[TurnPart] = []
         self._taken_back = False  # a final part is no longer true
-        self._interposed = False  # a question to the person stands below the final parts
+        self._interposed = False  # a question to the person is below the final parts
         self._notice = ""  # replaces the current step in the status line
         self._stage = ""
 
@@ -220,7 +220,7 @@ class PlainTurnView:
         """Writes what is not written yet of the passages up to `last_round`; None for all rounds."""
         blocks = [block for block in self.state.blocks if last_round is None or block["round"] <= last_round]
         for place, passage in enumerate(text_passages(blocks)):
-            if place < len(self._printed):  # a passage that was cut off may have gone on
+            if place < len(self._printed):  # a passage that was cut off may have continued
                 self._out.write(passage.removeprefix(self._printed[place]))
                 self._printed[place] = passage
             else:

@@ -2,6 +2,8 @@
 survives a kill.
 """
 
+import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from tests.acceptance.conftest import StartServer
 from tests.support.assistants.model import Conversation, Said, Silence, Use, model_api
+from tests.support.budget import LIBRARIES
 from tests.support.calls import ENDPOINTS, OPENAI
 from tests.support.http_client import Event, Parser, said
 from tests.support.installed import dependencies, extras, installed, link_dependencies, run
@@ -35,6 +38,18 @@ from turnstream import Toolset, create_app, read_settings
 
 settings = read_settings()
 uvicorn.run(create_app(settings, toolset=Toolset(TOOLS)), port=settings.port)
+"""
+IMPORTS = """
+import sys
+
+from turnstream import tool
+
+@tool
+async def imported() -> list[str]:
+    \"\"\"The modules that the server has imported.\"\"\"
+    return [name for name in sys.modules if name.startswith("turnstream.")]
+
+TOOLS = [imported]
 """
 HTTP_TOOL = {
     "type": "http",
@@ -127,6 +142,49 @@ async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
     assert (assembler.end, assembler.blocks) == ("turn_complete", turn["blocks"])
     assert "this server calls no HTTP tools of requests" in refused.json()["detail"]
     assert {"tool_use", "tool_result", "text"} <= {block["type"] for block in turn["blocks"]}
+
+
+@pytest.mark.parametrize(("extensions", "libraries"), [("none", set()), ("ai_sdk,guardrails", {*LIBRARIES})])
+async def test_a_server_imports_the_libraries_of_its_extensions_and_no_others(
+    database_url: str, tmp_path: Path, extensions: str, libraries: set[str]
+) -> None:
+    class Program(Server):
+        command = (sys.executable, "program.py")
+
+    def mind(conversation: Conversation) -> Iterable[Said]:
+        return ["These."] if conversation.answered else [Use("imported", {})]
+
+    (tmp_path / "harbour.py").write_text(IMPORTS)
+    (tmp_path / "guardrails.toml").write_text('[guardrails.keys]\non = ["text"]\npatterns = ["keys"]\n')
+    (tmp_path / "program.py").write_text(PROGRAM)
+    async with model_api(mind) as model:
+        running = Program(
+            database_url,
+            tmp_path,
+            {
+                "TURNSTREAM_EXTENSIONS": extensions,
+                "TURNSTREAM_DEMO_DELAY": "",
+                "ANTHROPIC_API_KEY": "sk-ant-0",
+                "ANTHROPIC_BASE_URL": model.url,
+                **({} if extensions == "none" else {"TURNSTREAM_GUARDRAILS_FILE": str(tmp_path / "guardrails.toml")}),
+            },
+        )
+        try:
+            await running.start()
+            async with httpx2.AsyncClient(base_url=running.url, timeout=60) as client:
+                for endpoint in CORE.endpoints:
+                    path = endpoint.path.replace(":path", "").replace("{", "").replace("}", "")
+                    async with client.stream(endpoint.method, path) as response:
+                        assert response.status_code < 500, endpoint.call
+                posted = (await client.post("/api/turns", json=said("What is imported?"))).json()
+                await client.get(posted["stream_url"])
+                turn = (await client.get(posted["stream_url"].removesuffix("/stream"))).json()
+        finally:
+            await running.close()
+    result = next(block["text"] for block in turn["blocks"] if block["type"] == "tool_result")
+    modules = json.loads(result)
+    assert {"turnstream.api.exchange", "turnstream.engine.executor"} <= {*modules}
+    assert {name.split(".")[1] for name in modules} & {*LIBRARIES} == libraries
 
 
 async def test_calls_of_extensions_are_not_there_without_them(server: StartServer) -> None:

@@ -14,7 +14,7 @@ from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
 from turnstream.llm.scripted import message_of, text, tool_use
-from turnstream.tools.tool import ToolContext, tool
+from turnstream.tools.tool import Detached, PersonQuestion, ToolContext, tool
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -31,6 +31,15 @@ class Yard(Harbour):
         context.progress(f"below the waterline of the {ship}")
         await self.done.setdefault(ship, asyncio.Event()).wait()
         return f"The {ship} is sound."
+
+    @tool(background=True)
+    async def pilot(self, context: ToolContext) -> str | Detached:
+        """Sends a pilot, whom the person names."""
+        if context.handle is None:
+            form = '{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}'
+            return Detached("asked", question=PersonQuestion("Which pilot?", 600, form))
+        answer = context.answer
+        return "No pilot came." if answer is None or answer.content is None else f"{answer.content['name']} came."
 
     @tool(background=True, reports=True, read_only=True)
     async def salvage(self, ship: str) -> str:
@@ -127,3 +136,24 @@ async def test_a_report_begins_an_answer_of_its_own_without_an_empty_message(
         await ada.reload()
     (report,) = (await api.json("GET", f"/api/chats/{ada.chat}/turns/{first['id']}"))["reports"]
     assert (report["state"], report["delivery"], report["round"]) == ("settled", "started", 0)
+
+
+async def test_a_question_of_a_call_in_the_background_is_answered_in_a_form(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    ada = await people(
+        site.url,
+        await use(api, site.scripts.model(message_of(tool_use("pilot", {}, "a")), message_of(text("Thanks.")))),
+    )
+    await ada.say("Send a pilot")
+    form = ada.page.locator(".ask")
+    await expect(form).to_contain_text("Which pilot?")
+    await ada.sees_what_is_stored(api)
+    other = await new_tab(ada.context, f"{site.url}/#{ada.chat}")
+    await expect(other.page.locator(".ask")).to_contain_text("Which pilot?")
+    await form.get_by_role("textbox").fill("Ada")
+    await ada.press("Answer", form)
+    await ada.sees_end()
+    await expect(ada.page.locator(".card", has_text="Ada came.")).to_have_count(1)
+    await expect(other.page.locator(".ask")).to_have_count(0)
+    await ada.sees_what_is_stored(api)

@@ -19,7 +19,7 @@ import openai
 import pytest
 from aiohttp.client_proto import ResponseHandler
 
-from tests.integration.adapters import APIS, JSON, REQUEST, Adapter, Api, texts
+from tests.integration.adapters import JSON, REQUEST, SDK_APIS, Adapter, Api, texts
 from tests.integration.recordings import asked, manifest, needs_recordings, read, rounds_of, sessions, streams
 from tests.support.canned import Answer, Asked, CannedServer, canned_server, served
 from tests.support.certificates import Authority
@@ -33,9 +33,9 @@ from turnstream.llm.transport import pausing
 BOTH = {"direct": True, "by the SDK": False}
 
 
-@pytest.fixture(params=APIS)
+@pytest.fixture(params=SDK_APIS)
 def api(request: pytest.FixtureRequest) -> Api:
-    return APIS[request.param]
+    return SDK_APIS[request.param]
 
 
 @dataclass
@@ -128,7 +128,9 @@ async def test_betas_and_the_variables_of_the_sdks_are_sent_too(api: Api, monkey
         server.answer = whole(api)
         sent: list[Asked] = []
         for betas in ([], ["a-1"], ["a-1", "b-2"], []):
-            request = ModelRequest("m", REQUEST.messages, params={"betas": betas} if api is APIS["anthropic"] else {})
+            request = ModelRequest(
+                "m", REQUEST.messages, params={"betas": betas} if api is SDK_APIS["anthropic"] else {}
+            )
             _, sent = await assert_equal(api, server, request)
             assert sent[0].headers.get("anthropic-beta", "") == (",".join(betas) if request.params else "")
     assert {"x-mine", "openai-organization"} & sent[0].headers.keys()
@@ -468,7 +470,7 @@ async def test_every_recorded_error_is_sorted_alike(api: Api) -> None:
 
 
 def name_of(api: Api) -> str:
-    return next(name for name, known in APIS.items() if known is api)
+    return next(name for name, known in SDK_APIS.items() if known is api)
 
 
 def recorded_errors() -> list[dict[str, Any]]:
@@ -717,7 +719,7 @@ async def test_a_transport_that_is_not_known_is_used_as_the_sdk_uses_it() -> Non
             transport=httpx2.MockTransport(lambda _: httpx2.Response(200, stream=httpx2.ByteStream(body)))
         )
 
-    api = APIS["anthropic"]
+    api = SDK_APIS["anthropic"]
     body = whole(api).body
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(anthropic, "DefaultAioHttpClient", network)
@@ -727,7 +729,7 @@ async def test_a_transport_that_is_not_known_is_used_as_the_sdk_uses_it() -> Non
 
 async def test_templates_are_forgotten_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_calls, "_MAX_TEMPLATES", 2)
-    api = APIS["anthropic"]
+    api = SDK_APIS["anthropic"]
     async with canned_server() as server, api.make("a key", server.url) as provider:
         server.answer = whole(api)
         for name in ("a", "b", "c", "a"):

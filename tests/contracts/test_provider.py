@@ -14,6 +14,7 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.errors import PermanentError, ProviderError, TransientError
 from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.demo.provider import DemoProvider
+from turnstream.extensions.gemini.provider import GeminiProvider
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIProvider, OpenAIResponsesProvider
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.anthropic.provider import AnthropicProvider
@@ -91,6 +92,42 @@ def openai_responses() -> AbstractAsyncContextManager[Fake]:
 
 
 @asynccontextmanager
+async def gemini() -> AsyncIterator[Fake]:
+    reply = gemini_stream_of(*REPLY)
+    async with canned_server() as server, GeminiProvider("a key", server.url) as provider:
+        server.answer = Answer(reply, sizes=[50])
+
+        def fail(error: ProviderError, late: bool) -> None:
+            said = {"error": {"type": error.type, "message": error.message}}
+            if late:
+                server.answer = Answer(reply.rpartition(b"data: ")[0] + chunk(said))
+            else:
+                status = 503 if isinstance(error, TransientError) else 401
+                server.answer = Answer(json.dumps(said).encode(), status, {"content-type": "application/json"})
+
+        yield Fake(provider, fail)
+
+
+def gemini_stream_of(*blocks: Sequence[Part]) -> bytes:
+    body = b""
+    for opened, *parts in blocks:
+        assert isinstance(opened, BlockOpened)
+        texts = [part.text for part in parts if isinstance(part, BlockText)]
+        if opened.type == "tool_use":
+            call = {"name": opened.name, "args": json.loads("".join(texts))}
+            body += candidate({"functionCall": call, "thoughtSignature": "c2ln"})
+        else:
+            thought = {"thought": True} if opened.type == "thinking" else {}
+            body += b"".join(candidate({"text": text, **thought}) for text in texts)
+    return body + candidate({"text": ""}, finishReason="STOP")
+
+
+def candidate(part: dict[str, Any], **members: Any) -> bytes:
+    usage = {"promptTokenCount": 10, "candidatesTokenCount": 5}
+    return chunk({"candidates": [{"content": {"parts": [part]}, **members}], "usageMetadata": usage})
+
+
+@asynccontextmanager
 async def demo() -> AsyncIterator[Fake]:
     yield Fake(DemoProvider(delay=0))
 
@@ -120,16 +157,17 @@ def event(data: dict[str, Any]) -> bytes:
     return f"event: {data['type']}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-def chat_stream_of(*blocks: Sequence[Part]) -> bytes:
+def chat_stream_of(*blocks: Sequence[Part], numbered: bool = False) -> bytes:
     members = {"text": "content", "thinking": "reasoning_content"}
     body = b""
-    for opened, *parts in blocks:
+    for place, (opened, *parts) in enumerate(blocks):
         assert isinstance(opened, BlockOpened)
+        at = {"index": place if numbered else 0}
         if opened.type == "tool_use":
-            body += delta({"tool_calls": [{"index": 0, "id": opened.tool_use_id, "function": {"name": opened.name}}]})
+            body += delta({"tool_calls": [{**at, "id": opened.tool_use_id, "function": {"name": opened.name}}]})
         for part in parts:
             if isinstance(part, BlockText) and opened.type == "tool_use":
-                body += delta({"tool_calls": [{"index": 0, "function": {"arguments": part.text}}]})
+                body += delta({"tool_calls": [{**at, "function": {"arguments": part.text}}]})
             elif isinstance(part, BlockText):
                 body += delta({members[opened.type]: part.text})
     usage = {"prompt_tokens": 10, "completion_tokens": 5}
@@ -170,6 +208,7 @@ def chunk(data: dict[str, Any]) -> bytes:
 
 FAKES = {
     "anthropic": anthropic,
+    "gemini": gemini,
     "openai-chat": openai_chat,
     "openai-responses": openai_responses,
     "scripted": scripted,
@@ -240,7 +279,7 @@ async def test_an_answer_may_be_left_in_the_middle_and_the_next_one_is_whole(fak
     assert (await accumulated(fake.provider))[0].ended
 
 
-@pytest.mark.parametrize("fake", ["anthropic", "openai-chat", "openai-responses", "scripted"], indirect=True)
+@pytest.mark.parametrize("fake", ["anthropic", "gemini", "openai-chat", "openai-responses", "scripted"], indirect=True)
 @pytest.mark.parametrize(
     "error", [TransientError("overloaded_error", "Overloaded"), PermanentError("authentication_error", "no such key")]
 )
@@ -256,3 +295,62 @@ async def test_a_failure_has_class_type_and_message_and_comes_after_all_parts(
     assert (raised.value.type, raised.value.message) == (error.type, error.message)
     assert accumulator.started == late
     assert not accumulator.ended
+
+
+# Two calls with one id, as defective servers send them.
+REPEATED = (
+    tool_use("doc_search", {"query": "rule"}, "a"),
+    tool_use("doc_search", {"query": "tide"}, "a"),
+    tool_use("doc_tree", {}, "b"),
+)
+
+
+WHOLE_CALLS = delta(
+    {
+        "tool_calls": [
+            {"id": id, "function": {"name": name, "arguments": json.dumps(input)}}
+            for id, name, input in (
+                ("a", "doc_search", {"query": "rule"}),
+                ("a", "doc_search", {"query": "tide"}),
+                ("b", "doc_tree", {}),
+            )
+        ]
+    },
+    "tool_calls",
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "body"),
+    [
+        (AnthropicProvider, stream_of(*REPEATED)),
+        (OpenAIChatProvider, chat_stream_of(*REPEATED, numbered=True)),
+        (OpenAIChatProvider, WHOLE_CALLS),
+        (OpenAIResponsesProvider, responses_stream_of(*REPEATED)),
+        (None, b""),
+    ],
+    ids=[
+        "anthropic",
+        "openai-chat",
+        "openai-chat without numbers",
+        "openai-responses",
+        "scripted",
+    ],
+)
+async def test_calls_with_one_id_are_several_calls_each_with_an_id_of_its_own(
+    make: Callable[..., Any] | None, body: bytes
+) -> None:
+    if make is None:
+        accumulator, blocks = await accumulated(ScriptedProvider([message_of(*REPEATED)]))
+    else:
+        async with canned_server() as server, make("a key", server.url) as provider:
+            server.answer = Answer(body, sizes=[50])
+            accumulator, blocks = await accumulated(provider)
+    assert accumulator.ended
+    calls = [(block.name, json.loads(block.text)) for block in blocks if block.is_call]
+    assert calls == [("doc_search", {"query": "rule"}), ("doc_search", {"query": "tide"}), ("doc_tree", {})]
+    first, second, third = ids = [block.tool_use_id for block in blocks]
+    assert (first, third) == ("a", "b")
+    assert second
+    assert len(set(ids)) == 3
+    assert all(json.loads(block.data)["id"] == block.tool_use_id for block in blocks if block.data)

@@ -18,8 +18,8 @@ from tests.faults.postgres import Postgres, own_postgres
 from tests.support.http_client import Client, Json, turn_url
 from tests.support.http_server import Server, pausing, serving
 from turnstream.api.reads import ReadStorage
-from turnstream.cli.doctor import Finding, examine
 from turnstream.config import Settings
+from turnstream.extensions.doctor.command import Finding, examine
 from turnstream.extensions.standby import copy as standby_module
 from turnstream.llm.scripted import Pause
 from turnstream.storage.database import OWNER, Statement

@@ -12,9 +12,9 @@ from tests.faults.model import Call, Gate, Model, Step, model_api
 from tests.faults.two_processes import TwoProcesses, running, until_both_serve
 from tests.support.http_client import Client, Said, said
 from tests.support.reading import Reader
-from turnstream.cli import workers
-from turnstream.cli.workers import Processes
 from turnstream.domain.identity import Identity
+from turnstream.extensions.workers import supervisor
+from turnstream.extensions.workers.supervisor import Processes
 from turnstream.storage.database import connect
 from turnstream.storage.owners.tokens import Tokens
 
@@ -164,7 +164,7 @@ async def test_settings_that_no_process_can_start_with_end_all(database_url: str
 async def test_a_process_that_the_system_cannot_start_again_takes_no_other_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "_PAUSE", 0)
+    monkeypatch.setattr(supervisor, "_PAUSE", 0)
     processes, tries = Processes(0, tmp_path, count=1, lease=10), []
 
     async def start(number: int) -> asyncio.subprocess.Process:

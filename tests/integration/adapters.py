@@ -4,13 +4,14 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.support.canned import Answer, CannedServer, canned_server
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ProviderError
+from turnstream.extensions.gemini.provider import GeminiProvider
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.provider import BlockText, Message, ModelRequest, Part
@@ -32,9 +33,18 @@ def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
     return f"data: {json.dumps(data)}\n\n".encode()
 
 
+def gemini(*parts: dict[str, Any], **members: Any) -> bytes:
+    """As the Gemini API sends it."""
+    content = {"content": {"role": "model", "parts": [*parts]}} if parts else {}
+    data = {"candidates": [{**content, **members, "index": 0}], "usageMetadata": {"promptTokenCount": 3}}
+    return f"data: {json.dumps(data)}\r\n\r\n".encode()
+
+
 @dataclass(frozen=True)
 class Api:
-    """`begun` and `said` begin an answer, in which `said` holds the text "Hi"; `end` is its last event."""
+    """`begun` and `said` begin an answer, in which `said` holds the text "Hi"; `end` is its last event. Without `ends`
+    more of the answer may follow it.
+    """
 
     make: Callable[..., Adapter]
     path: str
@@ -42,13 +52,15 @@ class Api:
     said: bytes
     end: bytes
     request_id: str = "x-request-id"
+    key: tuple[str, str] = ("authorization", "Bearer a key")
+    ends: bool = True
 
 
 def _response(status: str, **members: Any) -> dict[str, Any]:
     return {"id": "resp_1", "object": "response", "status": status, **members}
 
 
-APIS = {
+SDK_APIS = {
     "anthropic": Api(
         AnthropicProvider,
         "/v1/messages",
@@ -72,6 +84,19 @@ APIS = {
         event(type="response.output_item.added", output_index=0, item={"type": "message", "id": "msg_1"})
         + event(type="response.output_text.delta", output_index=0, content_index=0, delta="Hi"),
         event(type="response.completed", response=_response("completed", usage={"input_tokens": 3})),
+    ),
+}
+# Gemini's adapter has no SDK below it, and of the others only what this module needs.
+APIS = {
+    **SDK_APIS,
+    "gemini": Api(
+        cast("Callable[..., Adapter]", GeminiProvider),
+        "/models/a-model:streamGenerateContent?alt=sse",
+        gemini({"text": "", "thought": True}),
+        gemini({"text": "Hi"}),
+        gemini(finishReason="STOP"),
+        key=("x-goog-api-key", "a key"),
+        ends=False,
     ),
 }
 

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.abc import MetaPathFinder
@@ -15,15 +14,12 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
-from tests.support.server_process import TURNSTREAM, clean_environment
+from tests.support.server_process import clean_environment, turnstream
 from turnstream.cli import MODULES, commands
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import arriving_name
-from turnstream.setup.samples import offer_samples
-from turnstream.storage.database import connect
+from turnstream.extensions.admin.statement_list import statements
 from turnstream.storage.migrations import OLDEST_REVISION, downgrade
-from turnstream.storage.owners.documents import Documents
-from turnstream.storage.statements import statements
 
 # A guard against a process that never ends. The default of a minute also counts the start of Postgres, the migrations
 # and up to three processes, which take longer when the machine is busy with other tests.
@@ -39,24 +35,9 @@ def own_logging() -> Iterator[None]:
     logging.root.handlers[:] = handlers
 
 
-def turnstream(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command in a process, to its end. Only the timeout of the test limits it: the imports alone cost a second
-    of CPU time, which is many seconds on a loaded machine.
-    """
-    return subprocess.run(
-        [TURNSTREAM, *arguments],
-        cwd=folder,
-        env=clean_environment() | settings,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("docs", "import", "."),
         ("tokens", "list"),
         ("tokens", "delete", "ada"),
         ("owners", "list"),
@@ -77,59 +58,6 @@ def test_commands_that_need_a_database_do_not_create_one(
     assert done.exit_code == 1
     assert f"There is no database in {tmp_path / '.data'}: change to the folder" in f"{done.exception} {done.output}"
     assert not (tmp_path / ".data").exists()
-
-
-async def test_a_folder_is_imported_and_skipped_files_are_named(database_url: str, tmp_path: Path) -> None:
-    folder = tmp_path / "project"
-    (folder / ".git").mkdir(parents=True)
-    (folder / ".git" / "config").write_text("hidden")
-    (folder / ".env").write_text("SECRET=1")
-    (folder / "notes.md").write_text("Tide.")
-    (folder / "same.md").symlink_to("notes.md")
-    (folder / "secret.md").symlink_to(".env")
-    (folder / "data.bin").write_bytes(b"\xff")
-    (folder / "gone.md").symlink_to("nowhere")
-    (folder / "round.md").symlink_to("round.md")
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "passwords.txt").write_text("secret")
-    (folder / "link.txt").symlink_to("../outside/passwords.txt")
-    (folder / "elsewhere").symlink_to("../outside")
-    (folder / "again").symlink_to(".")
-
-    done = turnstream(tmp_path, "docs", "import", "project", "--owner", "ada", DATABASE_URL=database_url)
-
-    assert (done.returncode, done.stderr) == (0, "")
-    first, second, *left_out = done.stdout.splitlines()
-    assert first.startswith("Imported 2 documents for ada into the database of DATABASE_URL (")
-    assert second == "Left out 9:"
-    assert left_out == [
-        "  .env: hidden",
-        "  .git: hidden",
-        "  again: link to a folder",
-        "  data.bin: not UTF-8 text",
-        "  elsewhere: link out of the folder",
-        "  gone.md: not a file",
-        "  link.txt: link out of the folder",
-        "  round.md: not a file",
-        "  secret.md: hidden",
-    ]
-    async with connect(database_url, size=2) as database:
-        assert [document.path for document in await Documents(database).tree("ada")] == ["notes.md", "same.md"]
-
-
-async def test_the_first_imported_documents_replace_the_samples(database_url: str, tmp_path: Path) -> None:
-    async with connect(database_url, size=2) as database:
-        documents = Documents(database)
-        await offer_samples(documents, "local")
-        await documents.put("local", "handbook/setup.md", "My own words.")
-        (tmp_path / "empty").mkdir()
-        turnstream(tmp_path, "docs", "import", "empty", DATABASE_URL=database_url)
-        assert len(await documents.tree("local")) == 6
-        (tmp_path / "mine").mkdir()
-        (tmp_path / "mine" / "a.md").write_text("A.")
-        done = turnstream(tmp_path, "docs", "import", "mine", DATABASE_URL=database_url)
-        assert done.stdout.startswith("Imported 1 document for local into ")
-        assert [document.path for document in await documents.tree("local")] == ["a.md", "handbook/setup.md"]
 
 
 def test_token_commands_name_the_database_without_its_password(

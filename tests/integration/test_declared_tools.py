@@ -49,6 +49,7 @@ async def test_a_tool_that_a_setting_names_has_the_policy_of_the_file(file: Path
         assert (await toolset.run("price", '{"article": "tea"}', CONTEXT)).text == "tea: 3 kr"
 
 
+@pytest.mark.extensions("documents")
 async def test_a_server_has_the_tools_of_its_settings(file: Path, database_url: str) -> None:
     values: dict[str, Any] = {
         "database_url": database_url,

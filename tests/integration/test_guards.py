@@ -14,22 +14,22 @@ from structlog.testing import capture_logs
 from tests.support.harness import POLICY, Asked, Harness, Replica, results_of, texts_of
 from tests.support.stream_client import Client
 from turnstream.domain.errors import GuardFailed, MessageBlocked, TransientError
-from turnstream.domain.guards import (
+from turnstream.domain.guards import Place
+from turnstream.domain.kinds import THINKING
+from turnstream.domain.plans import Plan, Plans
+from turnstream.domain.turns import Turn
+from turnstream.guards.checks import InputGuards
+from turnstream.guards.guard import (
     EndTurn,
     Guard,
     Mask,
     Pass,
     Passage,
-    Place,
     Replace,
     Ruling,
     TakeBack,
     TextSpan,
 )
-from turnstream.domain.kinds import THINKING
-from turnstream.domain.plans import Plan, Plans
-from turnstream.domain.turns import Turn
-from turnstream.engine.guards import InputGuards
 from turnstream.llm.provider import Part
 from turnstream.llm.scripted import Pause, ScriptedProvider, Step, message_of, text, thinking, tool_use
 from turnstream.storage.database import Statement

@@ -1,6 +1,7 @@
 """The loop when the provider fails: before the first text, in mid-sentence, after a call, for good."""
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -509,3 +510,25 @@ async def _attached(replica: Replica, turn: Any) -> None:
     assert view is not None
     while not view.wakeup.has_waiters:  # noqa: ASYNC110, a reader has no event for it
         await asyncio.sleep(0)
+
+
+async def test_calls_with_one_id_are_each_run_and_go_back_with_their_results(harness: Harness) -> None:
+    seen: list[str] = []
+
+    @tool()
+    async def note(text: str) -> str:
+        """Note."""
+        seen.append(text)
+        return f"noted {text}"
+
+    calls = (tool_use("note", {"text": "one"}, "a"), tool_use("note", {"text": "two"}, "a"))
+    provider = ScriptedProvider([message_of(*calls), answer()])
+    async with harness.replica(provider, [note]) as replica:
+        turn = await harness.finish(replica, await harness.ask(tools=[note]))
+    assert (turn.status, texts_of(turn)) == ("complete", [ANSWER])
+    assert sorted(seen) == ["one", "two"]
+    sent = [block for message in provider.requests[1].messages for block in message.blocks]
+    given = {block.tool_use_id: json.loads(block.text)["text"] for block in sent if block.type == "tool_use"}
+    results = {block.tool_use_id: block.text for block in sent if block.type == "tool_result"}
+    assert sorted(given.values()) == ["one", "two"]
+    assert results == {id: f"noted {text}" for id, text in given.items()}

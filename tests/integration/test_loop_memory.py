@@ -15,7 +15,7 @@ from turnstream.llm.conversation.messages import GIVEN_UP
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.turns import ToolResults
-from turnstream.tools.library.results import result_tools
+from turnstream.tools.results import result_tools
 from turnstream.tools.tool import Tool, ToolError, tool, tools_of
 
 HERE = "this machine:8000"

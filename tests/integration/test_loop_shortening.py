@@ -16,7 +16,7 @@ from turnstream.llm.provider import ModelRequest
 from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import ToolResults
-from turnstream.tools.library.results import result_tools
+from turnstream.tools.results import result_tools
 from turnstream.tools.tool import Tool, tool
 from turnstream.tools.toolset import Toolset
 

@@ -13,8 +13,9 @@ import asyncpg
 import pytest
 
 from tests.support.large_database import Size, load_sql, row_id
+from turnstream.extensions.admin import operations
 from turnstream.kit.ids import new_id
-from turnstream.storage import activities, operations
+from turnstream.storage import activities
 from turnstream.storage.chats import chat_changes, chats, exchanges, search, turns
 from turnstream.storage.database import Statement
 from turnstream.storage.owners import owner_changes

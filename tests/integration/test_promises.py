@@ -359,6 +359,7 @@ async def test_thinking_is_sent_back_only_to_what_thought_it(client: Client, ser
     assert stored.count("thinking") == 2
 
 
+@pytest.mark.extensions("documents")
 async def test_what_a_turn_was_asked_to_do_stays_whatever_becomes_of_its_chat(client: Client, server: Server) -> None:
     pause = Pause()
     failing: Reply = [pause, TransientError("overloaded_error", "again", retry_after=0)]

@@ -11,11 +11,11 @@ from structlog.testing import capture_logs
 
 from tests.support.harness import OWNER, Asked, Harness, results_of
 from turnstream.domain.blocks import Block
-from turnstream.domain.guards import EndTurn, Guard, Mask, Pass, Passage, Ruling, TakeBack, TextSpan
 from turnstream.domain.jobs import digest_of_token
 from turnstream.domain.kinds import REPORT, TEXT, TOOL_RESULT
 from turnstream.domain.turns import Turn
 from turnstream.engine.reports import STARTED
+from turnstream.guards.guard import EndTurn, Guard, Mask, Pass, Passage, Ruling, TakeBack, TextSpan
 from turnstream.kit.ids import new_id
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use

@@ -17,9 +17,9 @@ from tests.support.sweeping import id_of, swept
 from turnstream.config import Settings
 from turnstream.domain.errors import StatementTooLong
 from turnstream.engine.upkeep.sweeps import Sweep
+from turnstream.extensions.documents.store import Documents
 from turnstream.kit.ids import new_id
 from turnstream.setup.engine import sweeps_of
-from turnstream.storage.owners.documents import Documents
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.retention import AGED_UPLOADS, Sweeps, aged_rows, old_chats, old_keys, present_turns
 from turnstream_lab.recordings import Recordings

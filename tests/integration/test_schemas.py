@@ -12,10 +12,10 @@ from tests.support.http_client import Client, words_of
 from tests.support.http_server import serving
 from tests.support.server_process import free_port
 from turnstream.cli import commands
-from turnstream.cli.doctor import examine
 from turnstream.cli.owners import _erase
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
+from turnstream.extensions.doctor.command import examine
 from turnstream.main import running
 from turnstream.storage.database import in_schema
 from turnstream.storage.migrations import newest_revision, present_revision
@@ -41,7 +41,13 @@ async def host(empty_database_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 def settings(url: str, schema: str | None, **more: Any) -> Settings:
-    given: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None, "model": "demo", **more}
+    given: dict[str, Any] = {
+        "anthropic_api_key": None,
+        "openai_api_key": None,
+        "gemini_api_key": None,
+        "model": "demo",
+        **more,
+    }
     return Settings(_env_file=None, database_url=url, db_schema=schema, port=free_port(), **given)
 
 

@@ -14,13 +14,13 @@ import pytest
 from turnstream.domain.blocks import Block
 from turnstream.domain.jobs import JOB_TRANSITIONS, JobState
 from turnstream.domain.turns import TRANSITIONS, Status, TurnRequest
+from turnstream.extensions.admin.statement_list import statements as every_statement
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.database import Statement, connect
 from turnstream.storage.owners.charges import columns_of_charges
 from turnstream.storage.rows import columns_of, columns_of_rounds, to_json
-from turnstream.storage.statements import statements as every_statement
 
 Values = Mapping[str, Any]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -103,6 +103,7 @@ WRITES_OF_JOBS: Mapping[str, set[tuple[JobState, JobState]]] = {
     "CLAIM_JOBS": {("due", "running"), ("detached", "running")},
     "RELEASE_JOBS": {("running", "due")},
     "DETACH_JOB": {("running", "detached")},
+    "DETACH_TO_ASK": {("running", "detached")},
     # A run that was given back may end before another one begins.
     "SETTLE_JOB": {(state, "settled") for state in ("due", "running", "detached")},
     "STOP_JOB": {(state, "settled") for state in ("due", "running", "detached")},
@@ -242,7 +243,12 @@ async def test_a_statement_moves_a_job_by_its_edges_and_no_other(
         "handle": "1",
         "after": None,
         "message": None,
-        "digest": b"digest",
+        "digest": "0" if name == "DETACH_TO_ASK" else b"digest",
+        "question_id": "b#j1.0",
+        "question": "{}",
+        "seconds": 1.0,
+        "pause": 1.0,
+        "approvers": None,
         **STOPPED,
     }
     for now in get_args(JobState):

@@ -15,13 +15,12 @@ from sqlalchemy.dialects.postgresql.asyncpg import dialect
 
 from tests.support.locks import Locker
 from turnstream.domain.errors import StatementTooLong
+from turnstream.extensions.admin.statement_list import statements
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement, connect, retry_while_unavailable
-from turnstream.storage.owners.documents import Documents
 from turnstream.storage.pool import Pool
 from turnstream.storage.runs.queue import CLAIM_TURNS, Queue
-from turnstream.storage.statements import statements
 from turnstream.storage.tables import metadata
 
 Row = Mapping[str, Any]
@@ -576,67 +575,3 @@ async def test_a_replica_that_leaves_with_a_turn_that_it_could_not_release_is_fo
         await leaving.leave()
         assert [each.id for each in await peer.peers()] == [REPLICA]
         assert await peer.take_over([REPLICA]) == [turn]
-
-
-# --- search ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def documents(database_url: str) -> AsyncIterator[Documents]:
-    async with connect(database_url, size=2) as database:
-        documents = Documents(database)
-        for path, content in {
-            "physics/tides.md": "Water rises twice a day because of the moon and of the sun.",
-            "physics/moon.md": "The moon pulls at the water. Tides follow the moon around the earth.",
-            "cooking/soup.md": "Let the water boil, then add salt. " + "Stir it well. " * 200 + "Serve under the moon.",
-            "empty.md": "",
-        }.items():
-            await documents.put("ada", path, content)
-        await documents.put("bob", "secret.md", "The moon is mine.")
-        yield documents
-
-
-async def found(documents: Documents, query: str) -> list[str]:
-    return [hit.path for hit in await documents.search("ada", query, 10)]
-
-
-async def test_what_has_all_the_words_comes_before_what_has_some(documents: Documents) -> None:
-    best, *others = await found(documents, "moon pulls water")
-    assert (best, set(others)) == ("physics/moon.md", {"physics/tides.md", "cooking/soup.md"})
-    assert await found(documents, "salt") == ["cooking/soup.md"]
-    assert await found(documents, "unheard of") == []
-
-
-async def test_all_the_words_far_apart_are_more_than_some_of_them_in_the_path(documents: Documents) -> None:
-    assert (await found(documents, "salt moon"))[0] == "cooking/soup.md"
-
-
-async def test_words_are_found_in_any_form_and_in_paths_first(documents: Documents) -> None:
-    assert await found(documents, "boiling") == ["cooking/soup.md"]
-    assert await found(documents, "tide") == ["physics/tides.md", "physics/moon.md"]
-    assert await found(documents, "physics") == ["physics/moon.md", "physics/tides.md"]
-
-
-async def test_a_snippet_shows_the_words_where_they_stand(documents: Documents) -> None:
-    hit, *_ = await documents.search("ada", "salt under the moon", 10)
-    assert hit.path == "cooking/soup.md"
-    assert "**moon**" in hit.snippet
-    assert len(hit.snippet) < 500
-
-
-async def test_others_documents_are_not_found(documents: Documents) -> None:
-    assert [hit.path for hit in await documents.search("bob", "moon", 10)] == ["secret.md"]
-
-
-STRANGE = [
-    *("", " ", "the and of", "'", '"', '"moon', "moon:*", "moon & | ! <-> (", "\\", "a'b\\c", "moon " * 500, "☃")
-]
-
-
-async def test_no_query_fails(documents: Documents) -> None:
-    for query in [*STRANGE, "http://x/?a=1&b=2", "x-" * 300, "-moon", "moon or sun"]:
-        await documents.search("ada", query, 10)
-
-
-async def test_a_search_gives_no_more_than_was_asked_for(documents: Documents) -> None:
-    assert len(await documents.search("ada", "moon", 2)) == 2

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from tests.contracts.test_provider import chat_stream_of, responses_stream_of, stream_of
 from tests.integration.plays import Play, Stage, playing
-from tests.support.harness import Harness, results_of
+from tests.support.harness import OWNER, Harness, results_of
 from turnstream.domain.blocks import REJECTED, Block
 from turnstream.domain.kinds import TEXT, VERDICT
 from turnstream.domain.output import output_of
@@ -25,7 +25,7 @@ from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.conversation.messages import NO_TEXT
 from turnstream.llm.provider import Part
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
-from turnstream.storage.chats.reruns import steer_as_recorded
+from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
@@ -200,7 +200,8 @@ async def test_what_the_user_says_meanwhile_takes_the_output_back(harness: Harne
         asked = await harness.ask(tools=[look], output=NATIVE)
         replica.worker.wake()
         await pause.reached.wait()
-        await steer_as_recorded(harness.database, asked.turn, [Block(0, 0, 0, TEXT, "The second one, please.")])
+        async with Exchanges(harness.database).after(Target(OWNER, asked.chat, asked.turn, "steer"), None) as draft:
+            await draft.steer([Block(0, 0, 0, TEXT, "The second one, please.")])
         await replica.worker.refresh(asked.turn)
         pause.go.set()
         turn = await harness.finish(replica, asked)

@@ -14,6 +14,7 @@ from tests.integration.test_row_security import acting_for
 from tests.support.harness import OWNER, Asked, Harness
 from tests.support.locks import Locker
 from tests.support.sweeping import swept
+from turnstream.dialects.past_exchanges import Histories, PastExchange
 from turnstream.domain.blocks import Block
 from turnstream.domain.fork import cut_after
 from turnstream.domain.kinds import TEXT
@@ -23,7 +24,6 @@ from turnstream.kit.ids import new_id
 from turnstream.llm.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.chats.branches import Branches, Fork
 from turnstream.storage.chats.exchanges import Exchanges, Target
-from turnstream.storage.chats.histories import Histories, PastExchange
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import downgrade_in_thread, upgrade_in_thread

@@ -112,6 +112,7 @@ def searches_the_web(conversation: Conversation) -> Iterable[Said]:
     ]
 
 
+@pytest.mark.extensions("documents")
 @needs_curl
 async def test_the_example_of_a_choice_of_tools_works(database_url: str, tmp_path: Path) -> None:
     async with demo(database_url) as server:
@@ -132,6 +133,7 @@ def test_the_function_of_the_page_asks_for_large_amounts_only() -> None:
     assert decisions == {100: False, 101: True}
 
 
+@pytest.mark.extensions("documents")
 @needs_curl
 async def test_the_example_of_an_approval_with_another_input_works(database_url: str, tmp_path: Path) -> None:
     file = tmp_path / "tools.toml"
@@ -146,6 +148,7 @@ async def test_the_example_of_an_approval_with_another_input_works(database_url:
     assert notes == [{"decision": "approve", "input": '{"query":"red light"}'}]
 
 
+@pytest.mark.extensions("documents")
 @needs_curl
 async def test_the_example_of_an_approval_for_a_chat_works(database_url: str, tmp_path: Path) -> None:
     file = tmp_path / "tools.toml"

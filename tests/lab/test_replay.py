@@ -35,7 +35,6 @@ from turnstream.llm.transport.interceptor import CallPublisher
 from turnstream.setup.models import offline_models
 from turnstream.setup.policies import worker_policy
 from turnstream.storage.chats.actions import Actions, Decision
-from turnstream.storage.chats.reruns import find_turn, steer_as_recorded
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.tools.tool import Tool, tool
 from turnstream_lab import rerun as rerun_module
@@ -44,6 +43,7 @@ from turnstream_lab.recording import Recording
 from turnstream_lab.recordings import RecordingInterceptor, Recordings
 from turnstream_lab.replay_command import divergences
 from turnstream_lab.rerun import Rerun, rerun
+from turnstream_lab.transfer import find_turn, steer_as_recorded
 
 FORGET = Statement("DELETE FROM chats WHERE id = :chat")
 SETTINGS = Settings(max_retries=QUICK.most, max_retry_after=QUICK.max_retry_after)

@@ -29,7 +29,6 @@ from turnstream.llm.scripted import text, tool_use
 from turnstream.llm.transport.interceptor import CallPublisher
 from turnstream.setup.models import offline_models
 from turnstream.setup.policies import worker_policy
-from turnstream.storage.chats.reruns import find_turn
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.tools.outputs import OUTPUT, Outputs
 from turnstream.tools.tool import File, Tool, ToolContext, tool
@@ -37,6 +36,7 @@ from turnstream.tools.toolset import Toolset
 from turnstream_lab.recordings import RecordingInterceptor, Recordings
 from turnstream_lab.replay_command import divergences
 from turnstream_lab.rerun import rerun
+from turnstream_lab.transfer import find_turn
 
 FORGET = Statement("DELETE FROM chats WHERE id = :chat")
 MODELS = """

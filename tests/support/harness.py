@@ -17,7 +17,6 @@ from tests.support.stream_client import Client, encode
 from turnstream.domain.blocks import Block
 from turnstream.domain.charges import Charge, charges_of
 from turnstream.domain.chats import Chat
-from turnstream.domain.guards import Guard
 from turnstream.domain.kinds import TEXT, TOOL_RESULT
 from turnstream.domain.rounds import BilledTokens, add_usage
 from turnstream.domain.turns import Limits, ToolSpec, Turn, TurnRequest
@@ -27,10 +26,12 @@ from turnstream.engine.jobs import JobRunner, ToolJobs
 from turnstream.engine.model_route import ModelPolicy
 from turnstream.engine.reports import ReportDelivery
 from turnstream.engine.retries import RetryPolicy
+from turnstream.engine.text_checks import NO_CHECKS
 from turnstream.engine.upkeep.journal_writer import JournalWriter
 from turnstream.engine.upkeep.recovery import ReplicaMonitor
 from turnstream.engine.upkeep.round_writer import RoundWriter
 from turnstream.engine.worker import Worker, WorkerPolicy
+from turnstream.guards.guard import Guard
 from turnstream.kit.ids import new_id
 from turnstream.kit.signals import Signals
 from turnstream.llm.provider import Provider
@@ -192,11 +193,12 @@ class Harness:
         queue = Queue(self.database, new_id(), address or str(new_id()), session, self.webhooks, extensions=["search"])
         provider_for = provider if callable(provider) else lambda _: provider
         toolset = toolset or Toolset(tools, max_result_chars=1000, patience=TICK)
+        checks = Guard.joined(guards, policy.plans) if guards else NO_CHECKS
         worker = KillableWorker(
-            self.database, queue, directory, provider_for, toolset, policy, clock, hooks, guards=guards
+            self.database, queue, directory, provider_for, toolset, policy, clock, hooks, checks=checks
         )
-        kind = ToolJobs(toolset, Uploads(self.database), policy.plans, guards)
-        delivery = ReportDelivery(Reports(self.database), toolset, signals.changed.send, policy.plans, guards)
+        kind = ToolJobs(toolset, Uploads(self.database), policy.plans, checks)
+        delivery = ReportDelivery(Reports(self.database), toolset, signals.changed.send, policy.plans, checks)
         jobs = KillableRunner(Jobs(self.database, queue.replica), kind, delivery, most_jobs, policy.poll_interval, 0.0)
         rounds = RoundWriter(self.database, directory, TICK)
         journaling = JournalWriter(Journal(self.database, queue.replica), directory, TICK)

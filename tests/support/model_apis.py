@@ -14,8 +14,12 @@ from turnstream.setup.models import model_apis
 
 EXTENSIONS: Final = list(installed().values())
 APIS: Final = model_apis(Settings(_env_file=None), EXTENSIONS)
+_NAMES: Final = {id(each.parameters): each.name for each in reversed(APIS)}
+# By the first API that has it: those at clouds have the table of another one.
 TABLES: Final[Mapping[str, Sequence[Parameter]]] = {
-    each.name: each.parameters for each in APIS if each.parameters and not each.stand_in
+    each.name: each.parameters
+    for each in APIS
+    if each.parameters and not each.stand_in and _NAMES[id(each.parameters)] == each.name
 }
 
 

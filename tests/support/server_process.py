@@ -123,6 +123,20 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
+def turnstream(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in a process, to its end. Only the timeout of the test limits it: the imports alone cost a second
+    of CPU time, which is many seconds on a loaded machine.
+    """
+    return subprocess.run(
+        [TURNSTREAM, *arguments],
+        cwd=folder,
+        env=clean_environment() | settings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def free_port() -> int:
     """Below the ports that the system hands out by itself, so that it is still free after a restart."""
     while True:

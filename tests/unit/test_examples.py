@@ -211,7 +211,7 @@ CHECKED = {
     ("docs/admin.md", "The page for operators", "sh"): OPERATORS,
     ("docs/identity.md", "Who may use it", "sh"): TOKEN,
     ("docs/repair.md", "Doctor", "text"): (
-        "tests/integration/test_doctor.py::test_four_wrong_settings_are_four_lines_and_exit_1"
+        "tests/extensions/doctor/test_doctor.py::test_four_wrong_settings_are_four_lines_and_exit_1"
     ),
     ("docs/repair.md", "Why a turn does not move", "text"): (
         "tests/integration/test_why.py::test_the_commands_list_open_turns_and_print_a_life"
@@ -238,6 +238,12 @@ CHECKED = {
     ("docs/protocol.md", "The feed of an owner", "http"): "the forms of a request",
     ("docs/providers.md", "Another API", "python"): ANOTHER_API,
     ("docs/providers.md", "Another API", "toml"): ANOTHER_API,
+    ("docs/providers.md", "Claude at a cloud", "toml"): (
+        "tests/extensions/anthropic_clouds/test_clouds.py::test_the_provider_of_the_page_can_be_read"
+    ),
+    ("docs/providers.md", "Gemini", "toml"): (
+        "tests/extensions/gemini/test_gemini_sdk.py::test_the_provider_of_the_page_calls_vertex"
+    ),
     ("docs/providers.md", "Parameters that the operator allows", "sh"): (
         f"{HERE}test_the_allowed_parameters_of_the_page_are_known"
     ),

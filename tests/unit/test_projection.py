@@ -10,7 +10,7 @@ from tests.support.effort import tries
 from tests.support.turns import ask, call, elicitation, result, sealed, text, turn_of
 from tests.unit.stream.test_readers import TEXTS
 from tests.unit.stream.writer import Writer
-from turnstream.api.dialects.projection import (
+from turnstream.dialects.projection import (
     Begin,
     CallResult,
     Close,

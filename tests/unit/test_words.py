@@ -23,6 +23,12 @@ _EVERYDAY = re.compile(
     re.IGNORECASE,
 )
 
+# A sentence has a noun as its subject, and a condition begins with "if" or "when".
+_GRAMMAR = re.compile(
+    r"\bNone where\b|\b(?:goes|go|going|went|gone) on\b|\banew\b|\bstands\b"
+    r"|(?:^|[.] )(?:What|Where|Those|Whose|One that)\b"
+)
+
 
 @cache
 def _modules() -> dict[Path, tuple[str, ast.Module]]:
@@ -93,6 +99,16 @@ def test_docstrings_and_comments_use_the_words_of_the_field() -> None:
         for path, module in _modules().items()
         for line, prose in _prose(*module)
         for word in _EVERYDAY.finditer(prose)
+    ]
+    assert found == []
+
+
+def test_a_noun_is_the_subject_of_a_sentence() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {words[0]}"
+        for path, module in _modules().items()
+        for line, prose in _prose(*module)
+        for words in _GRAMMAR.finditer(re.sub(r"^#\s*|\s+", " ", prose).strip())
     ]
     assert found == []
 

@@ -9,7 +9,7 @@ from typing import assert_never
 import msgspec
 
 from turnstream.api.caller import CALLER
-from turnstream.api.documents import UNTIL_DELETED, check_path
+from turnstream.api.http.reading import check_path
 from turnstream.api.schemas.blocks import (
     Base64In,
     BlockIn,
@@ -29,6 +29,7 @@ from turnstream.domain.results import ResultPart
 from turnstream.llm.models.catalog import NEEDED_ABILITY, Model
 from turnstream.storage.owners.uploads import Upload
 
+UNTIL_DELETED = 60  # seconds until an owner may have deleted something
 _IMAGES, _DOCUMENTS = media_shown_as(IMAGE), media_shown_as(DOCUMENT)
 # Bytes of the files of one message, as much as providers take in one request.
 _MOST_FILE_BYTES = 32_000_000
@@ -46,7 +47,7 @@ class Contents:
     files: int = 0
 
     def add_text(self, text: str, field: str) -> None:
-        """Raises RequestRefused where the texts have more than `most_text` bytes together."""
+        """Raises RequestRefused if the texts have more than `most_text` bytes together."""
         self.text += len(text.encode())
         if self.text > self.most_text:
             detail = f"`{field}` must be shorter: the texts of a request, those of documents included, have at most"
@@ -93,7 +94,7 @@ async def user_blocks(
     contents: Contents | None = None,
 ) -> tuple[Block, ...]:
     """The blocks of a user turn. Bytes become uploads; of a document of the library the present text is kept.
-    `contents` are those of the other blocks of the request. Raises RequestRefused, also where all are too large.
+    `contents` counts the contents of the other blocks of the request. Raises RequestRefused, also if all are too large.
     """
     contents = contents or Contents(services.http.max_turn_bytes)
     return tuple(
@@ -203,7 +204,7 @@ async def store_upload(
     name: str | None = None,
     purpose: str | None = None,
 ) -> Upload:
-    """Raises TooMany where the owner's plan has no room for the file."""
+    """Raises TooMany if the owner's plan has no room for the file."""
     plan = services.plans.of(owner)
     stored = await services.storage.uploads.put_within(owner, media_type, content, plan, name, purpose)
     if isinstance(stored, Upload):

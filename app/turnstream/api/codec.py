@@ -98,7 +98,7 @@ def output_text(output: Any) -> str:
 
 
 def parsed(text: str) -> Any:
-    """The value of a JSON text; the text itself where it is not JSON, or nested too deeply to be encoded again."""
+    """The value of a JSON text; the text itself if it is not JSON, or nested too deeply to be encoded again."""
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError:

@@ -20,7 +20,7 @@ from turnstream.tracing import TRACING
 
 async def answer(request: Request, endpoint: Endpoint) -> Response:
     """The response of the endpoint's handler. Raises what `admit`, `check_query` and the handler raise, TooMany, and
-    Unavailable where the request is cancelled.
+    Unavailable if the request is cancelled.
     """
     try:
         return await _answered(request, endpoint)

@@ -5,7 +5,7 @@ read while the chat is locked.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,23 +35,10 @@ from turnstream.storage.chats.exchanges import (
     Target,
     key_refused,
 )
-from turnstream.storage.chats.histories import PastExchange, behind
 from turnstream.stream.reader import follow
 
 _TITLE_OF_FORK = 290  # characters of the original's title
 _STOP_TIMEOUT = 10.0  # seconds
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """So many exchanges that took place elsewhere. `load` stores their files, and returns them. `goes_on`: they end
-    with results of calls or a text, from which the model goes on without a message: the user turn behind them is
-    empty.
-    """
-
-    exchanges: int
-    load: Callable[[], Awaitable[Sequence[PastExchange]]]
-    goes_on: bool = False
 
 
 async def post_message(
@@ -69,8 +56,7 @@ async def post_message(
         position = known or await services.storage.exchanges.position(target)  # without a chat, nothing is counted
         if not admitted:
             await admit(services, target.owner, new)
-        new = await _allowed(services, new, target.owner)
-        compose = _Composer(services, new, await user_blocks(new.blocks, target.owner, services), key)
+        compose = await composer(services, new, target.owner, key)
         if known:
             with suppress(RequestRefused):  # by the chat as it was: now its rows are read
                 if begun := await _begin(services, known, compose):
@@ -78,53 +64,31 @@ async def post_message(
             position = await services.storage.exchanges.position(target)
         return await _begin(services, position, compose) or await _queue(services, target, position, compose)
     except (KeyTaken, RequestRefused) as error:
-        return await _made_before(services, target.owner, key, error)
+        return await made_before(services, target.owner, key, error)
 
 
-async def post_in_new_chat(
-    services: Services, new: NewTurn, chat: Chat, key: IdempotencyKey | None, history: History | None = None
-) -> Exchange:
-    """The same in a chat that is created with it, behind its `history`. Raises Conflict where the chat exists."""
+async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: IdempotencyKey | None) -> Exchange:
+    """The same in a chat that is created with it. Raises Conflict if the chat exists."""
     new = await sealed(services, chat.owner, with_fixed(new))
     try:
-        await admit(services, chat.owner, new, history.exchanges if history else 0)
-        past = await history.load() if history else ()
-        new = await _allowed(services, new, chat.owner)
-        compose = _Composer(services, new, await user_blocks(new.blocks, chat.owner, services), key)
-        if not past and (begun := await _begin(services, Position(chat, new=True), compose)):
+        await admit(services, chat.owner, new)
+        compose = await composer(services, new, chat.owner, key)
+        if begun := await _begin(services, Position(chat, new=True), compose):
             return begun
         most_queued = services.plans.of(chat.owner).queued_turns
         async with services.storage.exchanges.in_new_chat(chat, key, most_queued) as draft:
-            exchange = await _write_behind(draft, past, compose, goes_on=history is not None and history.goes_on)
+            message = compose(draft.chat, draft.before)
+            exchange = await draft.create(message.blocks, message.request, message.title)
     except (KeyTaken, RequestRefused) as error:
-        return await _made_before(services, chat.owner, key, error)
-    _notify(services, chat.owner, exchange)
+        return await made_before(services, chat.owner, key, error)
+    notify(services, chat.owner, exchange)
     return exchange
 
 
-async def post_behind(
-    services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, history: History
-) -> Exchange:
-    """The same behind a `history` that is recorded at the target, which must not be busy."""
-    new, owner = with_fixed(new), target.owner
-    try:
-        position = await services.storage.exchanges.position(target)
-        await admit(services, owner, new, history.exchanges)
-        past = await history.load()
-        new = await _allowed(services, new, owner)
-        compose = _Composer(services, new, await user_blocks(new.blocks, owner, services), key)
-        most_queued = services.plans.of(owner).queued_turns
-        async with services.storage.exchanges.after(target, key, position, most_queued) as draft:
-            exchange = await _write_behind(draft, past, compose, goes_on=history.goes_on)
-    except (KeyTaken, RequestRefused) as error:
-        return await _made_before(services, owner, key, error)
-    _notify(services, owner, exchange)
-    return exchange
-
-
-async def _allowed(services: Services, new: NewTurn, owner: str) -> NewTurn:
-    """The message as guards let it pass."""
-    return new.model_copy(update={"blocks": await allowed_blocks(new.blocks, owner, services)})
+async def composer(services: Services, new: NewTurn, owner: str, key: IdempotencyKey | None) -> "Composer":
+    """The composer of the message as guards let it pass. Its files are stored."""
+    new = new.model_copy(update={"blocks": await allowed_blocks(new.blocks, owner, services)})
+    return Composer(services, new, await user_blocks(new.blocks, owner, services), key)
 
 
 async def generate_again(
@@ -140,10 +104,10 @@ async def generate_again(
         async with storage.exchanges.beside(owner, before, key, services.plans.of(owner).queued_turns) as draft:
             answer = await draft.create_sibling(request)
     except (KeyTaken, RequestRefused) as error:
-        return await _made_before(services, owner, key, error)
+        return await made_before(services, owner, key, error)
     assert answer.parent_id is not None
     exchange = Exchange(await storage.turns.get(owner, chat, answer.parent_id), answer)
-    _notify(services, owner, exchange)
+    notify(services, owner, exchange)
     return exchange
 
 
@@ -170,11 +134,11 @@ async def fork_turn(
         fork = Fork(cut_after(original, options.block), options.into == "chat", title, request)
         made_in, leaf = await storage.branches.fork(owner, fork, key, services.plans.of(owner).queued_turns)
     except (KeyTaken, RequestRefused) as error:
-        return await _made_before(services, owner, key, error)
+        return await made_before(services, owner, key, error)
     copied = await storage.turns.get(owner, made_in, leaf)
     assert copied.parent_id is not None
     exchange = Exchange(await storage.turns.get(owner, made_in, copied.parent_id), copied)
-    _notify(services, owner, exchange)
+    notify(services, owner, exchange)
     return exchange
 
 
@@ -202,7 +166,7 @@ async def wait_for_end(services: Services, owner: str, turn: Turn) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Composer:
+class Composer:
     """Makes the request of the answer as it follows from the position. Raises RequestRefused."""
 
     services: Services
@@ -227,7 +191,7 @@ class _Composer:
 #   otherwise                  any       chat locked: CREATE_EXCHANGE         queued
 
 
-async def _begin(services: Services, position: Position, compose: _Composer) -> Exchange | None:
+async def _begin(services: Services, position: Position, compose: Composer) -> Exchange | None:
     """Writes the message with an answer that runs on this replica. None without room, or with another obstacle."""
     if position.before is not None and not position.before.ended:
         return None
@@ -244,7 +208,7 @@ async def _begin(services: Services, position: Position, compose: _Composer) -> 
         return begun
 
 
-async def _queue(services: Services, target: Target, read: Position, compose: _Composer) -> Exchange:
+async def _queue(services: Services, target: Target, read: Position, compose: Composer) -> Exchange:
     """Writes the message with an answer in the queue, or into an open turn that takes it in."""
     most_queued = services.plans.of(target.owner).queued_turns
     async with services.storage.exchanges.after(target, compose.key, read, most_queued) as draft:
@@ -259,16 +223,8 @@ async def _queue(services: Services, target: Target, read: Position, compose: _C
         await services.live.refresh(exchange.assistant_turn.id)
         turn = await services.storage.turns.get(target.owner, target.chat, exchange.assistant_turn.id)
         exchange = replace(exchange, assistant_turn=turn)
-    _notify(services, target.owner, exchange)
+    notify(services, target.owner, exchange)
     return exchange
-
-
-async def _write_behind(draft: Draft, past: Sequence[PastExchange], compose: _Composer, *, goes_on: bool) -> Exchange:
-    message = compose(draft.chat, draft.before)
-    place = await behind(draft, past, message.request)
-    if goes_on:
-        return await place.create((), message.request, None)
-    return await place.create(message.blocks, message.request, message.title)
 
 
 async def _steer(draft: Draft, new: NewTurn) -> Exchange:
@@ -279,7 +235,7 @@ async def _steer(draft: Draft, new: NewTurn) -> Exchange:
 
 async def admit(services: Services, owner: str, options: TurnOptions, writes: int = 0) -> None:
     """Counts a request that asks for an answer, or a message to a running turn, with further `writes`. Raises
-    RequestRefused where it asks for a recording without the operator's leave, and TooMany where the owner's plan has no
+    RequestRefused if it asks for a recording without the operator's leave, and TooMany if the owner's plan has no
     room for it.
     """
     recorded = services.http.recorded_owners
@@ -287,25 +243,25 @@ async def admit(services: Services, owner: str, options: TurnOptions, writes: in
         detail = "`record` must be left out: the operator has not allowed you to ask (TURNSTREAM_RECORD_OWNERS)."
         raise RequestRefused(detail, field="record")
     plan = services.plans.of(owner)
-    # Where plans differ, the queue learns the number of running turns from the account.
+    # If plans differ, the queue learns the number of running turns from the account.
     if plan.rates or services.plans.plans.vary:
         check_rate(await services.storage.accounts.admit(owner, plan, writes))
 
 
-async def _made_before(
+async def made_before(
     services: Services, owner: str, key: IdempotencyKey | None, error: KeyTaken | RequestRefused
 ) -> Exchange:
-    """The exchange of the first request with this key; raises `error` where there was none. A repetition may fail
+    """The exchange of the first request with this key; raises `error` if there was none. A repetition may fail
     checks that the first one passed: an upload is gone, or its own answer keeps the branch busy.
     """
     exchange = await services.storage.exchanges.find(owner, key) if key else None
     if exchange is None:
         raise error if isinstance(error, RequestRefused) else key_refused()
-    _notify(services, owner, exchange)  # the first request may have been cut off between its commit and this
+    notify(services, owner, exchange)  # the first request may have been cut off between its commit and this
     return exchange
 
 
-def _notify(services: Services, owner: str, exchange: Exchange) -> None:
+def notify(services: Services, owner: str, exchange: Exchange) -> None:
     services.live.wake()
     services.live.notify(owner, exchange.assistant_turn.chat_id)
 

@@ -2,22 +2,19 @@
 
 import asyncio
 import hmac
-from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from math import nan
 from platform import python_version
 from typing import get_args
 
-from prometheus_client import CONTENT_TYPE_LATEST, Metric, generate_latest
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from turnstream.api.http.errors import problem
 from turnstream.api.identity.way import bearer_token
 from turnstream.api.neighbours import is_from_neighbour
-from turnstream.api.services import Services, services_of
+from turnstream.api.services import services_of
 from turnstream.domain.errors import StorageUnavailable, Unauthorized
 from turnstream.domain.jobs import OpenJobState
 from turnstream.storage.database import Statement
@@ -44,7 +41,8 @@ async def readyz(request: Request) -> Response:
     stopping is not ready: its streams continue without Postgres, and all replicas lose it at once.
     """
     services = services_of(request)
-    if not services.is_ready() and not await _is_any_neighbour_ready(request, services):
+    neighbours = None if is_from_neighbour(request) else services.neighbours
+    if not services.is_ready() and not (neighbours and await neighbours.is_any_ready()):
         return problem(
             request, 503, "Not ready", "unavailable", "This server is stopping.", headers={"Retry-After": "1"}
         )
@@ -56,13 +54,6 @@ async def readyz(request: Request) -> Response:
     except TimeoutError:
         raise StorageUnavailable("Postgres does not answer.") from None
     return PlainTextResponse("ready\n")
-
-
-async def _is_any_neighbour_ready(request: Request, services: Services) -> bool:
-    """Whether another process on the same port takes new turns, where this one does not."""
-    if services.neighbours is None or is_from_neighbour(request):
-        return False
-    return bool(await services.neighbours.ask_all("/readyz?exclude=postgres"))
 
 
 async def metrics(request: Request) -> Response:
@@ -83,8 +74,7 @@ async def metrics(request: Request) -> Response:
     TASKS.set(len(asyncio.all_tasks()))
     own, neighbours = generate_latest(), services.neighbours
     if neighbours is not None and not is_from_neighbour(request):
-        texts = {neighbours.own.number: own.decode(), **await neighbours.ask_all("/metrics")}
-        own = generate_latest(_Together(texts))
+        own = await neighbours.metrics(own)
     return Response(own, media_type=CONTENT_TYPE_LATEST)
 
 
@@ -92,20 +82,3 @@ def _check_token(request: Request, token: str) -> None:
     """Raises Unauthorized. Tokens of owners are not accepted: the metrics are about all owners."""
     if not hmac.compare_digest((bearer_token(request) or "").encode(), token.encode()):
         raise Unauthorized("`GET /metrics` needs `Authorization: Bearer TOKEN` with TURNSTREAM_METRICS_TOKEN.")
-
-
-class _Together(Collector):
-    """The metrics of several processes, with a label more: `process`."""
-
-    def __init__(self, texts: Mapping[int, str]) -> None:
-        self._texts = texts
-
-    def collect(self) -> Iterable[Metric]:
-        together: dict[str, Metric] = {}
-        for number, text in sorted(self._texts.items()):
-            for family in text_string_to_metric_families(text):
-                metric = together.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                for sample in family.samples:
-                    labels = {**sample.labels, "process": str(number)}
-                    metric.add_sample(sample.name, labels, sample.value, sample.timestamp, sample.exemplar)
-        return together.values()

@@ -2,6 +2,7 @@
 
 from uuid import UUID
 
+import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,6 +16,8 @@ from turnstream.domain.errors import Unauthorized
 from turnstream.domain.jobs import digest_of_token
 from turnstream.telemetry import JOBS_SETTLED
 from turnstream.tools.tool import Outcome
+
+log = structlog.get_logger(__name__)
 
 # A stranger does not learn which jobs there are.
 _WRONG = "Send `Authorization: Bearer TOKEN` with the newest token of this job."
@@ -33,6 +36,7 @@ async def put_result(request: Request) -> Response:
     digest = digest_of_token(token.strip() if scheme.lower() == "bearer" else "")
     put = await services.storage.job_results.put(job, digest, end)
     if put is None:
+        log.info("job.result_refused", job=str(job))  # the job may have been deleted with its chat
         raise Unauthorized(_WRONG)
     if put.owner is not None:
         JOBS_SETTLED.labels(outcome.kind).inc()

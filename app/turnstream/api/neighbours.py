@@ -1,170 +1,38 @@
-"""The other processes of one `turnstream serve --workers N`. Each is a replica; beside the port that all share, each
-listens on a Unix socket of its own, where the others reach it.
-"""
+"""Other processes on the port of this one, of which each is a replica. An extension starts and reaches them."""
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import urlencode
+from contextlib import AbstractContextManager
+from socket import socket
+from typing import Final, Protocol
 from uuid import UUID
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import ASGIApp
 
-from turnstream.api.identity.in_browsers import PARAMETER
-
-if TYPE_CHECKING:
-    from aiohttp import ClientResponse, ClientSession
-
-_PATIENCE = 2.0  # seconds for an answer that is not a stream
-# Seconds for the head of one that is passed on: to read a turn by the journal costs more than to wait.
-_HEAD_PATIENCE = 10.0
-# Of one connection, or of a body that is not passed on; not of the request or answer itself.
-_OF_THE_CONNECTION = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"date"})
-_OF_A_BODY = frozenset({b"content-length", b"expect"})
-
-# The header in which a request that is passed on has the address of its client.
-_CLIENT = b"x-turnstream-client"
-_MARK = "turnstream.neighbour"
-
-
-class FromNeighbours:
-    """Around the app of such a process: only this server can read the folder of `path`, so what the header of a request
-    through that socket says about the client is true.
-    """
-
-    def __init__(self, app: ASGIApp, path: Path) -> None:
-        self._app = app
-        self._address = (str(path), None)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # That it has no client is no proof: a connection of the network that was reset has none either.
-        if scope["type"] == "http" and scope["server"] == self._address:
-            address = dict(scope["headers"]).get(_CLIENT, b"").decode("latin-1")
-            port, _, host = address.partition(" ")
-            scope = {**scope, _MARK: True, "client": (host, int(port)) if host else None}
-        await self._app(scope, receive, send)
+# In the scope of a request that a neighbour has passed on. No client can set it.
+MARK: Final = "turnstream.neighbour"
 
 
 def is_from_neighbour(request: Request) -> bool:
     """Whether a neighbour has passed the request on, so that it goes no further."""
-    return _MARK in request.scope
+    return MARK in request.scope
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """`number` counts the processes of the server from 1."""
+class Neighbours(Protocol):
+    """The other processes, as one of them reaches them. A silent process is left out."""
 
-    number: int
-    replica: UUID
-    socket: Path
+    async def is_any_ready(self) -> bool:
+        """Whether another process takes new turns."""
+        ...
 
+    async def metrics(self, own: bytes) -> bytes:
+        """The metrics of all processes, those of this one given, each with the number of its process as a label."""
+        ...
 
-class Neighbours:
-    """The knowledge of one process about the others: the names of the sockets in the folder that they share."""
+    async def pass_on(self, request: Request, replica: UUID | None) -> Response | None:
+        """The answer of the process that is this replica to a request without a body, piece by piece as it comes."""
+        ...
 
-    def __init__(self, folder: Path, number: int, replica: UUID) -> None:
-        self._folder = folder
-        self.own = Neighbour(number, replica, folder / f"{number}.{replica}")
-
-    def living(self) -> Sequence[Neighbour]:
-        """The others. One that was killed may still be among them, and refuses to be connected to."""
-        found = []
-        for path in self._folder.iterdir():
-            number, _, replica = path.name.partition(".")
-            if path != self.own.socket and number.isdigit() and replica:
-                found.append(Neighbour(int(number), UUID(replica), path))
-        return found
-
-    def with_replica(self, replica: UUID | None) -> Neighbour | None:
-        return next((each for each in self.living() if each.replica == replica), None)
-
-    async def pass_on(self, request: Request, neighbour: Neighbour) -> Response | None:
-        """The neighbour's answer to a request without a body, piece by piece as it comes; None if it is silent."""
-        from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, UnixConnector  # noqa: PLC0415
-        from yarl import URL  # noqa: PLC0415
-
-        session = ClientSession(
-            connector=UnixConnector(path=str(neighbour.socket)),
-            timeout=ClientTimeout(total=None),
-            auto_decompress=False,
-            cookie_jar=DummyCookieJar(),
-            skip_auto_headers=("Accept-Encoding", "User-Agent"),
-        )
-        headers = [
-            (name.decode("latin-1"), value.decode("latin-1"))
-            for name, value in request.headers.raw
-            if name not in {*_OF_THE_CONNECTION, *_OF_A_BODY, _CLIENT}
-        ]
-        if request.client is not None:
-            headers.append((_CLIENT.decode(), f"{request.client.port} {request.client.host}"))
-        target = URL(f"http://neighbour{_target_of(request)}", encoded=True)
-        try:
-            async with asyncio.timeout(_HEAD_PATIENCE):  # one that is frozen is connected to all the same
-                answer = await session.request(request.method, target, headers=headers)
-        except (ClientError, OSError):
-            await session.close()
-            return None
-        except BaseException:
-            await session.close()
-            raise
-        return PassedOn(answer, session)
-
-    async def ask_all(self, path: str) -> Mapping[int, str]:
-        """The text of each timely answer of a neighbour, by its number."""
-        from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector  # noqa: PLC0415
-
-        async def ask(neighbour: Neighbour) -> tuple[int, str] | None:
-            connector = UnixConnector(path=str(neighbour.socket))
-            try:
-                async with (
-                    ClientSession(connector=connector, timeout=ClientTimeout(total=_PATIENCE)) as session,
-                    session.get(f"http://neighbour{path}") as answer,
-                ):
-                    return (neighbour.number, await answer.text()) if answer.ok else None
-            except (ClientError, OSError):
-                return None
-
-        return dict(filter(None, await asyncio.gather(*map(ask, self.living()))))
-
-
-class PassedOn(StreamingResponse):
-    """A neighbour's answer. Its connection is closed with the client's connection, however that ends. An interrupted
-    response stays unfinished here too: a client of a dialect would take a body that ends for the whole of an answer.
-    """
-
-    def __init__(self, answer: "ClientResponse", session: "ClientSession") -> None:
-        super().__init__(answer.content.iter_any(), status_code=answer.status)
-        self.raw_headers = [
-            (name.lower(), value) for name, value in answer.raw_headers if name.lower() not in _OF_THE_CONNECTION
-        ]
-        self._answer = answer
-        self._session = session
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._session, self._answer:
-            await super().__call__(scope, receive, send)
-
-    async def stream_response(self, send: Send) -> None:
-        from aiohttp import ClientError  # noqa: PLC0415
-
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        with suppress(ClientError, OSError):
-            async for piece in self.body_iterator:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def _target_of(request: Request) -> str:
-    """The client's request: without the prefix, which each process puts before it, and with the token that was cut out
-    of the query.
-    """
-    path = request.scope["raw_path"].decode("ascii").removeprefix(request.scope.get("root_path", ""))
-    query = [request.scope["query_string"].decode("ascii")]
-    if token := getattr(request.state, PARAMETER, None):
-        query.append(urlencode({PARAMETER: token}))
-    return f"{path}?{'&'.join(filter(None, query))}"
+    def listening(self, app: ASGIApp) -> AbstractContextManager[tuple[ASGIApp, socket]]:
+        """The app with the mark of requests of neighbours, and the socket by which they come."""
+        ...

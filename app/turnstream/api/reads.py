@@ -1,4 +1,4 @@
-"""Reads on a standby, where the client accepts that the answer is some seconds old; else on the primary."""
+"""Reads on a standby, if the client accepts that the answer is some seconds old; else on the primary."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -64,12 +64,12 @@ class ReadStorage:
     time: datetime | None = None
 
     def finished(self, *turns: Turn) -> None:
-        """Raises NotOnStandby where the standby has one of the turns as it was before its end."""
+        """Raises NotOnStandby if the standby has one of the turns as it was before its end."""
         if self.time is not None and not all(turn.ended for turn in turns):
             raise NotOnStandby("unfinished")
 
     async def indexed(self, owner: str) -> None:
-        """Raises NotOnStandby where the standby has texts of the owner that a search there would not find."""
+        """Raises NotOnStandby if the standby has texts of the owner that a search there would not find."""
         if self.time is not None and not await self.search.is_complete(owner):
             raise NotOnStandby("unfinished")
 
@@ -82,8 +82,8 @@ class Reads:
         self._standby = standby
 
     async def read(self, request: Request, work: Callable[[ReadStorage], Awaitable[T]]) -> T:
-        """What `work` returns. It is called again, for the primary, with what the standby refuses or fails to do. An
-        answer of the standby gets the header `Age`.
+        """Returns the result of `work` on the standby. If the standby refuses or fails, `work` is called again on the
+        primary. A response from the standby has the header `Age`.
         """
         accepted = accepted_staleness(request)
         if self._standby is None or not accepted:

@@ -25,7 +25,7 @@ from turnstream.tracing import TRACING
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The server's own values, used where neither turn nor chat has one. `ceilings` are the limits, by name, above
+    """The server's own values, used if neither turn nor chat has one. `ceilings` are the limits, by name, above
     which no turn may ask for more; those in `_CEILINGS` are ceilings in any case.
     """
 
@@ -86,7 +86,7 @@ _OF_ACCOUNTS = frozenset(
     }
 )  # fmt: skip
 
-# Limits that the operator's settings are the ceilings of, where they are set.
+# Limits that the operator's settings are the ceilings of, if they are set.
 _CEILINGS = ("hard_max_rounds", "max_calls", "budget_tokens", "budget_cost", "budget_seconds")
 
 
@@ -144,7 +144,7 @@ class Resolver:
         return self._within(model, request, self._output_spec(options), _output_of(model))
 
     def _kept(self, model: Model, before: TurnRequest) -> TurnRequest | None:
-        """The request before, whose prompt and tools stay; None where one of the two is an agent and the other not, or
+        """The request before, whose prompt and tools stay; None if one of the two is an agent and the other not, or
         another one.
         """
         is_kept = model.id == before.model or (model.preset is None and self.models.preset(before.model) is None)
@@ -169,7 +169,7 @@ class Resolver:
         return preset.system, self._choose(preset.tools, (), "tools", room=None)
 
     def _usual_limits(self, model: Model) -> Limits:
-        """The limits of a turn where neither it nor its chat has others."""
+        """The limits of a turn if neither it nor its chat has others."""
         if model.preset is None or model.preset.max_rounds is None:
             return self.defaults.limits
         return replace(self.defaults.limits, max_rounds=model.preset.max_rounds, hard_max_rounds=None)
@@ -195,7 +195,7 @@ class Resolver:
         return before.system if before else self.defaults.system_prompt
 
     def again(self, options: TurnOptions, before: TurnRequest) -> TurnRequest:
-        """The request of a regeneration: that of the answer it stands beside, changed by `options`."""
+        """The request of a regeneration: the request of the replaced answer, changed by `options`."""
         model = self._model(options.model or before.model)
         kept = self._kept(model, before)
         if model.preset is not None:
@@ -256,7 +256,9 @@ class Resolver:
         return merged
 
     def _params(self, model: Model, own: Params | None, inherited: Mapping[str, Any], tools: _Tools) -> dict[str, Any]:
-        """The turn's own parameters over those inherited. Of these, the ones that do not fit are omitted."""
+        """The turn's own parameters over the inherited ones. Inherited parameters that do not fit the model are
+        omitted.
+        """
         fitting = self.params.fitting(model, inherited)
         if not _has_chosen(fitting, tools):
             del fitting["tool_choice"]
@@ -269,7 +271,9 @@ class Resolver:
         return _without_nulls(params)
 
     def _limits(self, limits: Limits, chat: LimitsIn | None, turn: LimitsIn | None) -> Limits:
-        """The limits, with those of the chat and of the turn, within the operator's. A turn may not ask for more."""
+        """The limits, lowered by the limits of the chat and of the turn. A turn cannot ask for more than the operator
+        allows.
+        """
         self._check_limits(turn, "limits")
         for layer in (chat, turn):
             if layer is not None:

@@ -17,8 +17,8 @@ from turnstream.domain.secret_headers import (
 
 
 def unmasked(tools: Sequence[ToolIn], stored: Sequence[Any], field: str) -> list[ToolIn]:
-    """The tools with the values of masked secrets: those of the stored tool with the same name and URL, so that no
-    other host gets them. Raises RequestRefused for a mask of nothing.
+    """The tools with masked secrets replaced by the secrets of the stored tool with the same name and URL, so that no
+    other host gets them. Raises RequestRefused for a mask without a stored secret.
     """
     known = {(tool["name"], tool["url"]): tool for tool in stored if isinstance(tool, dict) and "url" in tool}
     definitions = [tool["definition"] for tool in stored if isinstance(tool, dict) and "definition" in tool]

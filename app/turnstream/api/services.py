@@ -32,7 +32,6 @@ from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.chats.grants import Grants
-from turnstream.storage.chats.histories import Histories
 from turnstream.storage.chats.job_results import JobResults
 from turnstream.storage.chats.job_stops import JobStops
 from turnstream.storage.chats.queued import QueuedMessages
@@ -43,7 +42,7 @@ from turnstream.storage.chats.waiting import WaitingCalls
 from turnstream.storage.database import OWNER, Database
 from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
 from turnstream.storage.owners.charges import Charges
-from turnstream.storage.owners.documents import Documents
+from turnstream.storage.owners.documents import DocumentTexts
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
@@ -68,14 +67,13 @@ class Storage:
     turn_counts: TurnCounts
     exchanges: Exchanges
     branches: Branches
-    histories: Histories
     queued: QueuedMessages
     actions: Actions
     grants: Grants
     waiting: WaitingCalls
     approvals: Approvals
     results: ToolResults
-    documents: Documents
+    documents: DocumentTexts
     uploads: Uploads
     tokens: Tokens
     activities: Activities
@@ -91,7 +89,7 @@ class Storage:
         most_running: int | None = None,
         cell: str | None = None,
     ) -> Self:
-        """`database` is held to the owner of the request where row-level security is on, `everything` is not. An owner
+        """`database` is held to the owner of the request if row-level security is on, `everything` is not. An owner
         without a plan may have `most_running` turns at once. Tokens are created for `cell`.
         """
         return cls(
@@ -106,14 +104,13 @@ class Storage:
             turn_counts=TurnCounts(everything),
             exchanges=Exchanges(database),
             branches=Branches(database),
-            histories=Histories(database),
             queued=QueuedMessages(database, everything),
             actions=Actions(database),
             grants=Grants(database),
             waiting=WaitingCalls(database),
             approvals=Approvals(database),
             results=ToolResults(database),
-            documents=Documents(database),
+            documents=DocumentTexts(database),
             uploads=Uploads(database),
             tokens=Tokens(everything, cell),
             activities=Activities(everything, most_running),
@@ -129,8 +126,8 @@ class Storage:
 @dataclass(frozen=True, slots=True)
 class Live:
     """The turns that run, and the signals to the workers: `wake` when a turn can be claimed, `refresh` when a message
-    or an answer has arrived at one, `cancel` when one is to stop. `reserve_slot` gives the id of this replica where
-    a turn may be claimed as it is written; it is then given to `begin`, with the owner and the end of its path. Without
+    or an answer has arrived at one, `cancel` when one is to stop. `reserve_slot` gives the id of this replica if a turn
+    may be claimed while it is written; `begin` then gets the turn, its owner and the end of its path. Without
     `deliveries` sse-starlette sends the streams of turns too. `check_message` returns the text of a message as it may
     be stored, by owner and plan of the credential.
     """
@@ -154,7 +151,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """Sizes in bytes, times in seconds. `recorded_owners` may ask for recordings; None stands for all. Without a
+    """Sizes in bytes, times in seconds. `recorded_owners` may ask for recordings; None means all. Without a
     `metrics_token` the metrics are open.
     """
 
@@ -170,11 +167,11 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Each of `admissions` may refuse a call. `reads` may be made on a standby. `recent_chats` are known
-    without a look at the rows. `states` are those of extensions, by name. `note_refusal` counts a request that was not
-    authorised, by its address and what was sent as proof. `drain` takes this replica out of service. `failed` is set
-    when a part of the server has failed for good, so that the process must be stopped and started again. `neighbours`
-    are the other processes of the server, where it has several. `owner_keys` encrypt secrets, if there is a master key.
+    """Each of `admissions` may refuse a call. `reads` may be made on a standby. `recent_chats` saves reads of rows.
+    `states` are the states of extensions, by name. `note_refusal` counts a request that was not authorised, by address
+    and credential. `drain` takes this replica out of service. `failed` is set when a part of the server has failed for
+    good, so that the process must be stopped and started again. `neighbours` are the other processes of the server, if
+    it has several. `owner_keys` encrypt secrets, if there is a master key.
     """
 
     authenticator: Authenticator
@@ -261,7 +258,7 @@ def check_rate(refusal: Refusal | None) -> None:
 
 
 async def count_writes(services: Services, owner: str, count: int) -> None:
-    """Raises TooMany where the owner's plan has no room for them."""
+    """Raises TooMany if the owner's plan has no room for them."""
     plan = services.plans.of(owner)
     if count and plan.has("writes"):
         check_rate(await services.storage.accounts.count_writes(owner, plan, count))

@@ -7,8 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.caller import check_named
-from turnstream.api.documents import check_path
-from turnstream.api.http.reading import read_body
+from turnstream.api.http.reading import check_path, read_body
 from turnstream.api.schemas.requests import BrowserTokenIn, ChatSettings, FixedOptions
 from turnstream.api.schemas.responses import BrowserTokenOut, IdentityOut
 from turnstream.api.sealed_headers import new_settings
@@ -80,7 +79,9 @@ async def create_token(request: Request) -> Response:
 
 
 def _shown(identity: Identity) -> dict[str, Any]:
-    """Returns the members for a page. Of fixed options only the names: a page need not know the operator's prompt."""
+    """Returns the members for a page. Fixed options are shown by name only, because a page need not know the operator's
+    prompt.
+    """
     return {
         "owner": identity.owner,
         "scopes": checked_scopes(identity.scopes),

@@ -30,7 +30,7 @@ from turnstream.storage.chats.exchanges import Exchange, Parent, Target
 
 
 def _services_to_post(request: Request) -> tuple[Services, str]:
-    """With a place for the stream of the answer, where the client asks for one."""
+    """With a place for the stream of the answer, if the client asks for one."""
     services, owner = services_and_owner(request)
     if _wants_stream(request):
         services.streams.take(request)
@@ -212,7 +212,7 @@ async def _turns(services: Services, storage: ReadStorage, owner: str, chat: UUI
 
 
 async def _exchange_response(request: Request, services: Services, owner: str, exchange: Exchange) -> Response:
-    """The exchange, or its stream where the client asks for one. The same for the first request and a repetition."""
+    """The exchange, or its stream if the client asks for one. The same for the first request and a repetition."""
     turn, portions = exchange.assistant_turn, Portions()
     url = path_for(request, f"/api/chats/{turn.chat_id}/turns/{turn.id}")
     if _wants_stream(request):

@@ -40,7 +40,7 @@ async def put_upload(request: Request) -> Response:
 
 
 def require_uploads(identity: Identity) -> None:
-    """Raises Forbidden where the caller may not upload files."""
+    """Raises Forbidden if the caller may not upload files."""
     identity.require_reach(identity.chat)
     if identity.chat is None:
         identity.require("chat")  # which messages could refer to the file is not known

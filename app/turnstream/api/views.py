@@ -80,7 +80,7 @@ class ShownTurn(NamedTuple):
 
 def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None = None) -> ShownTurn:
     """The turn as it is now. A turn that runs here includes the text that is in no row yet; `cursor` is behind it."""
-    # A view may be ahead of the rows, or behind them where another replica has written.
+    # A view may be ahead of the rows, or behind them if another replica has written.
     view, rows = services.live.directory.view(turn), turn
     turn = view.turn
     if rows.arrivals > turn.arrivals and not turn.ended:  # what it waited for has come, and the view lacks that
@@ -129,7 +129,7 @@ def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
     answered = {ask.key for ask in (*turn.asks, *rows.asks) if ask.answer is not None}
     asks = max(turn.asks, rows.asks, key=len)
     waiting = [ask for ask in asks if ask.key not in answered]
-    actions = open_actions_of(replace(turn, asks=tuple(waiting)))
+    actions = open_actions_of(replace(turn, asks=tuple(waiting), jobs=rows.jobs))
     return [WantedOut.model_validate(required_action_json(action)) for action in actions]
 
 
@@ -179,7 +179,7 @@ def round_out(round: Round) -> RoundOut:
 
 
 def _applied_edits(round: Round) -> list[dict[str, Any]]:
-    """The edits of the context that the provider reports, where they have the known form."""
+    """The edits of the context that the provider reports, if they have the known form."""
     data = parsed(round.data or "{}")
     management = data.get("context_management") if isinstance(data, dict) else None
     edits = management.get("applied_edits") if isinstance(management, dict) else None

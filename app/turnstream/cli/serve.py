@@ -1,31 +1,27 @@
 """`turnstream serve`."""
 
 import asyncio
-import os
 import shlex
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import FrameType
-from typing import cast
+from typing import Any, cast
 
 import click
 import uvicorn
 import uvloop
 
 from turnstream.api.http.connection import connections
-from turnstream.api.neighbours import FromNeighbours
 from turnstream.cli.allocator import give_back_freed_memory
 from turnstream.cli.notices import READY, STOPPING, notify_supervisor, send_signs_of_life
-from turnstream.cli.workers import serve_in_processes
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.extension import read_settings, selected
+from turnstream.extension import ServerProcess, processes_of, read_settings, selected
 from turnstream.main import application, running
 from turnstream.setup.databases import own_database
-from turnstream.setup.engine import ServerProcess
 from turnstream.setup.models import default_model, import_default_adapter
 from turnstream.telemetry import configure_logging, settle_garbage_collector, write_in_background
 
@@ -81,35 +77,21 @@ class Server(uvicorn.Server):
 
     def _obey_signal(self) -> None:
         if self._is_alone and self._draining is not None:
-            self._force()
+            self.force()
         else:
-            self._drain()
+            self.start_drain()
 
     async def stop_after(self, failed: asyncio.Event) -> None:
         await failed.wait()
-        self._drain()
+        self.start_drain()
 
-    def obey_supervisor(self) -> None:
-        """Drains where the process that watches over this one is gone, whose end of standard input is closed then, and
-        stops when that writes to it. A second signal means no more than the first: systemd, and a terminal, send theirs
-        to this process as well.
-        """
-        self._loop.add_reader(sys.stdin.fileno(), self._read_order)
-
-    def _read_order(self) -> None:
-        if os.read(sys.stdin.fileno(), 1):
-            self._force()
-        else:
-            self._loop.remove_reader(sys.stdin.fileno())
-            self._drain()
-
-    def _drain(self) -> None:
+    def start_drain(self) -> None:
         if self._draining is None:
             notify_supervisor(STOPPING)
             self._draining = asyncio.ensure_future(self._drain_turns())
             self._draining.add_done_callback(lambda _task: self._stop())
 
-    def _force(self) -> None:
+    def force(self) -> None:
         self.force_exit = True
         self._stop()
 
@@ -119,30 +101,36 @@ class Server(uvicorn.Server):
 
 @click.command()
 @click.option("--workers", type=click.IntRange(1), help="Processes on this port; as many as CPUs that they may use.")
-@click.option("--process", hidden=True, help="The number of this process among them, and their folder.")
+@click.option("--process", hidden=True, help="The place of this process among them.")
 def serve(workers: int | None, process: str | None) -> None:
     """Migrate the database and run the server."""
     write_in_background()
     settings = read_settings()
     configure_logging(settings.log_level)
     give_back_freed_memory()
-    count = workers or settings.workers
+    processes = processes_of(settings, selected(settings))
+    if processes is None and (process or (workers or 1) > 1):
+        raise ConfigError("`serve --workers` needs the extension workers: add workers to TURNSTREAM_EXTENSIONS.")
+    count = 1 if processes is None else workers or processes.count
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        if count > 1:
+        if processes is not None and count > 1:
             with bound(settings, shared=True) as reserved:
                 welcome = _welcome(settings, reserved.getsockname()[1])
-                sys.exit(runner.run(serve_in_processes(reserved, count, settings.lease, welcome)))
-        number, _, folder = (process or "").partition(":")
-        runner.run(_serve(settings, ServerProcess(int(number), Path(folder)) if process else None))
+                sys.exit(runner.run(processes.supervise(reserved, count, welcome)))
+        runner.run(_serve(settings, processes.process(process) if processes and process else None))
 
 
 async def _serve(settings: Settings, process: ServerProcess | None) -> None:
     signs = asyncio.create_task(send_signs_of_life())
     with bound(settings, shared=process is not None) as own_socket:
         async with running(settings, process=process) as services, AsyncExitStack() as stack:
-            app = application(settings, services)
+            app: Any = application(settings, services)
+            sockets = [own_socket]
+            if services.neighbours:
+                app, listener = stack.enter_context(services.neighbours.listening(app))
+                sockets.append(listener)
             config = uvicorn.Config(
-                FromNeighbours(app, services.neighbours.own.socket) if services.neighbours else app,
+                app,
                 http=cast("type[asyncio.Protocol]", connections(settings.heartbeat)),
                 lifespan="off",
                 ws="none",  # else a library that is there by chance is imported
@@ -154,10 +142,8 @@ async def _serve(settings: Settings, process: ServerProcess | None) -> None:
                 root_path=settings.root_path,
             )
             server = Server(config, settings, services.drain, process is None)
-            sockets = [own_socket]
-            if services.neighbours:
-                sockets.append(stack.enter_context(_unix_socket(services.neighbours.own.socket)))
-                server.obey_supervisor()
+            if process is not None:
+                process.obey(server.start_drain, server.force)
             failure = asyncio.create_task(server.stop_after(services.failed))
             await server.serve([each for listener in sockets for each in watched(listener)])
             failure.cancel()
@@ -171,18 +157,6 @@ def watched(listener: socket.socket) -> list[socket.socket]:
     under load an iteration takes so long that new connections would wait for seconds.
     """
     return [listener, *(listener.dup() for _ in range(_ACCEPTED_AT_ONCE - 1))]
-
-
-@contextmanager
-def _unix_socket(path: Path) -> Iterator[socket.socket]:
-    number = path.name.partition(".")[0]
-    for left in path.parent.glob(f"{number}.*"):
-        left.unlink()  # of a process that was killed
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        path.chmod(0o600)  # nobody can connect before it listens
-        yield listener
-        path.unlink(missing_ok=True)
 
 
 def bound(settings: Settings, shared: bool = False) -> socket.socket:

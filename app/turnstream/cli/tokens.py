@@ -45,7 +45,9 @@ def checked_name(_context: click.Context, _parameter: click.Parameter, name: str
 
 
 def checked_owner(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
-    """A click callback for an owner who is given something: those of a move may only be exported and erased."""
+    """A click callback for an owner who receives a token or a grant. An owner who has moved away can only be exported
+    and erased.
+    """
     if name is not None and checked_name(context, parameter, name):
         try:
             Identity(name)

@@ -37,10 +37,11 @@ class AskAnswer:
 class Ask:
     """A call that waits for a person: for the result of a tool that the client runs (`client`), or for permission to
     run it here (`approval`). `attempt` made the ask. `digest` identifies the exact call (`digest_of`). `tool_digest`
-    identifies the tool as the person was shown it, where an approval may be remembered for the chat.
+    identifies the tool as the person was shown it, if an approval may be remembered for the chat.
 
     An `elicitation` is a question of a tool to the person while its call runs. `question` is its JSON text, its
-    `tool_use_id` the call's with a number (`elicitation_id`). It is open while the attempt that made it runs.
+    `tool_use_id` the call's with a number (`elicitation_id`). It is open while the attempt that made it runs. That of a
+    job has the attempt of the job, and is open until the job is over, or runs again (`Turn.waits_for`).
 
     A `sign_in` has a question as well, with a link: the call was not made, because its server wants the person to sign
     in. The call is made when that is done, in any attempt.
@@ -81,6 +82,11 @@ class Ask:
         return self.answer is None and self.kind != "elicitation"
 
     @property
+    def is_of_job(self) -> bool:
+        """Whether a job has asked it."""
+        return self.question is not None and self.tool_use_id.rpartition("#")[2].startswith("j")
+
+    @property
     def call_id(self) -> str:
         """The id of the call."""
         return self.tool_use_id if self.question is None else self.tool_use_id.rpartition("#")[0]
@@ -116,6 +122,11 @@ class Steer:
 def elicitation_id(tool_use_id: str, attempt: int, number: int) -> str:
     """The id of an elicitation, which no other one of the turn has."""
     return f"{tool_use_id}#{attempt}.{number}"
+
+
+def job_question_id(tool_use_id: str, attempt: int, number: int) -> str:
+    """The id of a question of a job in this attempt of it. 0 is that with which the job has detached."""
+    return f"{tool_use_id}#j{attempt}.{number}"
 
 
 def digest_of(call: Block) -> str:

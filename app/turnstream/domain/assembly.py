@@ -1,4 +1,4 @@
-"""The answer that this server writes where no model can: the results of the turn's tools, in words."""
+"""The answer that this server writes if no model can: the results of the turn's tools, in words."""
 
 import json
 import re

@@ -15,8 +15,7 @@ ChargeKind = Literal["round", "summary", "title", "embedding", "guard"]
 @dataclass(frozen=True, slots=True)
 class Charge:
     """One model call of a turn, or beside it: the summary of a result, the title of its chat, the check of a guard.
-    Embeddings have no turn.
-    `call` is its name within the turn. `cost` is None if the prices are not known.
+    Embeddings have no turn. `call` is the name of the call within the turn. `cost` is None if the prices are not known.
     """
 
     kind: ChargeKind

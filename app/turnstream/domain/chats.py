@@ -1,4 +1,4 @@
-"""Chats, and where a message goes that comes while turns of its branch are still open."""
+"""Chats, and the placement of a message that arrives while turns of its branch are open."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from turnstream.domain.errors import Conflict
 from turnstream.domain.turns import Turn
 
 # The effect of a message on a busy branch. `reject`: it is refused. `enqueue`: its answer waits for the end of the
-# open turns. `interrupt`: they are cancelled. `steer`: it goes into one of them. `branch`: it stands beside them.
+# open turns. `interrupt`: they are cancelled. `steer`: it goes into one of them. `branch`: it is beside them.
 OnBusy = Literal["reject", "enqueue", "interrupt", "steer", "branch"]
 
 LONGEST_TITLE = 60  # characters of one that the server gives
@@ -43,8 +43,8 @@ class Placement:
 
 
 def place_message(before: Turn | None, branch: Sequence[Turn], on_busy: OnBusy) -> Placement:
-    """Decides where a message goes that names the answer `before`. `branch` leads to that answer, oldest first: all of
-    its turns are open but perhaps the first. Raises Conflict where one is open and `on_busy` is `reject`.
+    """Decides the place of a message that follows the answer `before`. `branch` leads to that answer, oldest first: all
+    of its turns are open but perhaps the first. Raises Conflict if one is open and `on_busy` is `reject`.
     """
     busy = [turn for turn in branch if not turn.ended]
     if before is None or not busy:

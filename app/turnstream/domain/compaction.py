@@ -1,6 +1,6 @@
 """Compaction: when a conversation is too long for its model, and how it is made shorter.
 
-Older tool results are sent shortened; where that is not enough, the turns before are summarised; where there are none,
+Older tool results are sent shortened; if that is not enough, the turns before are summarised; if there are none,
 the older results of the running turn are omitted whole. The size of a request is estimated in tokens: from the usage of
 the last one, and from the length of the content since then.
 """
@@ -44,7 +44,7 @@ _KEPT = 0.25  # sent word for word: the newest turns, and the newest results
 _WORTHWHILE = 0.1  # saved by shortening: for less the provider's cache is not given up
 
 _LOW_WATER = 0.75  # of the limit: shortening that does not get below it is followed by a summary
-_HEAD = 500  # characters that are sent of a shortened result; none where that is not enough
+_HEAD = 500  # characters that are sent of a shortened result; none if that is not enough
 
 
 def may_need_compaction(path: Sequence[Turn]) -> bool:
@@ -58,7 +58,7 @@ def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced
     shortened, or the id of the turn up to which the path is summarised. None if the path fits, or cannot be made
     shorter.
 
-    `tokens` is the size of the request where it was counted; `forced`: the provider has refused it as too long.
+    `tokens` is the size of the request if it was counted; `forced`: the provider has refused it as too long.
     """
     limit = _limit(path[-1])
     size = estimate_size(path).tokens if tokens is None else tokens
@@ -223,7 +223,7 @@ def estimate_size(path: Sequence[Turn]) -> SizeEstimate:
 
 
 def _newest_figures(path: Sequence[Turn]) -> tuple[int, Round] | None:
-    """The newest sealed round, where its usage says how long its request was and the path is still sent that way."""
+    """The newest sealed round, if its usage says how long its request was and the path is still sent that way."""
     for place in range(len(path) - 1, -1, -1):
         for round in reversed(path[place].rounds):
             if round.sealed and round.stop_reason != ASSEMBLED:  # that was no model call

@@ -13,7 +13,7 @@ CALL_TOOL = "call_tool"
 
 
 class NamedCalls:
-    """Reads calls of the generic tool as calls of the tools that they name. Where the request defers no tool, a tool of
+    """Reads calls of the generic tool as calls of the tools that they name. If the request defers no tool, a tool of
     that name is another one, and no call is changed. Each call is read once: its input may be long.
     """
 
@@ -23,8 +23,8 @@ class NamedCalls:
         self._read: dict[CallKey, tuple[Block, Block]] = {}
 
     def call(self, call: Block) -> Block:
-        """The call with the name and the input of the named tool. One that names no tool of this server is returned as
-        it is; the generic tool then says what is wrong.
+        """The call with the name and the input of the named tool. A call that names no tool of this server is returned
+        unchanged; the generic tool then reports the mistake.
         """
         if not self._tools or call.name != CALL_TOOL or not call.is_call:
             return call
@@ -45,7 +45,7 @@ class NamedCalls:
 
 
 def input_of(call: Block, name: str) -> str:
-    """The input of the call for the tool `name`, which is that of the ask for the call."""
+    """The input of the call for the tool `name`, which the ask for the call has too."""
     if call.name != CALL_TOOL or name == CALL_TOOL:
         return call.text
     return _named_in(call.text)[1]

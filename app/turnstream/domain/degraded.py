@@ -25,7 +25,7 @@ _NOT_DEGRADED = frozenset({"started_at", "seconds", "summarised", "cached", "mem
 @dataclass(frozen=True, slots=True)
 class Degraded:
     """A policy, `what`, that was needed for the tool_result at `index`; without an index, for the whole turn. A reply
-    that was cut off has its `round` and the output that it cost, `estimated` where the provider did not report it. A
+    that was cut off has its `round` and the output that it cost, `estimated` if the provider did not report it. A
     reached limit has its name, its amount and the `used` amount.
     """
 
@@ -40,7 +40,7 @@ class Degraded:
 
 
 def degraded(turn: Turn) -> tuple[Degraded, ...]:
-    """The policies that the turn needed, those of its results first."""
+    """The policies that the turn needed. Policies of tool results come first."""
     found: list[Degraded] = []
     # Nothing below looks at other blocks, of which there may be thousands.
     turn = replace(turn, blocks=tuple(block for block in turn.blocks if block.type in _LOOKED_AT))

@@ -191,7 +191,7 @@ class ProviderError(TurnstreamError):
 
     @property
     def shown(self) -> str:
-        """What users are shown of it."""
+        """The text that users may read."""
         return self.message
 
 

@@ -7,5 +7,9 @@ from turnstream.domain.errors import ConfigError
 
 def need(package: str, extra: str, user: str) -> None:
     """Raises ConfigError if the package is not installed. `user` is what needs it, as the subject of a sentence."""
-    if find_spec(package) is None:
+    try:
+        found = find_spec(package)
+    except ModuleNotFoundError:  # the package above it
+        found = None
+    if found is None:
         raise ConfigError(f"{user} needs the package {package}: pip install 'turnstream[{extra}]'.")

@@ -1,4 +1,4 @@
-"""The history that a model is sent: summaries stand for older turns, and older tool results are shortened.
+"""The history that a model is sent: summaries represent older turns, and older tool results are shortened.
 
 Summaries and shortenings are blocks of the turn that ran when they were made. A branch that began before them does not
 have them, and is sent its own history.
@@ -17,7 +17,7 @@ from turnstream.domain.turns import WITHDRAWN, EarlierResults, Turn, TurnRequest
 
 _NOTE = 100  # characters, about, of the note instead of what is omitted
 COMPACTED = "compacted"  # the stop reason of a round that made a summary
-EARLIER_HEAD = 500  # characters that are sent of a long result of an earlier turn, where these are sent shortened
+EARLIER_HEAD = 500  # characters that are sent of a long result of an earlier turn, if these are sent shortened
 
 _CALL_AND_RESULT = frozenset({TOOL_USE, TOOL_RESULT})
 

@@ -101,7 +101,7 @@ class Identity:
         return self.expires_at is not None and self.expires_at <= now
 
     def require_reach(self, chat: UUID | None, turn: UUID | None = None) -> None:
-        """Raises Forbidden where the credential is bound to another chat or turn, or to one alone."""
+        """Raises Forbidden if the credential is bound to another chat or turn, or to one alone."""
         if self.chat not in {None, chat}:
             raise Forbidden(f"The token reaches the chat {self.chat} alone.")
         if self.turn not in {None, turn}:

@@ -1,7 +1,7 @@
 """Jobs: calls that run apart from their turn, which waits for them without memory."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from secrets import token_urlsafe
@@ -10,12 +10,12 @@ from uuid import UUID
 
 from turnstream.domain.blocks import CallKey
 
-# What runs the call, for people: `tool` is a background tool of this server, `child` the turn of an agent. Extensions
-# have others.
+# The runner of the call, for people: `tool` is a background tool of this server, `child` the turn of an agent.
+# Extensions have others.
 JobKind = str
 
 # `running` has a runner; the job of a runner that is gone is `running` until another one claims it. A `detached` one
-# goes on elsewhere: its handle says where. `settled` has an outcome. `stopped`: the call got another result.
+# continues elsewhere: its handle says where. `settled` has an outcome. `stopped`: the call got another result.
 # tests/integration/test_states.py runs every statement against this.
 JobState = Literal["due", "running", "detached", "settled", "stopped"]
 JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
@@ -27,7 +27,7 @@ JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
 }
 
 
-# Where a program that works on a job posts its result.
+# The path to which a program posts the result of a job.
 RESULT_PATH: Final = "/api/jobs/{job}/result"
 _TOKEN_BYTES = 32
 
@@ -38,13 +38,13 @@ def new_token() -> str:
 
 
 def digest_of_token(token: str) -> bytes:
-    """What is stored of it."""
+    """The digest that is stored in place of the token."""
     return sha256(token.encode()).digest()
 
 
 # The states of a job that is not over.
 OpenJobState = Literal["due", "running", "detached"]
-# What became of a report: `steered` went into an open turn, `started` has started one, `discarded`: the turn of the
+# The delivery of a report: `steered` went into an open turn, `started` has started one, `discarded`: the turn of the
 # call was cancelled.
 Delivery = Literal["steered", "started", "discarded"]
 # So many turns in a row may be started by reports. A call of the last one is waited for.
@@ -53,7 +53,7 @@ MOST_STARTED: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class JobChild:
-    """The turn that works on a job of the kind `child`. `cost` is that of its sealed rounds, as far as it is known."""
+    """The turn that works on a job of the kind `child`. `cost` is the known cost of its sealed rounds."""
 
     chat: UUID
     turn: UUID
@@ -68,7 +68,7 @@ class Job:
 
     The turn does not wait for a job that `reports`: its call has a result at once, and the outcome is delivered as a
     report, to the turn `delivered_to`, which may be another one of the branch. It was applied behind `delivered_round`,
-    0 for before the first one; None until then.
+    0 for before the first one; None until then. `attempt` counts its runs: readers do not see it.
     """
 
     id: UUID
@@ -86,13 +86,14 @@ class Job:
     delivery: Delivery | None = None
     delivered_to: UUID | None = None
     delivered_round: int | None = None
+    attempt: int = field(default=0, compare=False)
 
     @property
     def key(self) -> CallKey:
         return self.round, self.tool_use_id
 
     def shown(self) -> Mapping[str, Any]:
-        """What readers of the turn see of it."""
+        """The job as readers of the turn see it."""
         return {
             "id": self.id,
             "tool_use_id": self.tool_use_id,
@@ -105,7 +106,7 @@ class Job:
         }
 
     def report(self) -> Mapping[str, Any]:
-        """What readers of the turn see of a job that reports."""
+        """A reporting job as readers of the turn see it."""
         return {
             "job": self.id,
             "tool_use_id": self.tool_use_id,

@@ -20,14 +20,14 @@ SERVER_RESULT = "_tool_result"  # how the types of results end that a provider's
 IMAGE = "image"
 DOCUMENT = "document"
 PROVIDER_SUMMARY = "compaction"  # written by a provider that makes the conversation shorter by itself
-SUMMARY = "summary"  # of the turns before, where they are too long for the model
+SUMMARY = "summary"  # of the turns before, if they are too long for the model
 SHORTENED = "shortened"  # which earlier tool results are sent shortened from there on
 USER_TEXT = "user_text"  # from the user, while the turn ran
-REPORT = "report"  # the outcome of a call that went on in the background after its turn had continued
+REPORT = "report"  # the outcome of a call that continued in the background after its turn had continued
 VERDICT = "verdict"  # on an output that a structured turn's model wrote as text
 
 Family = Literal["prose", "thought", "call", "server_call", "result", "server_result", "file", "steer", "note", "other"]
-# `in_place`: where it stands, under the role of its turn. `after_call`: by the user's side, behind the call it answers.
+# `in_place`: where it is, under the role of its turn. `after_call`: by the user's side, behind the call it answers.
 # `as_user_text`: by the user's side, behind its round. `for_history`: instead of the turns it summarises.
 Sent = Literal["in_place", "after_call", "as_user_text", "for_history", "never"]
 Shown = Literal["prose", "thought", "hidden_thought", "call", "inside_call", "file", "user_text", "note", "raw"]
@@ -80,7 +80,7 @@ _ROWS = (
     BlockKind(USER_TEXT, "steer", after_seal=True, sent="as_user_text", shown="user_text"),
     # The call has its one result already, so a provider takes no second one.
     BlockKind(REPORT, "note", after_seal=True, sent="as_user_text", shown="note", size="text"),
-    # Sent only where the output was not accepted.
+    # Sent only if the output was not accepted.
     BlockKind(VERDICT, "note", after_seal=True, sent="as_user_text", shown="note"),
 )
 KINDS: Mapping[str, BlockKind] = {kind.name: kind for kind in _ROWS}

@@ -145,7 +145,9 @@ def seconds_used(turn: Turn, now: datetime) -> float:
     """The time since the turn was first claimed, without the times in which it waited for a person."""
     if turn.started_at is None:
         return 0.0
-    waits = [_wait(list(asks), now) for _, asks in groupby(turn.asks, key=lambda ask: ask.round)]
+    # A question of a job that is gone without an answer kept nobody waiting.
+    asked = [ask for ask in turn.asks if ask.answer is not None or not ask.is_of_job or turn.waits_for(ask)]
+    waits = [_wait(list(asks), now) for _, asks in groupby(asked, key=lambda ask: ask.round)]
     return (now - turn.started_at).total_seconds() - sum(waits)
 
 

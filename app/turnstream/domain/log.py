@@ -73,15 +73,15 @@ def start_of_block(block: Block) -> BlockStart:
 
 
 def stop_of_block(block: Block, closed_by: int) -> BlockStop:
-    """The mark of a block's end. What was interrupted is closed, up to its stored end, by the attempt that settles its
-    round: a client that has it as whole, from commits that a failover has lost, must begin the block again.
+    """The mark of a block's end. An interrupted block is closed at its stored end by the attempt that settles its
+    round. A client that has the block as complete, from commits that a failover has lost, must begin the block again.
     """
     return BlockStop(closed_by if block.interrupted else block.attempt, block)
 
 
 class Marks(Sequence[Mark]):
     """The marks of a log. A reply may have thousands of blocks, so the two marks of a whole block are made when they
-    are read: the block itself stands in both places.
+    are read: the block itself is in both places.
     """
 
     __slots__ = ("_entries",)
@@ -121,7 +121,7 @@ class Marks(Sequence[Mark]):
         self._entries.append(mark)
 
     def add(self, blocks: Iterable[Block], closed_by: int | None = None) -> None:
-        """Appends both marks of closed blocks; where one was open, its start is there already."""
+        """Appends both marks of closed blocks; if one was open, its start is there already."""
         entries = self._entries
         for block in blocks:
             if entries and isinstance(last := entries[-1], BlockStart) and last.index == block.index:
@@ -181,7 +181,7 @@ def open_actions_of(turn: Turn) -> tuple[RequiredAction, ...]:
         RequiredAction(ask.call_id, ask.name, ask.kind, ask.question, ask.digest, ask.expires_at)
         for ask in asks
         if ask.question is not None
-        if ask.kind != "elicitation" or (ask.attempt == turn.attempt and turn.status == "running")
+        if turn.waits_for(ask)
         if (ask.round, ask.call_id) not in results
     )
     return required_actions_of(asks, turn.blocks) + questions

@@ -28,7 +28,7 @@ class Peer:
 @dataclass(frozen=True, slots=True)
 class Look:
     """One read of the peers' rows. Times are seconds of this replica's monotonic clock; the clock of Postgres is
-    `ahead` of it.
+    `ahead` of this clock.
     """
 
     peers: Sequence[Peer]

@@ -26,7 +26,7 @@ VALUE = "value"  # the member of an output whose schema is not one of an object
 
 _CANCELLED = "cancelled"
 _MOST_OF_A_COMPLAINT = 2000  # characters
-# Members of a schema that stand at the root, where references find them.
+# Members of a schema that are at the root, where references find them.
 _OF_THE_ROOT = ("$schema", "$defs", "definitions")
 # Members whose values are no schemas.
 _LITERALS = frozenset({"const", "default", "enum", "examples"})
@@ -109,7 +109,7 @@ def attempt_of(turn: Turn) -> int:
 
 
 def output_of(turn: Turn) -> str | None:
-    """The output of a structured turn, JSON text as the model wrote it, or its value where it is wrapped; None while
+    """The output of a structured turn, JSON text as the model wrote it, or its value if it is wrapped; None while
     there is none.
     """
     if turn.request is None or turn.request.output is None or turn.stop_reason != "output":

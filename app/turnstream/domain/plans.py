@@ -60,8 +60,8 @@ class Plans:
         return bool(self.named) or self.plan_of is not None
 
     def of(self, owner: str, name: str | None = None) -> Plan:
-        """`name` is that of the credentials. A name that is not known means the least of all plans, so that a mistake
-        in a name does not lift limits.
+        """`name` is the plan in the credentials. An unknown name means the lowest of all plans, so that a misspelt name
+        does not lift limits.
         """
         chosen = None if self.plan_of is None else self.plan_of(owner)
         if isinstance(chosen, Plan):

@@ -54,8 +54,8 @@ class Delivered(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A user turn and its queued answer, which follows the answer `after`. One that is not an entry keeps its place in
-    the order, such as one that is cancelled and waits for its end.
+    """A user turn and its queued answer, which follows the answer `after`. A pair that is not an entry keeps its place
+    in the order, for example a cancelled answer that waits for its end.
     """
 
     question: UUID
@@ -64,8 +64,8 @@ class Pair:
 
 
 def line_of(pairs: Mapping[UUID, Pair], question: UUID) -> list[Pair]:
-    """The pairs that run one after another on the branch of `question`, the first one first. It ends where two pairs
-    follow one.
+    """The pairs that run one after another on the branch of `question`, the first one first. The line ends at a pair
+    that two pairs follow.
     """
     of_answer, behind = {pair.answer: pair for pair in pairs.values()}, _by_predecessor(pairs.values())
     line = deque([pairs[question]])
@@ -79,9 +79,9 @@ def line_of(pairs: Mapping[UUID, Pair], question: UUID) -> list[Pair]:
 def relinked(
     pairs: Mapping[UUID, Pair], line: Sequence[Pair], new_line: Sequence[Pair], edited: Collection[UUID] = ()
 ) -> list[Pair]:
-    """The pairs that are read anew if `line` becomes `new_line`: each that follows another answer than before or is
-    `edited`, and all behind these. Each comes behind the one that it follows. What followed the end of the line
-    follows its new end; what followed a pair that is gone, the one before it.
+    """The pairs that must be read again if `line` becomes `new_line`: each pair that follows another answer than before
+    or is `edited`, and all pairs behind it, in order. Pairs behind the old end of the line follow the new end. Pairs
+    behind a removed pair follow the pair before it.
     """
     root, kept = (line or new_line)[0].after, {pair.question for pair in new_line}
     placed = {id: pair for id, pair in pairs.items() if id not in {gone.question for gone in line}}

@@ -61,12 +61,12 @@ def _count(figure: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One model call. `usage` is the provider's object, the last figures winning. `data` is JSON text: what else the
+    """One model call. `usage` is the provider's object, with the latest figures. `data` is JSON text: what else the
     provider reported of the message and may need back (container, stop_details). Several attempts may have begun a
-    round of the same number; at most one of these is sealed, by attempt `sealed_by`. `model` was called, where known.
-    `estimated_tokens`, of a reply that was cut off, is its output by the length of its text: providers report the true
-    figure at the end of a reply. `cost` is by the prices of the time when the round was sealed or voided; None if they
-    are not known.
+    round with the same number; at most one round is sealed, by attempt `sealed_by`. `model` was called, if known.
+    `estimated_tokens` is the output of a reply that was cut off, estimated from its length, because providers report
+    the true figure at the end of a reply. `cost` is by the prices of the time when the round was sealed or voided; None
+    if they are not known.
     """
 
     number: int
@@ -100,7 +100,7 @@ class Round:
 
     @property
     def spent(self) -> Mapping[str, Any]:
-        """The usage, with the estimate where that is higher: an interrupted reply is billed too."""
+        """The usage, with the estimate if that is higher: an interrupted reply is billed too."""
         return {**self.usage, "output_tokens": self.estimated_tokens} if self.is_estimated else self.usage
 
 
@@ -127,7 +127,7 @@ def add_usage(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, An
 
 
 def exact_sum(values: Iterable[float]) -> float:
-    """The sum of the decimal numbers that the values stand for: 0.1 and 0.2 are 0.3."""
+    """The sum of the decimal numbers that the values represent: 0.1 and 0.2 are 0.3."""
     return float(sum((Decimal(str(value)) for value in values), Decimal()))
 
 

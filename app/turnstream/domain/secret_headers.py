@@ -35,7 +35,7 @@ def with_credentials(definition: Mapping[str, Any], values: Mapping[str, str]) -
 
 
 def server_of(definition: Mapping[str, Any]) -> str:
-    """What the provider calls with the credentials."""
+    """The server that the provider calls with the credentials."""
     return next((value for name in _SERVERS if isinstance(value := definition.get(name), str)), "")
 
 

@@ -131,7 +131,7 @@ def next_step(
     family: FamilyUse | None = None,
 ) -> Step:
     """The next step of an assistant turn that has no unsettled round. `ancestors` are the turns before it, from the
-    root. `tokens` is the size of the next request, where it was counted; `now` the time, for the budget of seconds;
+    root. `tokens` is the size of the next request, if it was counted; `now` the time, for the budget of seconds;
     `family` what the turn's family has used of its budgets.
     """
     step = _within_budget(_next_step(turn), turn, now, family)
@@ -157,7 +157,7 @@ def _within_budget(step: Step, turn: Turn, now: datetime | None, family: FamilyU
 def compaction_step(
     round: int, path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False
 ) -> Shorten | Compact | None:
-    """The step before round `round` where the path is too long. `forced`: the provider has refused it as too long."""
+    """The step before round `round` if the path is too long. `forced`: the provider has refused it as too long."""
     needed = compaction_needed(path, tokens=tokens, forced=forced)
     if needed is None:
         return None
@@ -311,7 +311,7 @@ def settle(turn: Turn, open_block: Block | None, recoveries: int) -> Settlement:
     `seal`: it holds a complete call, so it is sealed as it is and its calls are run. `keep`: its text stays as an
     interrupted block, and the model is asked to continue. `void`: its blocks are deleted, and the model is called
     again. `give_up`: there were too many interruptions. `open_block` is the block that was being written. `recoveries`
-    counts the interruptions since the last progress, with this one where it is charged.
+    counts the interruptions since the last progress, with this one if it is charged.
     """
     assert turn.request is not None
     limits = turn.request.limits
@@ -326,7 +326,7 @@ def settle(turn: Turn, open_block: Block | None, recoveries: int) -> Settlement:
 
 def text_to_continue(turn: Turn) -> tuple[str, str]:
     """The text at the end of the turn that was cut off and that the next reply continues, behind the text of the answer
-    before it. The cut text is empty where nothing was cut off.
+    before it. The cut text is empty if nothing was cut off.
     """
     interrupted = {round.number for round in turn.rounds if round.stop_reason == INTERRUPTED}
     if open_round_number(turn) - 1 not in interrupted:

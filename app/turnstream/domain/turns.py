@@ -133,7 +133,7 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The parts of a request that a model name stands for, where it is the name of an agent: a listed `model` (None:
+    """The parts of a request that a model name means, if it is the name of an agent: a listed `model` (None:
     the default one), a system prompt, names of tools of the server, and, if they are given, the limit of rounds and the
     output. A turn cannot have others. `description` is for people.
     """
@@ -152,10 +152,10 @@ class TurnRequest:
 
     `params` are the model parameters as given (max_tokens, thinking, …). `provider_tools` run at the provider; their
     definitions are JSON text and passed on unchanged. `record` asks for a recording of the model calls. `plan` is the
-    owner's, where the credentials of the request name one. `labels` are the client's, for itself. `trace` is the span
-    that made the turn, as a header `traceparent`; None if nothing is traced. `documents` is how the paths of all
-    documents begin that the turn's tools may read: empty for every document, None for none. `root_turn` is the root of
-    the family that the turn was made for: its budgets of tokens and cost are those of the family.
+    owner's, if the credentials of the request name one. `labels` are the client's, for itself. `trace` is the span that
+    made the turn, as a header `traceparent`; None if nothing is traced. `documents` is the common beginning of the
+    paths of documents that the turn's tools may read: empty for every document, None for no document. `root_turn` is
+    the root of the turn's family: the family shares its budgets of tokens and cost.
     """
 
     model: str
@@ -202,13 +202,12 @@ class TurnError:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn with its rounds and blocks, as the rows hold it. `steers` are those that it has not taken in yet, and
-    `preliminary` is what running tools have shown, of which the rows may be a second behind. `jobs` are those of its
-    calls, as long as it is open; those that report for ever.
-    `recoveries` counts interruptions without progress, `deaths` the deaths of processes that it may have caused.
-    `arrivals` counts the answers and steers that reached it while it was open, `hook_failures` the hooks that failed.
-    `forked_from` is the turn that it is a copy of. `lineage` has the numbers of its attempts, from the one that it was
-    made with, or had when they began to be kept; it is empty while that is the only one.
+    """One turn with its rounds and blocks, as the rows hold it. `steers` are the steers that are not applied yet.
+    `preliminary` is the output of running tools so far; the rows may be a second behind. `jobs` are the jobs of its
+    calls while the turn is open; reporting jobs stay. `recoveries` counts interruptions without progress, `deaths` the
+    deaths of processes that it may have caused. `arrivals` counts the answers and steers that reached it while it was
+    open, `hook_failures` the hooks that failed. `forked_from` is the original of a copied turn. `lineage` has the
+    numbers of its attempts, oldest first; it is empty while there is only one.
     """
 
     id: UUID
@@ -244,13 +243,22 @@ class Turn:
 
     @property
     def open_jobs(self) -> tuple[Job, ...]:
-        """Those that the turn waits for."""
+        """The jobs that the turn waits for."""
         return tuple(job for job in self.jobs if not job.settled and not job.reports)
 
     @property
     def waits_for_person(self) -> bool:
         """Whether the turn waits for the answer to an ask, and not for jobs alone."""
-        return self.status == "waiting" and (not self.open_jobs or any(ask.answer is None for ask in self.asks))
+        return self.status == "waiting" and (not self.open_jobs or any(map(self.waits_for, self.asks)))
+
+    def waits_for(self, ask: Ask) -> bool:
+        """Whether the ask is open. A question of a tool is gone with the run that asked it, of the turn or a job."""
+        if ask.answer is not None or ask.kind != "elicitation":
+            return ask.answer is None
+        if not ask.is_of_job:
+            return ask.attempt == self.attempt and self.status == "running"
+        asking = (ask.round, ask.call_id, ask.attempt)
+        return not self.ended and any((*job.key, job.attempt) == asking for job in self.open_jobs)
 
     @property
     def is_abandoned(self) -> bool:

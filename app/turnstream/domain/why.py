@@ -9,7 +9,7 @@ from uuid import UUID
 from turnstream.domain.asks import AskKind
 from turnstream.domain.turns import ENDED, Status
 
-# What a running turn is busy with; `retrying` is the wait before a failed model call is made again.
+# The present work of a running turn; `retrying` is the wait before a failed model call is made again.
 Stage = Literal["processing", "streaming", "executing", "retrying"]
 
 REPORTS = 3.0  # seconds between two reports of a replica about its turns
@@ -47,9 +47,9 @@ class OpenAsk:
 
 @dataclass(frozen=True, slots=True)
 class OpenJob:
-    """A call that runs in the background, on the replica at an address, for so many seconds. One that is `detached` has
-    a handle, and is looked at again after `due` seconds, if ever, or ends after `deadline` seconds. The turn `child` of
-    an agent works on it; `works` is the state of that.
+    """A call in the background: the address of its replica, and its age in seconds. A `detached` call has a handle,
+    runs again after `due` seconds, if ever, and ends after `deadline` seconds. `child` is the turn of an agent that
+    works on the call, and `works` is the state of that turn.
     """
 
     id: UUID
@@ -104,7 +104,7 @@ class TurnState:
 
     @property
     def known_calls(self) -> Sequence[RunningCall]:
-        """The calls of the report, early ones included; else those of the ledger."""
+        """The calls of the report, including early ones; without a report the calls of the ledger."""
         return self.activity.calls if self.activity is not None and self.activity.calls else self.calls
 
 

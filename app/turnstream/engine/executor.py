@@ -42,17 +42,16 @@ from turnstream.domain.steps import (
 )
 from turnstream.domain.turns import DELETED, Status, Turn, TurnError, TurnRequest
 from turnstream.domain.why import Activity
-from turnstream.engine.guards import TurnBlocked
 from turnstream.engine.hooks import AfterRound, BeforeAttempt
 from turnstream.engine.metrics import count_retry, count_usage, logged_continuation
 from turnstream.engine.model_route import ModelAccess, ModelRoute
 from turnstream.engine.model_spans import model_call
 from turnstream.engine.recorder import Settlement, to_the_end
 from turnstream.engine.reply import Reply
-from turnstream.engine.reply_gate import ReplyGate
 from turnstream.engine.requests import ModelStep, Requests, TokenCounts
 from turnstream.engine.retries import StallTimeout
 from turnstream.engine.spending import BudgetSpent, most_cost, most_tokens
+from turnstream.engine.text_checks import TextGate, TurnBlocked
 from turnstream.engine.tool_gate import JobEnd, end_of
 from turnstream.engine.tool_runs import ToolRuns
 from turnstream.engine.turn_context import TurnContext
@@ -136,7 +135,7 @@ class Executor:
             await self._tool_runs.close()
 
     async def _end_without_model(self, error: TurnError) -> None:
-        """Ends the turn where no model is left: with an answer made of the results of its tools, else as failed."""
+        """Ends the turn if no model is left: with an answer made of the results of its tools, else as failed."""
         if not can_be_assembled(self.turn):
             await self.cut_short("error", "error", error)
             return
@@ -208,7 +207,7 @@ class Executor:
         self, status: Status, stop_reason: str, error: TurnError | None = None, *, keep: bool = True
     ) -> None:
         """Ends the turn at once, and every call gets a result. The open round is sealed as it is. Without `keep`, or
-        where the rows and the view differ about the open block, it is voided.
+        if the rows and the view differ about the open block, it is voided.
         """
         sealed = await self._tidy(stop_reason, keep=keep)
         await self._recorder.end(status, stop_reason, error)
@@ -253,7 +252,7 @@ class Executor:
             await self._do(compaction)
 
     async def _compact(self, step: Compact) -> None:
-        """Has the turns to `step.through` summarised; fewer of them where they are too long for one request. If the
+        """Has the turns to `step.through` summarised; fewer of them if they are too long for one request. If the
         operator's model for it fails, the turn's own model writes it.
         """
         chosen = self._models.policy.summary_model
@@ -283,7 +282,7 @@ class Executor:
             await self._after_failure(error)
 
     async def _stream_round(self, step: ModelStep, chosen: str | None = None) -> None:
-        """Calls the model of the route, or the `chosen` one, once. Raises BudgetSpent where the plan or a budget of the
+        """Calls the model of the route, or the `chosen` one, once. Raises BudgetSpent if the plan or a budget of the
         family has no room.
         """
         if self._context.spending.limits_models or self._context.spending.reached is not None:
@@ -344,15 +343,12 @@ class Executor:
             log.info("conversation.compacted", through=str(step.through))
         await self._call_after_round()
 
-    def _gate(self, before: str) -> ReplyGate | None:
-        guards = [guard for guard in self._context.guards if guard.on & {"text", "thinking"}]
-        if not guards:
-            return None
-        most = self._models.policy.max_reply_chars
-        return ReplyGate(guards, self._context.owner, lambda: self.turn, most, before)
+    def _gate(self, before: str) -> TextGate | None:
+        open_gate = self._context.checks.open_gate
+        return open_gate and open_gate(lambda: self.turn, self._models.policy.max_reply_chars, before)
 
     async def _seal_reply(self, stop_reason: str) -> None:
-        """Seals the round of a whole reply, together with the end of the turn or the start of calls where these follow
+        """Seals the round of a whole reply, together with the end of the turn or the start of calls if these follow
         at once.
         """
         round, unwritten = self._close_reply(stop_reason)
@@ -377,7 +373,7 @@ class Executor:
     @asynccontextmanager
     async def _reserved_request(self, reply: Reply, model: str) -> AsyncIterator[None]:
         """Lets the round writer reserve what the request of a call costs until its reply begins, so that a kill does
-        not hide it. Where the plan limits models, or the turn shares a budget, it is reserved already.
+        not hide it. If the plan limits models, or the turn shares a budget, it is reserved already.
         """
         turn, view = self.turn, self._recorder.view
         if self._context.spending.limits_models or family_of(turn) is not None:
@@ -401,9 +397,9 @@ class Executor:
         return f"{open_round_number(self.turn)}.{self.turn.attempt}"
 
     def _step_behind(self, round: Round, unwritten: Sequence[Block]) -> Step | None:
-        """The step behind the seal of this round, where nothing comes in between: the end of the turn, or the start of
-        calls, is written with the seal. Words of the user that no notification has announced yet are met by the end
-        itself. What the family of the turn has used is not known here.
+        """The step after the seal of this round, if nothing comes in between: the end of the turn, or the start of
+        calls, is written with the seal. The statement of the end finds steers that no notification has announced. The
+        family's use of its budgets is not known here.
         """
         waits = self._context.updated.is_set() or self._context.hooks.want(AfterRound)
         if waits or family_of(self.turn) is not None:
@@ -497,10 +493,8 @@ class Executor:
         if self._unsealed() is None:
             return
         settlement = settle(self.turn, self._recorder.view.block_being_written(), recoveries)
-        if settlement == "keep" and any(
-            "text" in guard.on and guard.window is not None and not guard.continues for guard in self._context.guards
-        ):
-            settlement = "void"  # its check has not seen the end, and could not take back what a kept round has
+        if settlement == "keep" and self._context.checks.voids_interrupted:
+            settlement = "void"
         log.info("round.interrupted", settled=settlement, error=error.type)
         match settlement:
             case "seal" | "keep":
@@ -523,7 +517,7 @@ class Executor:
             structlog.contextvars.bind_contextvars(attempt=self.turn.attempt)
 
     def _is_next_in_rows(self, left_open: Sequence[Block]) -> bool:
-        """Whether these blocks come next in the rows and in the view. They do not where Postgres refused one."""
+        """Whether these blocks come next in the rows and in the view. They do not if Postgres refused one."""
         next_index, shown = len(self.turn.blocks), self._recorder.view.block_being_written()
         in_order = all(block.index == next_index + place for place, block in enumerate(left_open))
         return in_order and (shown is None or len(left_open) > 0)

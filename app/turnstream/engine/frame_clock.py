@@ -59,7 +59,7 @@ class FrameClock:
             wall_now, cpu_now = time.perf_counter(), time.thread_time()
             late = max(0.0, wall_now - wall - SAMPLE)
             LOOP_LAG_SECONDS.set(late)
-            # Late is busy too: where others use the same CPU, their part is missing in the time of this thread.
+            # Late is busy too: if others use the same CPU, their part is missing in the time of this thread.
             self.observe(min(1.0, (cpu_now - cpu + late) / (wall_now - wall)))
             wall, cpu = wall_now, cpu_now
 

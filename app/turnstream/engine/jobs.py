@@ -5,34 +5,37 @@ A kind of job is what runs the call. The runner has the rest: claims, fences, re
 """
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from time import perf_counter
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from turnstream.domain.asks import job_question_id
 from turnstream.domain.errors import ClaimLost, StatementRefused, StorageError
-from turnstream.domain.guards import Guard
 from turnstream.domain.jobs import RESULT_PATH, digest_of_token, new_token
 from turnstream.domain.plans import Plans
 from turnstream.engine.preliminary import fitted_output
 from turnstream.engine.recorder import to_the_end
 from turnstream.engine.reports import ReportDelivery
+from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.tool_call import measured, with_files_stored
-from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd
+from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd, person_answer
 from turnstream.kit.signals import Signals
 from turnstream.kit.text import storable
 from turnstream.storage.database import FINAL_WRITE_TIMEOUT, retry_while_unavailable
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.rows import to_json
-from turnstream.storage.runs.jobs import ClaimedJob, Detachment, Jobs, Progress
+from turnstream.storage.runs.jobs import ClaimedJob, Detachment, JobQuestion, Jobs, Progress
 from turnstream.storage.runs.session import JOBS
-from turnstream.telemetry import JOBS_RUNNING, JOBS_SETTLED
+from turnstream.telemetry import JOBS_RUNNING, JOBS_SETTLED, WAITS
 from turnstream.tools.policy import repeatable
-from turnstream.tools.tool import Detached, Outcome, ResultAddress, ToolContext
+from turnstream.tools.tool import Detached, Outcome, PersonAnswer, PersonQuestion, ResultAddress, ToolContext
 from turnstream.tools.toolset import Toolset
 from turnstream.tracing import TRACING, Span
 
@@ -42,6 +45,7 @@ _REPORT = 1.0  # seconds between two reports about running jobs
 _MOST_PROGRESS = 1000  # characters
 _MOST_CHECKPOINT = 1_000_000  # characters of JSON
 _MOST_HANDLE = 100_000  # characters of JSON
+_LOOK_FOR_ANSWER = 5.0  # seconds between two looks, should a notification be lost
 _MOST_RUNS = 10  # of one job: it may end its process each time
 _FAILED: Final = "The server failed while it ran this call; its log says more."
 
@@ -56,6 +60,9 @@ class RunningJob:
         self._jobs = jobs
         self._message: str | None = None
         self._output: str | None = None
+        self._questions = 0
+        self.approvers: Sequence[str] = ()  # who alone may answer its questions
+        self.answered = asyncio.Event()  # perhaps
         self.stopped = False
         self.detachment: Detachment | None = None
 
@@ -72,7 +79,33 @@ class RunningJob:
         if len(handle) > _MOST_HANDLE:
             raise ValueError(f"a handle must have at most {_MOST_HANDLE:,} characters of JSON, not {len(handle):,}")
         message = None if detached.message is None else storable(detached.message[:_MOST_PROGRESS])
-        self.detachment = Detachment(handle, detached.after, message)
+        asked, after = detached.question, detached.after
+        if asked is not None and self.job.job.reports:  # its turn may have ended: nobody is asked
+            asked, after = None, 0
+        question = None if asked is None else self._question(asked, 0)
+        self.detachment = Detachment(handle, after, message, question)
+
+    async def ask(self, asked: PersonQuestion) -> PersonAnswer | None:
+        """Asks the person while the job runs. Raises ClaimLost if the job is over."""
+        self._questions += 1
+        question = self._question(asked, self._questions)
+        if not await to_the_end(retry_while_unavailable(lambda: self._jobs.ask(self.job, question))):
+            raise ClaimLost(f"job {self.job.id} is over, or another replica runs it")
+        report_question(self.job.job.name)
+        late = perf_counter() + asked.seconds
+        while True:
+            self.answered.clear()  # before the query: what comes during it sets the event again
+            answer = await retry_while_unavailable(lambda: self._jobs.answer_to(self.job, question))
+            left = late - perf_counter()
+            if answer is not None or left <= 0:
+                return person_answer(answer)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, _LOOK_FOR_ANSWER)):
+                    await self.answered.wait()
+
+    def _question(self, asked: PersonQuestion, number: int) -> JobQuestion:
+        id = job_question_id(self.job.job.tool_use_id, self.job.attempt, number)
+        return JobQuestion(id, storable(json.dumps(asked.shown, ensure_ascii=False)), asked.seconds, self.approvers)
 
     async def result_address(self) -> ResultAddress:
         """A new address for the result of the job. Raises ClaimLost if the job is over."""
@@ -101,7 +134,7 @@ class RunningJob:
 
 
 class JobKind(Protocol):
-    """What runs jobs of one kind."""
+    """Runs the jobs of one kind."""
 
     @property
     def names(self) -> Collection[str]:
@@ -109,7 +142,7 @@ class JobKind(Protocol):
         ...
 
     async def run(self, running: RunningJob) -> JobEnd | Detachment:
-        """The end of the job, or how it goes on elsewhere. A run after the first one decides whether that may be
+        """The end of the job, or how it continues elsewhere. A run after the first one decides whether that may be
         repeated: with a handle, always. It is cancelled when the job is to stop.
         """
         ...
@@ -118,11 +151,11 @@ class JobKind(Protocol):
 class ToolJobs:
     """The calls of background tools of this server."""
 
-    def __init__(self, toolset: Toolset, uploads: Uploads, plans: Plans, guards: Sequence[Guard] = ()) -> None:
+    def __init__(self, toolset: Toolset, uploads: Uploads, plans: Plans, checks: TextChecks = NO_CHECKS) -> None:
         self._toolset = toolset
         self._uploads = uploads
         self._plans = plans
-        self._guards = guards
+        self._checks = checks
 
     @property
     def names(self) -> Collection[str]:
@@ -135,8 +168,9 @@ class ToolJobs:
         if job.handle is None and job.attempt > (_MOST_RUNS if may_run_again else 1):
             return UNKNOWN_END
         plan = self._plans.of(job.owner, request.plan)
-        # What is not checked is not shown. The outcome is checked when the turn takes it.
-        silent = any(guard.applies("tool_result", plan.name) for guard in self._guards)
+        running.approvers = self._toolset.policy(call.name, request.tools).approvers
+        # Unchecked text is not shown. The outcome is checked when the turn takes it.
+        silent = self._checks.of(job.owner, plan.name).check_result is not None
         context = ToolContext(
             owner=job.owner,
             chat_id=job.chat,
@@ -145,6 +179,7 @@ class ToolJobs:
             idempotency_key=f"{job.turn}:{call.round}:{call.tool_use_id}",
             progress=(lambda _: None) if silent else running.progress,
             preliminary=(lambda _: None) if silent else running.show,
+            ask=None if call.reports else running.ask,
             documents=request.documents,
             offered=request.tools,
             checkpoint=running.checkpoint,
@@ -152,6 +187,7 @@ class ToolJobs:
             deadline=job.deadline,
             job=job.id,
             handle=job.handle,
+            answer=person_answer(job.answer),
             detach=running.detach,
             result_address=running.result_address,
         )
@@ -196,6 +232,8 @@ class JobRunner:
         """Handles a notification of a replica."""
         if payload == JOBS:
             self._woken.set()
+            for running in self._running.values():
+                running.answered.set()
 
     def _begin_drain(self) -> None:
         self._draining = True
@@ -272,9 +310,11 @@ class JobRunner:
         if isinstance(end, Detachment):
             span.set(turnstream__outcome="detached")
             if await to_the_end(retry_while_unavailable(lambda: self._jobs.detach(job, end))):
+                if end.question is not None:
+                    report_question(job.job.name)
                 log.info("job.detached", after=end.after)
-                if end.after is not None and end.after < self._poll_interval:
-                    asyncio.get_running_loop().call_later(end.after, self._woken.set)
+                if end.pause is not None and end.pause < self._poll_interval:
+                    asyncio.get_running_loop().call_later(end.pause, self._woken.set)
             else:
                 log.warning("job.outcome_late", state="detached", kind="ok")
             return
@@ -320,6 +360,12 @@ class JobRunner:
         if left:
             with suppress(StorageError):
                 await self._jobs.release(left)
+
+
+def report_question(tool: str) -> None:
+    """Counts a question of a job to a person."""
+    log.info("job.asks", tool=tool)
+    WAITS.labels("elicitation").inc()
 
 
 def _span_of(job: ClaimedJob) -> AbstractContextManager[Span]:

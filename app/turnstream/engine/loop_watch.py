@@ -21,8 +21,8 @@ _LONG = 1.0  # seconds after which it is logged before its end, which may never 
 
 
 class LoopWatch:
-    """Runs in a thread of its own, from `with` to its end, on the event loop that enters it. It names functions of
-    `package` before those of libraries.
+    """Runs in a thread of its own, from `with` to its end, on the event loop that enters it. A stack is named by its
+    function in `package`, if there is one, else by a function of a library.
     """
 
     def __init__(self, package: str = "turnstream") -> None:

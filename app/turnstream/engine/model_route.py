@@ -31,11 +31,11 @@ _OF_THE_REPLY = frozenset({"empty_summary", "no_summary", "tool_use_failed"})
 @dataclass(frozen=True, slots=True)
 class ModelPolicy:
     """The limits of model calls. `stall_timeout` is in seconds; `fallbacks` of a model are tried when it is down, with
-    those of the turn's parameters that are `fitting` for them. After `breaker` failed calls in a row, of an owner or of
-    several, they are called at once for `breaker_pause` seconds, by the turns of that owner or by all of the replica.
-    `summary_model` writes summaries of conversations and of results; without one it is the turn's own. A longer reply
-    than `max_reply_chars` is cut off. `prices` of a model are the present ones, `longest_reply` is in tokens. Metrics
-    name a model by its `label`.
+    the parameters of the turn that are `fitting` for them. After `breaker` failed calls in a row, the fallbacks are
+    called at once for `breaker_pause` seconds: by the turns of one owner if all calls were that owner's, else by all
+    turns of the replica. `summary_model` writes summaries of conversations and of results; the default is the turn's
+    own model. A reply is cut off after `max_reply_chars`. `prices` are the present prices of a model, `longest_reply`
+    is in tokens. Metrics name a model by its `label`.
     """
 
     retries: RetryPolicy = field(default_factory=RetryPolicy)
@@ -51,7 +51,7 @@ class ModelPolicy:
     label: Callable[[str], str] = lambda _: "other"
 
     def cost(self, model: str | None, usage: Mapping[str, Any]) -> float | None:
-        """What the usage costs now; None if the prices are not known."""
+        """The present cost of the usage; None if the prices are not known."""
         prices = None if model is None else self.prices(model)
         return None if prices is None else prices.cost_of(usage)
 
@@ -128,7 +128,7 @@ class ModelAccess:
 
 @dataclass(slots=True)
 class _Failures:
-    """The calls of one model that failed in a row; none where its breaker was open."""
+    """The calls of one model that failed in a row; none if its breaker was open."""
 
     model: str
     since: float
@@ -180,7 +180,7 @@ class ModelRoute:
     @contextmanager
     def call(self) -> Iterator[Provider]:
         """Encloses a call of the present model. A model with an open breaker is skipped for the next callable one;
-        where none may, it is called all the same: nothing else can answer.
+        if none may, it is called all the same: nothing else can answer.
         """
         first = next(
             (place for place, model in enumerate(self._left) if not self._access.is_open(model, self._owner)), 0

@@ -20,7 +20,7 @@ _SIZES = Sizes(shown=20_000, kept=20_000)  # characters
 
 
 def fitted_output(content: object) -> Outcome | None:
-    """What a tool shows of its result, cut to size. None for a mistake of the tool."""
+    """The preliminary output of a tool, cut to size. None if the tool made a mistake."""
     result = content if isinstance(content, ToolResult) else ToolResult(content)
     try:
         text = result.content if isinstance(result.content, str) else serialize(result.content, "json")

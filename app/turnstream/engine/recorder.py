@@ -287,7 +287,7 @@ class Recorder:
     @_write
     async def apply_steers(self, steers: Sequence[Steer], round: int) -> bool:
         """Makes the steers, and the reports of jobs, blocks of the turn, behind the results of `round`. Returns False,
-        and changes nothing, where the user has changed one of them since they were read.
+        and changes nothing, if the user has changed one of them since they were read.
         """
         spoken = [(steer, block) for steer in steers for block in steer.blocks]
         first = len(self.turn.blocks)

@@ -16,8 +16,8 @@ from turnstream.domain.rounds import Round
 from turnstream.domain.steps import open_round_number
 from turnstream.engine.frame_clock import FrameClock
 from turnstream.engine.recorder import Recorder
-from turnstream.engine.reply_gate import ReplyGate
 from turnstream.engine.retries import StallTimeout
+from turnstream.engine.text_checks import TextGate
 from turnstream.engine.unwritten import Unwritten
 from turnstream.kit.clock import CLOCK
 from turnstream.llm.accumulator import Accumulator, Change
@@ -46,7 +46,7 @@ class Reply:
         begun: Callable[[], None],
         closed: Callable[[Block], None] | None = None,
         continued: tuple[str, str] = ("", ""),
-        gate: ReplyGate | None = None,
+        gate: TextGate | None = None,
         taken_back: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         turn = recorder.turn

@@ -1,6 +1,6 @@
 """The delivery of reports: outcomes of jobs that their turn did not wait for."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -9,11 +9,10 @@ import structlog
 
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import StorageUnavailable
-from turnstream.domain.guards import Guard
 from turnstream.domain.kinds import REPORT
 from turnstream.domain.plans import Plans
 from turnstream.domain.results import result_as_text
-from turnstream.engine.guards import ResultGuards, TurnBlocked
+from turnstream.engine.text_checks import NO_CHECKS, TextChecks, TurnBlocked
 from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd, end_of
 from turnstream.storage.chats.reports import JobReport, Reports
 from turnstream.storage.rows import to_json
@@ -32,7 +31,7 @@ STARTED: Final = (
 
 
 class ReportDelivery:
-    """`notify` informs the readers of an owner's chat. `guards` check the outcomes, as those of calls in a turn."""
+    """`notify` informs the readers of an owner's chat. `checks` are made of the outcomes, as of those in a turn."""
 
     def __init__(
         self,
@@ -40,18 +39,18 @@ class ReportDelivery:
         toolset: Toolset,
         notify: Callable[[str, UUID], None],
         plans: Plans,
-        guards: Sequence[Guard] = (),
+        checks: TextChecks = NO_CHECKS,
     ) -> None:
         self._reports = reports
         self._toolset = toolset
         self._notify = notify
         self._plans = plans
-        self._guards = guards
+        self._checks = checks
         self._failed: set[UUID] = set()  # by a bug: another replica may do better, or the next start
 
     async def deliver(self) -> bool:
-        """Delivers reports that wait, and returns whether it has changed any. What another replica delivers is left to
-        it.
+        """Delivers reports that wait, and returns whether it has changed any. Reports that another replica is
+        delivering are skipped.
         """
         discarded = await self._reports.discard()
         self._note_discarded(discarded, "cancelled")
@@ -111,10 +110,10 @@ class ReportDelivery:
         return replace(block, text=block.text.strip() or RETURNED_NOTHING, data=to_json(about)), changed
 
     async def _checked(self, report: JobReport, outcome: Outcome) -> Outcome:
-        """The outcome as guards let it pass. The turn that gets it goes on where one of another call would end it."""
+        """The outcome after the guards. A verdict `end` does not end the turn that gets the report."""
         plan = self._plans.of(report.owner, report.request.plan).name
-        guards = [guard for guard in self._guards if guard.applies("tool_result", plan)]
+        check = self._checks.of(report.owner, plan).check_result
         try:
-            return await ResultGuards(guards, report.owner).check(outcome, None, report.name)
+            return outcome if check is None else await check(outcome, None, report.name)
         except TurnBlocked as blocked:
             return Outcome(f"The result of this call was withheld: {blocked}", is_error=True, kind="refused")

@@ -33,8 +33,9 @@ _COUNT_TIMEOUT = 10.0  # seconds
 
 
 class Requests:
-    """Builds the requests of one turn. `ancestors` is its path without itself, `entries` what requests before have made
-    of them; `fitting` are those of the turn's parameters that another model takes. `opened` decrypts credentials.
+    """Builds the requests of one turn. `ancestors` is the path before the turn, `entries` the messages that earlier
+    requests have made of them; `fitting` selects the parameters of the turn that another model accepts. `opened`
+    decrypts credentials.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Requests:
 
 
 class TokenCounts:
-    """Token counts of one turn's next request, as the provider counts. It is asked only where an estimate is too close
+    """Token counts of one turn's next request, as the provider counts. It is asked only if an estimate is too close
     to a limit, once per request, and not again for a model after it failed to answer.
     """
 

@@ -65,7 +65,7 @@ class SideCalls:
         max_tokens: int = _MAX_TOKENS,
     ) -> SideAnswer:
         """The answer of `model`, tried once. Raises ProviderError, TimeoutError, or TransientError for an answer that
-        is empty or was cut off, or where the owner's plan has no room for it.
+        is empty or was cut off, or if the owner's plan has no room for it.
         """
         call = str(new_id())
         assert turn.request is not None

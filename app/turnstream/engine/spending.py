@@ -60,7 +60,7 @@ class Spending:
         return self.reached is None
 
     async def family_use(self, turn: Turn) -> FamilyUse | None:
-        """What the family has used with which the turn shares a budget; None if it shares none."""
+        """The use of the family with which the turn shares a budget; None if it shares none."""
         if (root := family_of(turn)) is None:
             return None
         return await retry_while_unavailable(lambda: self._accounts.family_use(self._owner, root))
@@ -108,7 +108,7 @@ def most_tokens(path: Sequence[Turn], params: Mapping[str, Any], longest: int | 
 
 
 def most_cost(prices: Prices | None, request: int, reply: int) -> float:
-    """The most that they may cost; 0 where the prices are not known."""
+    """The most that they may cost; 0 if the prices are not known."""
     if prices is None:
         return 0.0
     dearest = "cache_creation_input_tokens" if (prices.cache_write or 0) > prices.input else "input_tokens"

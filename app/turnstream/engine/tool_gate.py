@@ -20,7 +20,7 @@ from turnstream.domain.turns import ToolRole, ToolSpec, Turn, TurnRequest
 from turnstream.kit.json_values import has_too_many_values
 from turnstream.tools.grants import covers
 from turnstream.tools.policy import Policy, repeatable
-from turnstream.tools.tool import RETURNED_NOTHING, Outcome
+from turnstream.tools.tool import RETURNED_NOTHING, Outcome, PersonAnswer
 from turnstream.tools.toolset import Toolset
 
 OUTCOME_UNKNOWN = (
@@ -35,7 +35,7 @@ TOO_MANY_CALLS = "This call was not run: the limit of {} tool calls in a turn is
 
 @dataclass(frozen=True, slots=True)
 class RunCall:
-    """The call is run with `input_json`. `approval` is the person's permission, where one was needed."""
+    """The call is run with `input_json`. `approval` is the person's permission, if one was needed."""
 
     input_json: str
     approval: AskAnswer | None = None
@@ -53,9 +53,8 @@ class StartJob:
 
 @dataclass(frozen=True, slots=True)
 class SettleUnrun:
-    """The call gets `outcome` without a run. A result `from_client`, or from elsewhere, is not cut to
-    size yet. The outcome of a `job` is
-    treated as that of a call that was run here.
+    """The call gets `outcome` without a run. A result `from_client`, or from another program, is not cut to size yet.
+    The outcome of a `job` is treated as the outcome of a call that ran here.
     """
 
     outcome: Outcome
@@ -66,7 +65,7 @@ class SettleUnrun:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """The outcome of a job as its row has it, as JSON. One `from_elsewhere` is not cut to size yet."""
+    """The outcome of a job as its row has it, as JSON. An outcome `from_elsewhere` is not cut to size yet."""
 
     outcome: Outcome
     state: CallState = "settled"
@@ -146,7 +145,7 @@ class ToolGate:
         return StartJob(run.input_json, policy.reports) if policy.background else run
 
     def _without_sign_in(self, call: Block) -> Outcome | None:
-        """The outcome of a call whose server wants a sign-in, where the person did not sign in."""
+        """The outcome of a call whose server wants a sign-in, if the person did not sign in."""
         asked = [ask for ask in self.turn.asks if ask.kind == "sign_in" and (ask.round, ask.call_id) == call.key]
         answer = asked[-1].answer if asked else None
         if answer is None:
@@ -162,8 +161,8 @@ class ToolGate:
         return Outcome(f"This call was not run: {text}", kind="refused", notes={"sign_in": {"decision": decision}})
 
     def end_of_job(self, call: Block) -> JobEnd | None:
-        """How the job of the call has ended. None where it has none. One that still runs is stopped by the result that
-        its call gets, so its outcome is unknown.
+        """The end of the call's job. None if the call has no job. If the job still runs, the result of the call stops
+        it, so its outcome is unknown.
         """
         job = next((job for job in self.turn.jobs if job.key == call.key), None)
         if job is None:
@@ -347,6 +346,13 @@ def outcome_of_answer(ask: Ask, answer: AskAnswer) -> Outcome:
         case _:
             assert_never(answer.kind)
     return Outcome(text, kind="refused", notes={"approval": {"decision": decision} | _by(answer)})
+
+
+def person_answer(answer: AskAnswer | None) -> PersonAnswer | None:
+    """The answer to a question, for the tool that asks. None: there was none in time."""
+    if answer is None or answer.kind == "expired":
+        return None
+    return PersonAnswer(**json.loads(answer.text)) if answer.kind == "result" else PersonAnswer("cancel")
 
 
 def _by(answer: AskAnswer) -> dict[str, str]:

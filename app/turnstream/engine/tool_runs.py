@@ -1,4 +1,4 @@
-"""The tool tasks of one turn: started, early where that does no harm, and settled in the ledger as each one ends."""
+"""The tool tasks of one turn: started, early if that does no harm, and settled in the ledger as each one ends."""
 
 import asyncio
 import json
@@ -22,7 +22,6 @@ from turnstream.domain.output import attempt_of
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn, TurnRequest
 from turnstream.domain.why import RunningCall
-from turnstream.engine.guards import ResultGuards
 from turnstream.engine.hooks import AfterTool, BeforeTool, OutputRejected
 from turnstream.engine.metrics import count_tokens
 from turnstream.engine.model_route import ModelAccess
@@ -31,7 +30,15 @@ from turnstream.engine.recorder import Settlement
 from turnstream.engine.reports import STARTED
 from turnstream.engine.side_calls import SideCalls, prompt_for
 from turnstream.engine.tool_call import measured, with_files_stored
-from turnstream.engine.tool_gate import RunCall, SettleUnrun, StartJob, ToolGate, with_approval, with_grants
+from turnstream.engine.tool_gate import (
+    RunCall,
+    SettleUnrun,
+    StartJob,
+    ToolGate,
+    person_answer,
+    with_approval,
+    with_grants,
+)
 from turnstream.engine.turn_context import TurnContext
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
@@ -75,7 +82,7 @@ class ToolRuns:
         self._begun: dict[CallKey, tuple[str, float]] = {}  # names of the tools, and when by perf_counter
         self._in_ledger: set[CallKey] = set()
         self._questions = 0
-        self._guards = ResultGuards([guard for guard in context.guards if "tool_result" in guard.on], context.owner)
+        self._check_result = context.checks.check_result
         self.first_started: float | None = None  # perf_counter, for the metrics of the turn
 
     @property
@@ -106,7 +113,7 @@ class ToolRuns:
             self._start(call)
 
     def ready_to_start(self, sealed: Turn, calls: Sequence[Block]) -> Sequence[Block]:
-        """The `calls` of a round, where nothing but their entry in the ledger comes between its seal and their start;
+        """The `calls` of a round, if nothing but their entry in the ledger comes between its seal and their start;
         else none. `sealed` is the turn as it will be. They must be started next, or be settled.
         """
         gate, named = self._gate_of(sealed), [*map(self._named.call, calls)]
@@ -205,7 +212,7 @@ class ToolRuns:
                         name, id = call.name or "", call.tool_use_id or ""
                         outcome = self._toolset.fitted(name, outcome, id, self._request.tools)
                     if from_client or job is not None:
-                        outcome = await self._guards.check(outcome, gate.turn, call.name or "")
+                        outcome = await self._checked(outcome, gate.turn, call.name or "")
                     if job is not None:
                         outcome = await self._summarised(call, call.name or "", job.input_json, outcome)
                         outcome = outcome if job.approval is None else with_approval(outcome, job.approval)
@@ -316,7 +323,7 @@ class ToolRuns:
         return await with_files_stored(outcome, self._context.uploads, owner, self._context.spending.plan)
 
     async def _summarised(self, call: Block, name: str, input_json: str, outcome: Outcome) -> Outcome:
-        """The outcome with a summary of a long text in its place, where the policy of its tool wants one. The whole
+        """The outcome with a summary of a long text in its place, if the policy of its tool wants one. The whole
         text is kept. Without a summary the outcome stays as it is.
         """
         policy = self._toolset.policy(name, self._request.tools).summarise
@@ -354,7 +361,7 @@ class ToolRuns:
         outcome = self._toolset.fitted(call.name or "", outcome, call.tool_use_id or "", self._request.tools)
         count_policies(self._label(call), outcome.notes)
         # A guard may be newer than what is kept.
-        return await self._guards.check(outcome, self._recorder.turn, call.name or "")
+        return await self._checked(outcome, self._recorder.turn, call.name or "")
 
     async def _run(self, call: Block, input_json: str) -> Outcome:
         await self._context.call_hooks(BeforeTool(self._context.owner, self._recorder.turn, call, input_json))
@@ -372,8 +379,8 @@ class ToolRuns:
             tool_use_id=call.tool_use_id,
             idempotency_key=f"{turn.id}:{call.round}:{call.tool_use_id}",
             progress=partial(self._show_progress, call),
-            # What is not checked is not shown.
-            preliminary=(lambda _: None) if self._guards else outputs.show,
+            # Unchecked text is not shown.
+            preliminary=(lambda _: None) if self._check_result else outputs.show,
             ask=partial(self._ask_person, call),
             documents=self._request.documents,
             offered=self._request.tools,
@@ -384,12 +391,16 @@ class ToolRuns:
                 outcome = await self._toolset.run(call.name, input_json, context, offered=self._request.tools)
             finally:
                 await outputs.close()
-            return await self._guards.check(outcome, turn, call.name)
+            return await self._checked(outcome, turn, call.name)
         draft = input_json if role == "output" else self._gate.submitted_draft(call)
         return await self._toolset.outputs.settle(role, output, draft, context)
 
+    async def _checked(self, outcome: Outcome, turn: Turn, tool: str) -> Outcome:
+        """The outcome as it may be stored. Raises TurnBlocked."""
+        return outcome if self._check_result is None else await self._check_result(outcome, turn, tool)
+
     def _show_progress(self, call: Block, message: str) -> None:
-        if not self._guards:
+        if self._check_result is None:
             shown = {"tool_use_id": call.tool_use_id, "name": call.name, "message": message[:_MAX_PROGRESS]}
             self._recorder.notify("tool_progress", **shown)
 
@@ -423,19 +434,12 @@ class ToolRuns:
 
     async def _ask_person(self, call: Block, question: PersonQuestion) -> PersonAnswer | None:
         """Asks the person a question of the tool that runs, and waits for the answer. None: there was none in time."""
-        asked: dict[str, Any] = {"message": question.message}
-        if question.schema is not None:
-            asked["schema"] = json.loads(question.schema)
-        if question.url is not None:
-            asked["url"] = question.url
-        ask = self._question_of(call, "elicitation", asked, question.seconds)
+        ask = self._question_of(call, "elicitation", question.shown, question.seconds)
         await self._recorder.ask([ask])
         self._report_wait([ask])
         answer = await self._answer_to(ask, perf_counter() + question.seconds)
         self._recorder.view.notify_actions()
-        if answer is None or answer.kind != "result":
-            return None if answer is None or answer.kind == "expired" else PersonAnswer("cancel")
-        return PersonAnswer(**json.loads(answer.text))
+        return person_answer(answer)
 
     async def _answer_to(self, ask: Ask, deadline: float) -> AskAnswer | None:
         """Waits for the answer in the rows. A notification may be lost: the rows are read now and then anyway."""

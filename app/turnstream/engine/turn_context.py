@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from turnstream.domain.guards import Guard
 from turnstream.domain.turns import Turn
 from turnstream.engine.hooks import HookEvent, HookRunner
 from turnstream.engine.recorder import Recorder
 from turnstream.engine.spending import Spending
+from turnstream.engine.text_checks import TurnChecks
 from turnstream.llm.conversation.messages import KnownEntries
 from turnstream.storage.chats.grants import Grants
 from turnstream.storage.chats.reports import Reports
@@ -26,7 +26,7 @@ class TurnContext:
     on its path. `entries` are the messages that earlier requests have made of these turns. `updated` is set when
     a user has written rows that the run has not read yet. `notify_owner` wakes the readers of the owner's feed. `span`
     traces the run. `open_headers` decrypts what the owner's requests have encrypted, if this server has a master key.
-    `guards` are those for the owner's plan.
+    `checks` are those of texts, by the owner's plan.
     """
 
     owner: str
@@ -45,7 +45,7 @@ class TurnContext:
     notify_owner: Callable[[str], None]
     span: Span
     open_headers: OpenHeaders | None
-    guards: Sequence[Guard] = ()
+    checks: TurnChecks
 
     async def call_hooks(self, event: HookEvent) -> None:
         """Calls the hooks for `event`, and counts failed ones on the turn."""

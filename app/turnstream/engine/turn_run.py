@@ -11,7 +11,6 @@ import structlog
 
 from turnstream.domain.blocks import CallKey
 from turnstream.domain.errors import MODEL_NOT_AVAILABLE, ClaimLost, PermanentError, RequestRefused
-from turnstream.domain.guards import Guard
 from turnstream.domain.history import without_withdrawn
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Status, Turn, TurnError, TurnRequest
@@ -23,6 +22,7 @@ from turnstream.engine.model_route import ModelAccess
 from turnstream.engine.recorder import Recorder, to_the_end
 from turnstream.engine.side_calls import SideCalls
 from turnstream.engine.spending import Spending
+from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.tool_runs import ToolRuns
 from turnstream.engine.turn_context import TurnContext
 from turnstream.engine.warm_paths import WarmPaths
@@ -69,7 +69,7 @@ class RunServices:
     notify_owner: Callable[[str], None]
     decline: Callable[[Turn], Awaitable[bool]]
     warm_paths: WarmPaths
-    guards: Sequence[Guard] = ()
+    checks: TextChecks = NO_CHECKS
 
 
 class TurnRun:
@@ -80,7 +80,7 @@ class TurnRun:
     task: asyncio.Task[None]
 
     def __init__(self, turn: UUID, services: RunServices, loaded: tuple[str, Sequence[Turn]] | None = None) -> None:
-        """`loaded` are the owner and the end of the turn's path, where they are known."""
+        """`loaded` are the owner and the end of the turn's path, if they are known."""
         self.turn = turn
         self.owner: str | None = None  # once its rows are read
         self.updated = asyncio.Event()
@@ -140,7 +140,7 @@ class TurnRun:
                 notify_owner=services.notify_owner,
                 span=span,
                 open_headers=services.toolset.open_headers,
-                guards=[guard for guard in services.guards if not guard.plans or plan.name in guard.plans],
+                checks=services.checks.of(owner, plan.name),
             )
             tool_runs = ToolRuns(context, services.toolset, services.models, services.side_calls, started_before)
             executor = self._executor = Executor(context, tool_runs, services.models)

@@ -10,7 +10,6 @@ from uuid import UUID
 import structlog
 
 from turnstream.domain.errors import ClaimLost, StorageError
-from turnstream.domain.guards import Guard
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Turn
 from turnstream.domain.why import Activity
@@ -19,6 +18,7 @@ from turnstream.engine.hooks import HookRunner, Hooks
 from turnstream.engine.model_route import ModelAccess, ModelBreakers, ModelPolicy
 from turnstream.engine.recorder import to_the_end
 from turnstream.engine.side_calls import SideCalls
+from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.turn_run import RunServices, TurnRun
 from turnstream.engine.warm_paths import WarmPaths
 from turnstream.kit.backoff import backoff
@@ -47,9 +47,9 @@ _LONGEST_PAUSE = 300.0
 
 
 class FailedRuns:
-    """Turns whose last runs failed in a way that nobody foresaw, or that Postgres refuses to store. Each such run may
-    call a model, so the turn is run again after `pause` seconds, then after twice as many, and so on. Times are those
-    of one clock, in seconds.
+    """Turns whose last runs ended with an unexpected exception, or that Postgres refuses to store. Each run may call a
+    model, so the turn is run again after `pause` seconds, and the pause doubles each time. All times are seconds of one
+    clock.
     """
 
     def __init__(self, pause: float) -> None:
@@ -101,7 +101,7 @@ class Isolation:
         return seconds
 
     def end(self) -> None:
-        """To be called when no suspect was found."""
+        """Called when no suspect was found."""
         self._at_once = 1
 
     def holds(self, running: Collection[UUID], now: float) -> bool:
@@ -140,7 +140,7 @@ class Worker:
         clock: FrameClock,
         hooks: Sequence[Hooks] = (),
         notify_owner: Callable[[str], None] = lambda _owner: None,
-        guards: Sequence[Guard] = (),
+        checks: TextChecks = NO_CHECKS,
     ) -> None:
         self._queue = queue
         self._policy = policy
@@ -161,7 +161,7 @@ class Worker:
             notify_owner=notify_owner,
             decline=self._decline,
             warm_paths=WarmPaths(policy.warm_bytes),
-            guards=guards,
+            checks=checks,
         )
         self._runs: dict[UUID, TurnRun] = {}
         self._woken = asyncio.Event()
@@ -213,7 +213,7 @@ class Worker:
         signals.suspect.act(self._services.warm_paths.clear)
 
     def wake(self) -> None:
-        """There may be a turn to claim: here or, where this replica is full, elsewhere."""
+        """There may be a turn to claim: here or, if this replica is full, elsewhere."""
         self._notify_when_full = True
         self._woken.set()
 
@@ -295,7 +295,7 @@ class Worker:
 
     @contextmanager
     def reserve_slot(self) -> Iterator[UUID | None]:
-        """The id of this replica, where a turn that is written inside may be claimed at once and given to `begin`. None
+        """The id of this replica, if a turn that is written inside may be claimed at once and given to `begin`. None
         if it must go through the queue: few slots are free, and other turns may wait for them.
         """
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
@@ -372,7 +372,7 @@ class Worker:
         return len(claim.turns) == room > 0
 
     async def _compare_with_rows(self, group: asyncio.TaskGroup) -> None:
-        """Repairs what was lost: a notification, the answer to a claim, the claim itself, or, where Postgres has failed
+        """Repairs what was lost: a notification, the answer to a claim, the claim itself, or, if Postgres has failed
         over to a standby that lacks the last commits, the end of a run.
         """
         before = dict(self._runs)  # a run that starts during the query is missing in its answer, but not lost
@@ -397,7 +397,7 @@ class Worker:
                     self._start(group, turn)
 
     def _start(self, group: asyncio.TaskGroup, turn: UUID, loaded: tuple[str, Sequence[Turn]] | None = None) -> None:
-        # A turn may be claimed where it still runs: its lease expired, and this replica claimed it again.
+        # A turn may be claimed if it still runs: its lease expired, and this replica claimed it again.
         if before := self._runs.get(turn):
             before.stop("lost")
         run = self._runs[turn] = TurnRun(turn, self._services, loaded)

@@ -105,7 +105,7 @@ class OwnersCircuit:
         return self._all.succeeded() or closed
 
     def failed(self, owner: str) -> int:
-        """Returns after how many failures this opened the circuit; 0 where it did not."""
+        """Returns after how many failures this opened the circuit; 0 if it did not."""
         if self._limit is None:
             return 0
         own = self._owners.pop(owner, None) or Circuit(self._limit, self._pause, self._clock)

@@ -18,14 +18,14 @@ _SIGNS_OF_LINES = re.compile(
 )
 # A link, of which the text stays.
 _LINK = re.compile(r"!?\[([^\]\n]*)\]\([^()\s]*\)")
-# Signs of emphasis and code, where they begin or end a word: `2**3` and `snake_case` have none.
+# Signs of emphasis and code, if they begin or end a word: `2**3` and `snake_case` have none.
 _SIGNS = re.compile(r"(?<![\w*_~])(?:[*_]{1,3}|~~)(?=\S)|(?<=\S)(?:[*_]{1,3}|~~)(?![\w*_~])|`+")
 _CELL = re.compile(r"^[ \t]*\|[ \t]*|[ \t]*\|[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class ExcerptPiece:
-    """A part of a text; `found` where it is one of the words."""
+    """A part of a text; `found` if it is one of the words."""
 
     text: str
     found: bool
@@ -33,7 +33,7 @@ class ExcerptPiece:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """An excerpt of a text in `turn`; the whole title of the chat where that is None."""
+    """An excerpt of a text in `turn`; the whole title of the chat if that is None."""
 
     turn: UUID | None
     pieces: tuple[ExcerptPiece, ...]
@@ -47,7 +47,7 @@ def pieces_of(text: str, words: Sequence[str]) -> tuple[ExcerptPiece, ...]:
 
 
 def without_markdown(text: str, words: Sequence[str]) -> str:
-    """The text without the signs of Markdown. It stays as it is where one of `words` would be lost with them."""
+    """The text without the signs of Markdown. It stays as it is if one of `words` would be lost with them."""
     plain = _CELL.sub("", _SIGNS.sub("", _LINK.sub(r"\1", _SIGNS_OF_LINES.sub("", text))))
     return plain if all(word.lower() in plain.lower() for word in words if word.lower() in text.lower()) else text
 

@@ -17,7 +17,7 @@ _PORTION = 0.005
 
 
 async def offload(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Calls `work`, which is about `size` characters: in a thread where they are many, else at once. The values that
+    """Calls `work`, which is about `size` characters: in a thread if there are many, else directly. The values that
     `work` reads must not change meanwhile.
     """
     if size < LARGE:
@@ -32,7 +32,7 @@ class Portions:
         self._until = perf_counter() + _PORTION
 
     async def pause(self) -> None:
-        """To be awaited between two steps: pauses where the last pause is five milliseconds ago."""
+        """To be awaited between two steps: pauses if the last pause is five milliseconds ago."""
         if perf_counter() >= self._until:
             await asyncio.sleep(0)
             self._until = perf_counter() + _PORTION

@@ -61,7 +61,7 @@ def requirement(type: str, context: Mapping[str, Any] | None = None) -> str:
 
 
 def sentence(text: str, field: str | None = None) -> str:
-    """`text` with a capital letter and a full stop, and with the `field` in front where it does not name it."""
+    """`text` with a capital letter and a full stop, and with the `field` in front if it does not name it."""
     if field is not None and f"`{field}`" not in text:
         text = f"`{field}`: {text}"
     text = text[:1].upper() + text[1:]

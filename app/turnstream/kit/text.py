@@ -21,7 +21,7 @@ def storable(text: str) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Decides the usual case in a hundredth of the time of a search, and in a fifth where the text is not ASCII."""
+    """Decides the usual case in a hundredth of the time of a search, and in a fifth if the text is not ASCII."""
     if "\x00" in text:
         return False
     if text.isascii():

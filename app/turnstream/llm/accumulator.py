@@ -10,6 +10,7 @@ from turnstream.domain.events import BlockStart
 from turnstream.domain.kinds import TEXT, TOOL_USE
 from turnstream.domain.rounds import merge_usage
 from turnstream.kit.text import storable
+from turnstream.llm.conversation.translation import UNNAMED, generated_call_id
 from turnstream.llm.provider import (
     BlockClosed,
     BlockData,
@@ -27,6 +28,7 @@ from turnstream.llm.raw_json import is_object, members_of, to_json
 Change = BlockStart | str | Block | Unknown
 
 _MOST_PIECES = 10_000  # of a text; to join them takes a millisecond, and all of a long one would hold every stream
+_LONGEST_ID = 2000  # bytes; an index of rows takes few more
 _TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
 _items = msgspec.json.Decoder(list[msgspec.Raw] | None)
 
@@ -47,6 +49,7 @@ class Accumulator:
         self._next_index = first_index
         self._queue: list[_Building] = []  # blocks in their order; only the first may be open for readers
         self._by_key: dict[int, _Building] = {}
+        self._call_ids: set[str] = set()
         self._open: _Building | None = None
 
     def feed(self, parts: Sequence[Part]) -> list[Change]:
@@ -115,11 +118,23 @@ class Accumulator:
     def _begin(self, part: BlockOpened, changes: list[Change]) -> None:
         if replaced := self._by_key.get(part.key):  # the provider reuses its key, so no part can close it any more
             replaced.closed = replaced.interrupted = True
-        building = _Building(part, self._next_index)
+        building = _Building(self._identified(part) if part.type == TOOL_USE else part, self._next_index)
         self._next_index += 1
         self._by_key[part.key] = building
         self._queue.append(building)
         self._advance(changes)
+
+    def _identified(self, call: BlockOpened) -> BlockOpened:
+        """The call with an id that no other call of the round has, and with a name. An id that the provider repeats, or
+        leaves out, is replaced: it is the key of the call in rows, and its result is sent back under it.
+        """
+        id, name, data = _storable(call.tool_use_id) or "", call.name or UNNAMED, call.data
+        if not id or id in self._call_ids or len(id.encode()) > _LONGEST_ID:
+            id = generated_call_id(f"{self._round} {id}".encode(), self._next_index)
+        self._call_ids.add(id)
+        if data is not None and (id, name) != (call.tool_use_id, call.name):
+            data = to_json({**members_of(data), "id": id, "name": name})
+        return call._replace(tool_use_id=id, name=name, data=data)
 
     def _message_delta(self, part: MessageDelta, changes: list[Change]) -> None:
         self.usage = merge_usage(self.usage, part.usage)

@@ -131,7 +131,7 @@ class AllowedParams:
         return allowed is None or all(each in allowed for each in _texts(value))
 
     def shows(self, parameter: Parameter) -> bool:
-        """True where some value of it is allowed."""
+        """True if some value of it is allowed."""
         return not parameter.guarded or parameter.name in self.values
 
 
@@ -157,5 +157,5 @@ TEMPERATURE = Parameter("temperature", Annotated[float, Field(ge=0, le=2)], "ran
 TOP_P = Parameter("top_p", Annotated[float, Field(ge=0, le=1)], "share of the likeliest tokens that are considered")
 TOP_K = Parameter("top_k", Annotated[int, Field(ge=0)], "number of the likeliest tokens that are considered")
 
-# Those of a provider that does not declare its own.
+# The parameters of a provider that declares none of its own.
 COMMON = (MAX_TOKENS, STOP_SEQUENCES, TOOL_CHOICE, THINKING, OUTPUT_CONFIG)

@@ -44,8 +44,8 @@ class ProviderCompaction:
 class ModelRequest:
     """The request of one model call. `tools`, and `provider_tools` as JSON text, are always listed: without them the
     provider's cache is lost. `may_use_tools` False forbids their use. `resume_data` is JSON text that the provider
-    wants back from the last round, such as a container, `earlier_data` that of the turns before, which may have
-    expired. `prefilled`: the model goes on with the reply at the end, whose beginning its client gave. `call` is for
+    wants back from the last round, such as a container, `earlier_data` is the same from earlier turns, and may have
+    expired. `prefilled`: the model continues the last message, a reply whose beginning the client gave. `call` is for
     interceptors; no provider sees it.
     """
 

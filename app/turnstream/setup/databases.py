@@ -17,8 +17,8 @@ from turnstream.storage.row_security import admit, embedded_api_url
 
 @asynccontextmanager
 async def database_url(settings: Settings, extensions: Sequence[Extension] | None = None) -> AsyncIterator[str]:
-    """The URL of Postgres. One of our own runs until the end of the block. `extensions` take the place of those that
-    the settings select.
+    """The URL of Postgres. An embedded Postgres runs until the end of the block. `extensions` take the place of those
+    that the settings select.
     """
     if settings.database_url is not None:
         yield addressed(settings, settings.database_url.get_secret_value())
@@ -28,7 +28,7 @@ async def database_url(settings: Settings, extensions: Sequence[Extension] | Non
 
 
 def own_database(settings: Settings, extensions: Sequence[Extension] | None = None) -> OwnDatabase:
-    """The one of an extension. Raises ConfigError where none has any."""
+    """The one of an extension. Raises ConfigError if none has any."""
     found = (each.database(settings) for each in (selected(settings) if extensions is None else extensions))
     own = next((each for each in found if each is not None), None)
     if own is None:
@@ -58,7 +58,7 @@ def addressed(settings: Settings, url: str, setting: str = "DATABASE_URL", *, pa
 
 @asynccontextmanager
 async def open_database(settings: Settings) -> AsyncIterator[Database]:
-    """The database of the settings, migrated. An embedded one is created where there is none."""
+    """The database of the settings, migrated. An embedded one is created if there is none."""
     async with database_url(settings) as url:
         direct_url = session_url(settings, url)
         await upgrade_in_thread(direct_url)
@@ -68,7 +68,7 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
 
 @asynccontextmanager
 async def open_present_database(settings: Settings) -> AsyncIterator[Database]:
-    """The same for commands on the database of a server. Raises ConfigError where an embedded one does not exist."""
+    """The same for commands on the database of a server. Raises ConfigError if an embedded one does not exist."""
     check_present(settings)
     async with open_database(settings) as database:
         yield database
@@ -84,8 +84,8 @@ def actor() -> str:
 
 @asynccontextmanager
 async def api_database(settings: Settings, url: str, everything: Database, **options: Any) -> AsyncIterator[Database]:
-    """The database as the API uses it: held to the owner of a request by row-level security, where there is a role for
-    that; else `everything`. `url` is that of the migrated database.
+    """The database of the API. Row-level security limits it to the owner of a request, if there is a role for that;
+    otherwise it is `everything`. `url` is the URL of the migrated database.
     """
     if settings.api_database_url is not None:
         api_url = addressed(settings, settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")
@@ -100,7 +100,7 @@ async def api_database(settings: Settings, url: str, everything: Database, **opt
 
 
 def check_present(settings: Settings) -> None:
-    """Raises ConfigError where an embedded database does not exist: the command was started in a wrong folder."""
+    """Raises ConfigError if an embedded database does not exist: the command was started in a wrong folder."""
     if settings.database_url is None:
         own_database(settings).check_made()
 

@@ -8,20 +8,18 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from uuid import UUID
 
 import structlog
 
 from turnstream.config import Settings
 from turnstream.domain.errors import StorageError
-from turnstream.domain.guards import Guard
 from turnstream.engine.frame_clock import FrameClock
-from turnstream.engine.guards import InputGuards
 from turnstream.engine.jobs import JobRunner, ToolJobs
 from turnstream.engine.loop_watch import LoopWatch
 from turnstream.engine.reports import ReportDelivery
 from turnstream.engine.side_calls import SideCalls
+from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.upkeep.activity_reports import ActivityReports
 from turnstream.engine.upkeep.journal_writer import JournalWriter
 from turnstream.engine.upkeep.recovery import ReplicaMonitor
@@ -30,7 +28,7 @@ from turnstream.engine.upkeep.round_writer import RoundWriter
 from turnstream.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep
 from turnstream.engine.upkeep.transactions import TransactionWatch
 from turnstream.engine.worker import Worker, WorkerPolicy
-from turnstream.extension import Context, Task, Work
+from turnstream.extension import Context, ServerProcess, Task, Work
 from turnstream.kit.ids import new_id
 from turnstream.kit.signals import Signals
 from turnstream.setup.configuration import digests_of
@@ -69,16 +67,8 @@ _RESTART = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class ServerProcess:
-    """One of several processes of a server: its number, from 1, and the folder of their sockets."""
-
-    number: int
-    folder: Path
-
-
-@dataclass(frozen=True, slots=True)
 class Engine:
-    """`failed` is set when a part of it has failed for good. `works` are those of extensions, by name."""
+    """`failed` is set when a part of the engine has failed for good. `works` are the works of extensions, by name."""
 
     worker: Worker
     directory: Directory
@@ -89,13 +79,13 @@ class Engine:
     replica: UUID
     renewals: Renewals
     works: Mapping[str, Work]
-    input_guards: InputGuards
+    checks: TextChecks
 
 
 @asynccontextmanager
 async def started(parts: Parts, url: str, api: Database, process: ServerProcess | None = None) -> AsyncIterator[Engine]:
-    """Runs the engine. At the end the worker stops first; then this replica leaves. `url` is that of sessions; `api`
-    is the database as requests see it.
+    """Runs the engine. At the end the worker stops first; then this replica leaves. `url` is for sessions; `api` is the
+    database of requests.
     """
     settings, database = parts.settings, parts.database
     session_key, failed = secrets.randbits(62), asyncio.Event()
@@ -103,6 +93,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     policy = worker_policy(settings, parts.models, parts.plans)
     works = _works(parts, policy, signals)
     guards = [guard for work in works.values() for guard in work.guards]
+    checks = guards[0].joined(guards, parts.plans) if guards else NO_CHECKS
     kinds = {kind for work in works.values() for kind in work.webhooks}
     address, digests = _address(settings, process), digests_of(parts)
     queue = Queue(database, new_id(), address, session_key, kinds, digests, [*works], parts.master_keys)
@@ -111,8 +102,8 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     feed = OwnerFeed(OwnerChanges(api), monitor.notify_peers, _FEED_LOOK)
     refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
     hooks = [*(hook for work in works.values() for hook in work.hooks), *parts.hooks]
-    worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify, guards)
-    jobs = _job_runner(parts, policy, queue.replica, signals, guards)
+    worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify, checks)
+    jobs = _job_runner(parts, policy, queue.replica, signals, checks)
     for part in (worker, jobs, chat_wakeups.broadcast, feed.broadcast):
         part.follow(signals)
     signals.changed.act(lambda _owner, chat: chat_wakeups.notify(chat))
@@ -147,16 +138,14 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
             queue.replica,
             queue.renewals,
             works,
-            InputGuards(guards, parts.plans),
+            checks,
         )
 
 
-def _job_runner(
-    parts: Parts, policy: WorkerPolicy, replica: UUID, signals: Signals, guards: Sequence[Guard]
-) -> JobRunner:
-    kind = ToolJobs(parts.toolset, Uploads(parts.database), parts.plans, guards)
+def _job_runner(parts: Parts, policy: WorkerPolicy, replica: UUID, signals: Signals, checks: TextChecks) -> JobRunner:
+    kind = ToolJobs(parts.toolset, Uploads(parts.database), parts.plans, checks)
     jobs, reports = Jobs(parts.database, replica), Reports(parts.database)
-    delivery = ReportDelivery(reports, parts.toolset, signals.changed.send, parts.plans, guards)
+    delivery = ReportDelivery(reports, parts.toolset, signals.changed.send, parts.plans, checks)
     return JobRunner(jobs, kind, delivery, parts.settings.parallel_jobs, policy.poll_interval, policy.grace_period)
 
 
@@ -217,8 +206,8 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
 
 @asynccontextmanager
 async def background(failed: asyncio.Event, *work: Task) -> AsyncIterator[None]:
-    """Runs `work` until the end of the block. What fails because of Postgres is begun again. When one ends for another
-    reason, `failed` is set: without its background work a server only looks alive, and must be restarted.
+    """Runs `work` until the end of the block. A task that fails because of Postgres is started again. If a task ends
+    for another reason, `failed` is set: a server without its background work only looks alive, and must be restarted.
     """
 
     def check(task: asyncio.Task[None]) -> None:

@@ -27,7 +27,7 @@ async def open_ways(
     authenticate: Authenticate | None,
     extensions: Sequence[Extension] = (),
 ) -> AsyncIterator[Sequence[Authenticate]]:
-    """Raises ConfigError for settings that are wrong, and where others can reach a server that nobody may use."""
+    """Raises ConfigError for settings that are wrong, and if others can reach a server that nobody may use."""
     scopes = login_scopes(settings)
     ways = [authenticate] if authenticate is not None else []
     async with AsyncExitStack() as stack:

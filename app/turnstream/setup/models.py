@@ -46,6 +46,7 @@ def _providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[
     specs = _all_providers(settings, extensions)
     for spec in specs:
         spec.api.check(spec.name)
+        spec.api.verify(spec)
     if not specs:
         raise ConfigError(
             "No provider of models has its key: set ANTHROPIC_API_KEY or TURNSTREAM_MODELS_FILE, or add the extension"
@@ -71,7 +72,7 @@ def _refuse(extension: Extension, provider: str) -> None:
 
 
 def _given(section: Section, fields: Iterable[str]) -> Mapping[str, str]:
-    """The values by their variables: those of the settings take precedence over the environment."""
+    """The values by variable. Values of the settings take precedence over the environment."""
     names = variables(type(section))
     values = {names[field]: getattr(section, field) for field in fields}
     secrets = {name: value.get_secret_value() for name, value in values.items() if isinstance(value, SecretStr)}
@@ -141,7 +142,7 @@ class _Complete(dict[str, str]):
 
 
 def default_model(settings: Settings, extensions: Sequence[Extension]) -> str:
-    """The model of turns that name none. Raises ConfigError where the settings do not determine it."""
+    """The model of turns that name none. Raises ConfigError if the settings do not determine it."""
     providers = _providers(settings, extensions)
     listed = [model.id for provider in providers for model in provider.models]
     if settings.model is not None:
@@ -156,7 +157,9 @@ def default_model(settings: Settings, extensions: Sequence[Extension]) -> str:
 
 
 def served_model(settings: Settings, extensions: Sequence[Extension]) -> str:
-    """The same for a server. Raises ConfigError too where a stand-in would answer others, who take it for a model."""
+    """The default model of a server. Also raises ConfigError if a stand-in would answer people, who would take it for a
+    model.
+    """
     model = default_model(settings, extensions)
     is_stand_in = _providers(settings, extensions)[0].api.stand_in
     if is_stand_in and settings.model is None and not settings.on_loopback:
@@ -178,7 +181,7 @@ def check_chosen(models: Models, settings: Settings) -> None:
 
 
 def default_among(models: Models, name: str | None) -> str:
-    """The same for given models. Raises ConfigError where `name` is none of them."""
+    """The same for given models. Raises ConfigError if `name` is none of them."""
     if name is None:
         return next(iter(models.listed()))
     try:

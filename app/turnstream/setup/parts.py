@@ -18,17 +18,15 @@ from turnstream.setup.policies import tool_settings
 from turnstream.setup.toolset import merged, open_toolset, source_kinds
 from turnstream.storage.chats.turns import ToolResults
 from turnstream.storage.database import Database
-from turnstream.storage.owners.documents import Documents
 from turnstream.storage.owners.tokens import Tokens
-from turnstream.tools.library.documents import document_tools
-from turnstream.tools.library.results import result_tools
 from turnstream.tools.outputs import Outputs
+from turnstream.tools.results import result_tools
 from turnstream.tools.toolset import Toolset
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What an embedding program gives: in place of settings, or beside them."""
+    """The values that an embedding program gives in place of settings, or in addition."""
 
     models: Models | None = None
     toolset: Toolset | None = None
@@ -56,7 +54,7 @@ class Parts:
     master_keys: Sequence[bytes] = ()
 
 
-# `serve` makes the parts and ends with the first ConfigError; `doctor` tries each. What is opened is closed by `stack`.
+# `serve` makes the parts and ends with the first ConfigError; `doctor` tries each. Opened parts are closed by `stack`.
 
 
 def chosen_extensions(settings: Settings, given: Given) -> Sequence[Extension]:
@@ -114,8 +112,9 @@ async def opened_toolset(
         toolset = copy(given.toolset)
         toolset.outputs = merged(toolset.outputs, given.outputs or toolset.outputs)
         return toolset
-    results = result_tools(ToolResults(database), settings.max_result_chars)
-    own, kinds = document_tools(Documents(database)) + results, source_kinds(settings, extensions)
+    own = [tool for extension in extensions for tool in extension.tools(settings, database)]
+    own += result_tools(ToolResults(database), settings.max_result_chars)
+    kinds = source_kinds(settings, extensions)
     return await stack.enter_async_context(
         open_toolset(own, tool_settings(settings), given.outputs, connect_mcp=connect, kinds=kinds)
     )

@@ -61,7 +61,7 @@ def turn_limits(settings: Settings) -> Limits:
     )
 
 
-# Settings above which no turn may ask, where the operator has set them.
+# Settings above which no turn may ask, if the operator has set them.
 _CEILINGS = ("max_rounds", "max_recoveries", "max_failed_rounds")
 
 

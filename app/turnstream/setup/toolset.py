@@ -65,8 +65,8 @@ async def open_toolset(
     connect_mcp: bool = True,
     kinds: Sequence[SourceKind] | None = None,
 ) -> AsyncIterator[Toolset]:
-    """Opens the toolset and, with `connect_mcp`, the connections of its sources. Without `kinds` of sources it has
-    those of the extensions. Raises ConfigError with a sentence for each setting that is wrong.
+    """Opens the toolset and, with `connect_mcp`, the connections of its sources. The default of `kinds` is the source
+    kinds of the extensions. Raises ConfigError with a sentence for each setting that is wrong.
     """
     kinds = _installed_kinds(settings) if kinds is None else kinds
     problems: list[str] = []

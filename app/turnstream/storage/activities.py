@@ -132,7 +132,7 @@ class Activities:
         await self._database.row(REPORT_ACTIVITY, replica=replica, turns=msgspec.json.encode(turns).decode())
 
     async def open(self, limit: int, status: Status | None = None) -> Sequence[TurnState]:
-        """The open turns of all owners, oldest first; those of one status alone where it is given."""
+        """The open turns of all owners, oldest first; with `status`, only the turns of that status."""
         rows = await self._database.rows(OPEN_TURNS, limit=limit, status=status, most=self._most)
         return await self._states(rows)
 

@@ -61,7 +61,7 @@ FINAL_WRITE_TIMEOUT = 5.0
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 
 _ISOLATION: Final = SESSION_SETTINGS["default_transaction_isolation"]
-# What a session has before anything is set in it.
+# The settings of a new session.
 _DEFAULT_ISOLATION: Final = "SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'"
 
 _HOST = r"(?:\[[0-9a-fA-F:.%]+\]|[^/?#@:,\[\]]*)(?::[0-9]{1,5})?"
@@ -104,7 +104,7 @@ class SigningKey:
         return f"{sha256(self.outer_pad + inner).hexdigest()}:{value}"
 
 
-# The owner for whom the statements of a request are. Without one they see no row, where row-level security is on.
+# The owner for whom the statements of a request are. Without one they see no row, if row-level security is on.
 OWNER: ContextVar[str] = ContextVar("owner", default="")
 # Whether a statement is one of a request, and not of a turn that runs or of the server's own work.
 OF_REQUEST: ContextVar[bool] = ContextVar("of_request", default=False)
@@ -114,8 +114,8 @@ _WITH = re.compile(r"\s*WITH( RECURSIVE)?\b")
 
 class Statement:
     """One operation in SQL, with parameters as `:name`. Values go to the driver unchanged. A `timeout` in seconds
-    takes the place of the database's own; StatementTooLong is raised at its end. `for_owner` is the same with one more
-    parameter, the owner.
+    replaces the database's own, and raises StatementTooLong. `for_owner` is the same with one more parameter, the
+    owner.
     """
 
     __slots__ = ("_names", "for_owner", "sql", "timeout")
@@ -207,7 +207,7 @@ class Transaction:
 class Database:
     """A pool of connections. A statement called on it directly is a transaction of its own. A connection is waited for
     up to `timeout` seconds. With a `key`, by which OWNER is signed, row-level security holds each statement to the rows
-    of that owner. `name` is that of the pool in metrics.
+    of that owner. `name` is the name of the pool in metrics.
 
     Raises StorageUnavailable when Postgres cannot be reached, does not answer in time, or cannot do it now, and
     StatementRefused when it never will.
@@ -298,7 +298,7 @@ class Database:
                 self._refusals.inc()
             raise
         except _ERRORS as error:
-            # The driver's own, where it cannot end the transaction of a statement without an answer, comes after that.
+            # The driver's own, if it cannot end the transaction of a statement without an answer, comes after that.
             first = error.__context__ if isinstance(error, asyncpg.InterfaceError) else error
             if isinstance(first, StatementTooLong):
                 raise first from None
@@ -430,7 +430,7 @@ def unusable(setting: str, url: str, error: Exception) -> ConfigError:
 
 @asynccontextmanager
 async def single_connection(url: str, **options: Any) -> AsyncIterator[Any]:
-    """A connection of the driver, for a few statements. Raises TimeoutError, with words, where Postgres is silent."""
+    """A connection of the driver, for a few statements. Raises TimeoutError, with words, if Postgres is silent."""
     try:
         connection = await open_connection(url, timeout=ANSWER_TIMEOUT, command_timeout=ANSWER_TIMEOUT, **options)
         try:
@@ -447,7 +447,7 @@ def in_schema(url: str, schema: str) -> str:
 
 
 def schema_of(url: str) -> str | None:
-    """The first schema of the search path in `url`, None where it has none."""
+    """The first schema of the search path in `url`, None if it has none."""
     paths = parse_qs(urlsplit(url).query).get("search_path")
     return paths[-1].partition(",")[0].strip(' "') if paths else None
 
@@ -484,8 +484,8 @@ async def connect(
     `statement_timeout` seconds. Each connection keeps up to `statement_cache` statements prepared; a pooler that gives
     each transaction another connection may allow none. `actor` is the operator whom the audit trail names; such a
     connection does not pass a pooler. With a `key` its user is one of row-level security (row_security.py). `schema` is
-    where the tables must be found. `pooled`: each transaction may get another session, so its isolation is the default
-    of the role. Raises ConfigError where it cannot be opened, leads to another schema, or has another isolation.
+    the schema that must have the tables. `pooled`: each transaction may get another session, so its isolation is the
+    default of the role. Raises ConfigError if it cannot be opened, leads to another schema, or has another isolation.
     """
     name = "TURNSTREAM_API_DATABASE_URL" if key else "DATABASE_URL"
     pool = Pool(partial(_opened, url, statement_timeout, statement_cache, actor), size)
@@ -521,8 +521,8 @@ async def connect(
 async def connect_when_used(
     name: str, url: str, size: int, statement_timeout: float, statement_cache: int, key: SigningKey | None
 ) -> AsyncIterator[Database]:
-    """The same without a connection before the first statement: what is away keeps no server from starting. `name` is
-    that of the database in metrics.
+    """The same without a connection before the first statement, so that a server starts without this database. `name`
+    is the name of the database in metrics.
     """
     pool = Pool(partial(_opened, url, statement_timeout, statement_cache, ""), size)
     try:

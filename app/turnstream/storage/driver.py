@@ -7,9 +7,9 @@ from typing import Any
 
 
 def terminate(connection: Any) -> None:
-    """Closes it at once. Where its statement had no answer in time, the driver has begun to ask Postgres to cancel it,
-    and that goes on: Postgres does not notice by itself that nobody waits any more, and keeps the session until it has
-    the lock that the statement waits for. By then none of its connections may be left.
+    """Closes it at once. If its statement had no answer in time, the driver has begun to ask Postgres to cancel it,
+    and that continues: Postgres does not notice by itself that nobody waits any more, and keeps the session until it
+    has the lock that the statement waits for. By then none of its connections may be left.
     """
     connection._cancellations.clear()  # the driver would end these tasks; they have the time of a statement
     connection.terminate()

@@ -73,7 +73,7 @@ def _give_up(connecting: asyncio.Task[Any]) -> None:
 
 
 def _urls_of_hosts(url: str) -> Sequence[str]:
-    """`url` for each of its hosts. They stand before the path or, as those of sockets do, in the query."""
+    """`url` for each of its hosts. Hosts are before the path; directories of sockets are in the query."""
     parts = urlsplit(url)
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     user, at, address = parts.netloc.rpartition("@")

@@ -40,7 +40,7 @@ _REPLICAS = "SELECT to_jsonb(replicas)->>'configuration' AS configuration FROM r
 @dataclass(frozen=True, slots=True)
 class PostgresFacts:
     """`connections` are those that ordinary users share. `unlike` is in what live replicas are configured differently.
-    `clock_ahead` is in seconds, negative where it is behind.
+    `clock_ahead` is in seconds, negative if it is behind.
     """
 
     version: str
@@ -92,7 +92,7 @@ class PostgresFacts:
 
 
 async def inspect_postgres(url: str) -> PostgresFacts:
-    """Raises ConfigError where it does not answer."""
+    """Raises ConfigError if it does not answer."""
     try:
         async with single_connection(plain_url(url)) as connection:
             before = datetime.now(UTC)

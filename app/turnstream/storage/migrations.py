@@ -1,5 +1,5 @@
 """Migration of a database to the newest revision of `migrations/`. Alembic and SQLAlchemy, a fifth of a second, are
-imported where there is something to migrate.
+imported only if there is something to migrate.
 
 A database without tables gets those of `schema.sql`, then the revisions behind it. Each function and each trigger is a
 file of `sql/`, here or in an extension, which is applied behind the newest revision if its digest has changed.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _PACKAGE = Path(__file__).parents[1]
-# A wheel carries them inside the package; in the source tree they stand beside it.
+# A wheel carries them inside the package; in the source tree they are beside it.
 FOLDER = next(filter(Path.is_dir, [_PACKAGE / "migrations"]), _PACKAGE.parents[1] / "migrations")
 
 OLDEST_POSTGRES = 15  # the major version; it and the embedded one are tested
@@ -91,8 +91,8 @@ class SqlFile:
 
 @cache
 def _sql_folders() -> Sequence[Path]:
-    """That of the core, and those of all installed extensions: a trigger of one that is left out stays, and needs its
-    function.
+    """The folder of the core and the folders of all installed extensions. The trigger of an extension that is left out
+    stays in the database, and needs its function.
     """
     return [FOLDER / "sql", *(package / "sql" for package in extension_packages())]
 
@@ -170,7 +170,7 @@ def downgrade(url: str, revision: str) -> None:
 
 
 async def upgrade_in_thread(url: str) -> None:
-    """`upgrade` inside an event loop, if the revision is not the newest or functions changed. Raises ConfigError where
+    """`upgrade` inside an event loop, if the revision is not the newest or functions changed. Raises ConfigError if
     the database cannot be reached, is of a newer version or too old, or holds the tables of another program.
     """
     revision, digests = await _present(url)
@@ -179,7 +179,7 @@ async def upgrade_in_thread(url: str) -> None:
 
 
 async def downgrade_in_thread(url: str, revision: str) -> None:
-    """`downgrade` inside an event loop. Raises ConfigError where the database has no such revision behind it."""
+    """`downgrade` inside an event loop. Raises ConfigError if the database has no such revision behind it."""
     present, known = await present_revision(url), sorted(_known_revisions())
     if present is None or revision not in known[: known.index(present) + 1]:
         raise ConfigError(f"--to must be a revision up to that of the database, {present}, such as {known[0]}.")
@@ -187,7 +187,7 @@ async def downgrade_in_thread(url: str, revision: str) -> None:
 
 
 async def present_revision(url: str) -> str | None:
-    """The revision of the database, None for one without tables. Raises ConfigError where it cannot be migrated."""
+    """The revision of the database, None for one without tables. Raises ConfigError if it cannot be migrated."""
     return (await _present(url))[0]
 
 

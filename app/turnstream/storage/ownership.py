@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 # The column that names the owner, or the chat or turn whose owner it is.
 Path = Literal["owner", "chat_id", "turn_id"]
-# What rows are: `content` is moved and archived. `state` is moved. `local` is neither: it is made from other rows, or
-# of use in this database alone. A `credential` is copied by a move, and stays. A `trail` outlasts its owner.
+# The kinds of rows: `content` is moved and archived. `state` is moved. `local` is neither: it is made from other rows,
+# or of use in this database alone. A `credential` is copied by a move, and stays. A `trail` outlasts its owner.
 Nature = Literal["content", "state", "local", "credential", "trail"]
 
 _KEY: Final = "ownership"

@@ -14,7 +14,7 @@ from turnstream.storage.driver import is_in_transaction, terminate
 
 
 class Pool:
-    """Up to `size` connections, each lent to one task at a time. `connect` opens one where none is idle; they are kept.
+    """Up to `size` connections, each lent to one task at a time. `connect` opens one if none is idle; they are kept.
     The one that was used last is lent first. Tasks that wait are served in their order.
     """
 
@@ -49,7 +49,7 @@ class Pool:
         return connection
 
     def release(self, connection: Any) -> None:
-        """Lends the connection to the next task. It is closed where it was expired, or is left in a transaction."""
+        """Lends the connection to the next task. It is closed if it was expired, or is left in a transaction."""
         if connection in self._valid and not connection.is_closed() and not is_in_transaction(connection):
             self._valid[connection] = monotonic()
             self._pass_on(connection)
@@ -59,8 +59,8 @@ class Pool:
         self._pass_on(None)
 
     def expire(self, since: float) -> None:
-        """Closes the connections that nobody has given back since this time of `monotonic`: nothing shows that Postgres
-        still answers them. Those that are lent are closed when they come back.
+        """Closes the connections that were last given back before this time of `monotonic`, because nothing shows that
+        Postgres still answers them. Lent connections are closed when they come back.
         """
         self._valid = {connection: back for connection, back in self._valid.items() if back >= since}
         for connection in self._idle:
@@ -70,7 +70,7 @@ class Pool:
         self._idle = [connection for connection in self._idle if connection in self._valid]
 
     async def close(self) -> None:
-        """Waits for the connections that are lent, and closes all; at once where it is cancelled."""
+        """Waits for the connections that are lent, and closes all; at once if it is cancelled."""
         self._closing = True
         try:
             for _ in range(self.size):

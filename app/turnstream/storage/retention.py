@@ -8,7 +8,7 @@ from uuid import UUID
 from turnstream.kit.clock import CLOCK
 from turnstream.storage.database import LONG, Database, Statement, Transaction
 
-ROWS: Final = 1000  # of one statement, where each is small
+ROWS: Final = 1000  # of one statement, if each is small
 NO_ID: Final = UUID(int=0)  # before all others
 
 
@@ -125,7 +125,7 @@ AGED_WITHDRAWN_KEYS: Final = Aged(
 GET_PRESENT_TURNS = Statement("SELECT id FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))", timeout=LONG)
 
 # A set is not touched by each turn that uses it, but once an hour: the set of a turn that is not committed yet was used
-# later than this (`keep_tool_set`). The index is asked for the next digest in its order: for an equal one, where few
+# later than this (`keep_tool_set`). The index is asked for the next digest in its order: for an equal one, if few
 # sets are those of all turns, the planner may read the whole table.
 SWEEP_TOOL_SETS = walk_of(
     "tool_sets",
@@ -154,7 +154,7 @@ class Sweeps:
 async def old_chats(database: Database, days: float) -> AsyncGenerator[int, None]:
     """Deletes chats whose last change is more than `days` ago."""
     age = timedelta(days=days)
-    begin, again = "", True  # the owner to go on behind, or with
+    begin, again = "", True  # the owner to continue behind, or with
     while rows := await database.rows(GET_OLD_CHATS, begin=begin, again=again, owners=_OWNERS, age=age, most=_CHATS):
         removed = 0
         for chat in [row["id"] for row in rows if row["id"] is not None]:

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 # The role of an embedded Postgres.
 API_ROLE: Final = "turnstream_api"
-# What the role may do with tables of which each change is in the audit trail; with the others it may do all. An ask is
-# made by the engine, as a job is; asks and grants go with their turns. Tool sets are written by a function.
+# The privileges of the role on tables whose changes are all in the audit trail; with the others it may do all. An ask
+# is made by the engine, as a job is; asks and grants go with their turns. Tool sets are written by a function.
 NARROW: Final = {
     "asks": "SELECT, UPDATE (answer, answered_at, links_revoked_at)",
     "jobs": "SELECT",
     "grants": "SELECT, INSERT, UPDATE (revoked_at)",
     "tool_sets": "SELECT",
 }
-# Of the tables in %(paths)s, by their names and paths: where a row carries its owner, it is compared; else the row of
+# Of the tables in %(paths)s, by their names and paths: if a row carries its owner, it is compared; else the row of
 # its chat or turn must be one that the policy of that table shows. A new row may come with its chat or turn, in one
 # statement, whose other parts it does not see: it must not be one of another owner, and the foreign key demands that
 # there is one. A database of an older version lacks some of the tables and columns.
@@ -177,7 +177,7 @@ BEGIN
 END
 $$
 """
-# What is missing of it, for the role $1.
+# The missing privileges of the role $1.
 _GAPS = """
 WITH functions AS (
     SELECT * FROM pg_proc JOIN pg_roles ON pg_roles.oid = proowner
@@ -237,7 +237,7 @@ def hardening() -> str:
 
 
 async def embedded_api_url(url: str) -> str:
-    """The URL of the API's role in the embedded Postgres at `url`, where it is made if need be."""
+    """The URL of the API's role in the embedded Postgres at `url`, if it is made if need be."""
     async with single_connection(url) as connection:
         await connection.execute(_CREATE_ROLE)
     parts = urlsplit(url)
@@ -268,8 +268,8 @@ async def admit(url: str, api_url: str) -> SigningKey:
 
 
 async def gaps(url: str, api_url: str) -> Sequence[str]:
-    """What the role of `api_url` could use against the wall, with its remedy; nothing is changed. Raises ConfigError
-    as `admit` does.
+    """The privileges of the role of `api_url` that weaken row-level security, each with its remedy. Nothing is changed.
+    Raises ConfigError as `admit` does.
     """
     async with _checked(url, api_url) as (connection, name, _):
         return [f"{row['gap']}: {row['remedy']}" for row in await connection.fetch(_GAPS, name)]

@@ -38,15 +38,21 @@ _jobs = msgspec.json.Decoder(tuple[Job, ...])
 _preliminary = msgspec.json.Decoder(tuple[PreliminaryOutput, ...])
 
 
+# A row of `asks` that is the question of a job (`job_question_id`).
+IS_OF_JOB: Final = "asks.tool_use_id ~ '#j[0-9]+[.][0-9]+$'"
+_CALL_OF_ASK: Final = "regexp_replace(asks.tool_use_id, '#[^#]*$', '')"
+# A row of `asks`, joined with that of its turn, that is not gone with the run that asked it (`Turn.waits_for`).
+IS_ASKED: Final = f"""(asks.kind <> 'elicitation' OR CASE WHEN {IS_OF_JOB} THEN EXISTS (
+        SELECT FROM jobs WHERE jobs.turn_id = asks.turn_id AND jobs.round = asks.round
+          AND jobs.tool_use_id = {_CALL_OF_ASK} AND jobs.attempt = asks.attempt AND jobs.settled_at IS NULL
+    ) ELSE asks.attempt = turns.attempt AND turns.status = 'running' END)"""
 # A row of `asks`, joined with that of its turn, that waits for a person. A call of a client that expires waits for a
-# program. An elicitation is gone with the attempt that made it, and with its call.
+# program. An elicitation is gone with its call, too.
 WAITS = f"""answer IS NULL AND (expires_at IS NULL OR expires_at > now() AND asks.kind <> 'client')
     AND turns.status IN {OPEN_STATUSES}
-    AND NOT turns.cancel_requested AND (asks.kind <> 'elicitation' OR (
-        asks.attempt = turns.attempt AND turns.status = 'running' AND NOT EXISTS (
-            SELECT FROM blocks WHERE blocks.turn_id = asks.turn_id AND blocks.round = asks.round
-              AND blocks.type = 'tool_result' AND blocks.tool_use_id = regexp_replace(asks.tool_use_id, '#[^#]*$', '')
-        )
+    AND NOT turns.cancel_requested AND {IS_ASKED} AND (asks.kind <> 'elicitation' OR NOT EXISTS (
+        SELECT FROM blocks WHERE blocks.turn_id = asks.turn_id AND blocks.round = asks.round
+          AND blocks.type = 'tool_result' AND blocks.tool_use_id = {_CALL_OF_ASK}
     ))"""
 
 
@@ -65,11 +71,12 @@ JOBS_OF_TURN: Final = """CASE WHEN turns.asked > 0 THEN
 # The text of a UUID, as a regular expression.
 ID_FORM: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 # The last columns of a turn: what its running tools have shown, and its jobs. `turns` is the table, or a part of it.
-# The outcome of a job is of use until it is the result of the call. What became of a report is of use for ever.
+# The outcome of a job is of use until it is the result of the call. The delivery of a report is kept for ever.
 JOBS: Final = f"""CASE WHEN turns.asked > 0 THEN (
         SELECT json_agg(json_build_object(
             'id', jobs.id, 'round', round, 'tool_use_id', tool_use_id, 'name', jobs.name, 'kind', kind,
             'progress', progress, 'settled', jobs.settled_at IS NOT NULL, 'since', jobs.created_at,
+            'attempt', jobs.attempt,
             'state', CASE WHEN jobs.replica IS NOT NULL THEN 'running'
                 WHEN handle IS NULL THEN 'due' ELSE 'detached' END,
             'child', CASE WHEN kind = 'child' AND handle->>'turn' ~ '{ID_FORM}' THEN (
@@ -92,7 +99,7 @@ PRELIMINARY: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} THEN (
     ) END AS preliminary, {JOBS}"""
 
 
-# The tools of a turn whose row has their digest; null where its request has them.
+# The tools of a turn whose row has their digest; null if its request has them.
 TOOLS: Final = """CASE WHEN turns.tool_set IS NOT NULL THEN (
         SELECT tools FROM tool_sets WHERE digest = turns.tool_set
             AND tool_sets.owner = (SELECT chats.owner FROM chats WHERE chats.id = turns.chat_id)
@@ -213,13 +220,17 @@ def ask_from(row: Row) -> Ask:
         digest=row["digest"],
         attempt=row["attempt"],
         expires_at=row["expires_at"],
-        answer=_answer.decode(row["answer"]) if row["answer"] is not None else None,
+        answer=answer_from(row["answer"]),
         tool_digest=row["tool_digest"],
         asked_at=row["asked_at"],
         answered_at=row["answered_at"],
         question=row["question"],
         approvers=tuple(row["approvers"] or ()),
     )
+
+
+def answer_from(text: str | None) -> AskAnswer | None:
+    return None if text is None else _answer.decode(text)
 
 
 def steer_from(row: Row) -> Steer:
@@ -246,7 +257,7 @@ def columns_of(blocks: Sequence[Block]) -> dict[str, list[Any]]:
 
 
 def columns_of_rounds(turns: Sequence[UUID], rounds: Sequence[Round]) -> dict[str, Sequence[Any]]:
-    """One list per column, for `unnest`. `turns` are those of the rounds."""
+    """One list per column, for `unnest`. `turns` are the turns of the rounds."""
     return {
         "round_turns": turns,
         "numbers": [round.number for round in rounds],

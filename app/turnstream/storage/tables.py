@@ -1,4 +1,4 @@
-"""The tables. Constraints rule out wrong states where SQL can; `migrations/` must agree (a test compares them)."""
+"""The tables. Constraints rule out wrong states if SQL can; `migrations/` must agree (a test compares them)."""
 
 from sqlalchemy import (
     JSON,
@@ -250,7 +250,7 @@ turns = Table(
     ),
     Column("status", Text, nullable=False),
     Column("request", JSON),
-    # The digest of its tools, where the request has none itself.
+    # The digest of its tools, if the request has none itself.
     Column("tool_set", LargeBinary),
     Column("attempt", Integer, nullable=False, server_default=text("0")),
     Column("recoveries", SmallInteger, nullable=False, server_default=text("0")),
@@ -402,7 +402,7 @@ charges = Table(
     info=owned("owner", "state"),
 )
 
-# What an owner with a plan has used of its rates: in the minute, day and month (of UTC) that began at these times, of
+# The use of an owner's rates: in the minute, day and month (of UTC) that began at these times, of
 # reservations too. `running_turns` is the limit for the queue.
 accounts = Table(
     "accounts",
@@ -414,7 +414,7 @@ accounts = Table(
     info=owned("owner", "state"),
 )
 
-# What a model call under way may use at most; 0 where no plan limits it. Its charge takes its place, or it is given
+# The greatest use of a running model call; 0 if no plan limits it. Its charge takes its place, or it is given
 # back. A call whose process dies before its reply begins is charged `request_tokens` and `request_cost`.
 reservations = Table(
     "reservations",
@@ -455,7 +455,7 @@ blocks = Table(
     Column("notes", JSON),
     # The full text of a result of which the model gets a part. Read on demand only.
     Column("whole", Text),
-    # What a tool gave for clients beside the result; no model receives it.
+    # The data of a tool for clients; no model receives it.
     Column("client_data", JSON),
     CheckConstraint('"index" >= 0 AND round >= 0 AND attempt >= 0', name="counts"),
     CheckConstraint(
@@ -558,7 +558,7 @@ search_texts = Table(
 
 # Texts and titles that are not indexed yet; of a title without a turn. A row is written in the transaction of its text,
 # by triggers (`mark_searchable_turn`), and deleted in that which indexes the text. It refers to nothing: what is gone
-# needs no index. One that Postgres has `refused` to index stays, with the reason (`search_index_next`).
+# needs no index. A text that Postgres has `refused` to index stays, with the reason (`search_index_next`).
 search_pending = Table(
     "search_pending",
     metadata,
@@ -572,7 +572,7 @@ search_pending = Table(
     info=owned("owner"),
 )
 
-# The words of a document, in the language of its owner; null where a sweep has to index it
+# The words of a document, in the language of its owner; null if a sweep has to index it
 # (`search_catch_up_documents`).
 search_documents = Table(
     "search_documents",
@@ -611,7 +611,7 @@ tool_calls = Table(
     Column("state", Text, nullable=False),
     Column("started_at", DateTime(timezone=True), nullable=False),
     Column("settled_at", DateTime(timezone=True)),
-    # What the tool has shown of its result so far: an object with `text` and `data`.
+    # The preliminary result of the tool: an object with `text` and `data`.
     Column("preliminary", JSON),
     CheckConstraint("state IN ('started', 'settled', 'unknown')", name="state"),
     CheckConstraint("(state = 'started') = (settled_at IS NULL)", name="settled_has_time"),
@@ -620,7 +620,7 @@ tool_calls = Table(
 
 # A call that runs apart from its turn. A runner has it while `replica` names one that lives; `attempt` counts the runs
 # and fences their writes. `handle` is that of a job that something else runs. A job is over with `settled_at`: with an
-# outcome, or without one where its call got another result.
+# outcome, or without one if its call got another result.
 jobs = Table(
     "jobs",
     metadata,
@@ -647,6 +647,7 @@ jobs = Table(
     Column("delivery", Text),
     Column("delivered_to", Uuid),
     Column("delivered_round", Integer),
+    Column("asked_in", Integer),  # the attempt that has detached with a question; the next runs get the answer
     _now(),
     UniqueConstraint("turn_id", "round", "tool_use_id"),
     CheckConstraint("outcome IS NULL OR settled_at IS NOT NULL", name="outcome_has_time"),
@@ -676,7 +677,7 @@ asks = Table(
     Column("expires_at", DateTime(timezone=True)),
     Column("answer", JSON),
     Column("answered_at", DateTime(timezone=True)),
-    # Of the tool as it was shown, where an approval may be remembered for the chat.
+    # Of the tool as it was shown, if an approval may be remembered for the chat.
     Column("tool_digest", Text),
     Column("question", JSON),
     # Who alone may answer: a trigger holds each answer to it (`check_approver`).
@@ -829,7 +830,7 @@ schedule_runs = Table(
 )
 
 # The journal: the open text of running turns. Each replica has a log of its own, one row per tick, with the new pieces
-# of all its turns as JSON (turnstream.storage.runs.journal). Those of ticks up to `checkpoint` are stored, too.
+# of all its turns as JSON (turnstream.storage.runs.journal). Ticks up to `checkpoint` are stored, too.
 # UNLOGGED: a running executor still has the text if Postgres restarts. No foreign key: it would lock a logged row.
 journal_ticks = Table(
     "journal_ticks",
@@ -842,7 +843,7 @@ journal_ticks = Table(
     info=owned(None),
 )
 
-# What checkpoints have stored of it, in pieces from offset `start`, until the block is closed.
+# The part that checkpoints have stored, in pieces from offset `start`, until the block is closed.
 open_text = Table(
     "open_text",
     metadata,
@@ -881,7 +882,7 @@ replicas = Table(
     Column("reads_tool_sets", Boolean, nullable=False, server_default=text("false")),
     # False for a version that knows no jobs.
     Column("runs_jobs", Boolean, nullable=False, server_default=text("false")),
-    # Those that are active, for triggers of extensions. The version before names none, and has the search.
+    # The active extensions, for triggers. The version before names none, and has the search.
     Column("extensions", ARRAY(Text), nullable=False, server_default=text("'{search}'")),
     # False for a version that applies steers as it has read them, whatever has become of them since.
     Column("edits_queue", Boolean, nullable=False, server_default=text("false")),
@@ -901,7 +902,7 @@ signing_key = Table(
     info=owned(None),
 )
 
-# What the replicas report about the turns that they run, every few seconds: for people who ask, and for nothing else.
+# The reports of the replicas about their running turns, every few seconds: for people who ask, and for nothing else.
 activity = Table(
     "activity",
     metadata,

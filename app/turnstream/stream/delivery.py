@@ -42,8 +42,8 @@ class Deliveries:
 
 
 class Delivery:
-    """One reader, whose frames are written to `sink`. A sink that is not writable is skipped: its reader keeps its
-    cursor, and gets the missing text as fewer, longer deltas.
+    """A reader and the `sink` of its frames. A sink that is not writable is skipped: its reader keeps its cursor, and
+    gets the missing text as fewer, longer deltas.
     """
 
     __slots__ = ("_deliveries", "_is_woken", "_reader", "_sink", "_stopped")
@@ -56,7 +56,7 @@ class Delivery:
         self._is_woken = False
 
     async def run(self) -> None:
-        """Delivers until the turn has ended. The caller's task waits meanwhile. It finds the turn's view again where
+        """Delivers until the turn has ended. The caller's task waits meanwhile. It finds the turn's view again if
         nothing feeds the present one any more: that may need the database, on behalf of the request.
         """
         reader, loop = self._reader, asyncio.get_running_loop()
@@ -71,7 +71,7 @@ class Delivery:
                 await reader.renew()
 
     def wake(self) -> None:
-        """To be called when there may be more, and when the sink has become writable."""
+        """Called when there may be more, and when the sink has become writable."""
         if not self._is_woken:
             self._is_woken = True
             self._deliveries.add(self)

@@ -93,7 +93,7 @@ class OwnerFeed:
 
 
 class FeedReader:
-    """One reader. It looks at the rows, sends what differs from its last look, and waits."""
+    """One reader. It reads the rows, sends the differences to its last read, and waits."""
 
     def __init__(
         self, changes: OwnerChanges, wakeup: CountedWakeup, interval: float, owner: str, encode: EncodeFeed

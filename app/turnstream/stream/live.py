@@ -133,8 +133,8 @@ class LiveView:
         )
 
     def is_behind(self, turn: Turn) -> bool:
-        """Whether the rows of `turn` have more than the view, as those of a mirror may until it reads them, or come
-        from another past: the database has lost what the view has.
+        """Whether the rows of `turn` have more than the view (a mirror may not have read them yet), or have another
+        past (the database has lost commits that the view has).
         """
         if turn.attempt != self.attempt:
             return not self.has_had(turn.attempt)
@@ -160,7 +160,10 @@ class LiveView:
         if same and (open_block is None or is_open):
             if open_block and start + len(open_block.text) > self.open_length:
                 self.append(open_block.text[self.open_length - start :])
-            self.turn = replace(self.turn, preliminary=turn.preliminary, jobs=turn.jobs)
+            elicited_before = elicited(self.turn)
+            self.turn = replace(self.turn, preliminary=turn.preliminary, jobs=turn.jobs, asks=turn.asks)
+            if elicited(self.turn) != elicited_before:  # a job that has asked has its answer, or runs again
+                self.notify_actions()
             self._notify_all(news)
             return
         before = "".join(self._pieces)[:start]

@@ -55,8 +55,8 @@ class Mirror:
 
 
 def _position(view: LiveView) -> MirrorPosition:
-    # A replica that releases a turn stores its whole open text anew, from the first character on: a view of a turn that
-    # does not run is read once more from the beginning, like one that has not seen the journal yet.
+    # A replica that releases a turn stores its whole open text again, from the first character on: a view of a turn
+    # that does not run is read once more from the beginning, like one that has not seen the journal yet.
     if view.turn.status != "running" or view.provisional:
         return MirrorPosition(view.turn)
     last = view.marks[-1]

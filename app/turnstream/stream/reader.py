@@ -23,7 +23,7 @@ class TurnReader:
     """One reader of one turn, from `cursor` on.
 
     `view` comes from `directory.view`; `load` reads the turn's rows again. Readers that share frames (`shares`) must
-    all have the same encoder. With `caught_up` a notice comes behind what there was, unless the turn ends there.
+    all have the same encoder. With `caught_up` a notice follows the stored events, unless the turn has ended.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class TurnReader:
         return frames
 
     async def wait(self) -> None:
-        """Waits until there may be more. To be called when a look would find nothing, with no await in between."""
+        """Waits until there may be more. Called when a look would find nothing, with no await in between."""
         if self.fed:
             await self.view.wakeup.wait()
         else:
@@ -158,7 +158,7 @@ class TurnReader:
         return frames + self._portion(end)
 
     def _portion(self, end: Cursor | None) -> bytes:
-        """The next frames, up to `end`, where a notice is due. Readers that share frames and are at the same cursor get
+        """The next frames, up to `end`, if a notice is due. Readers that share frames and are at the same cursor get
         the same bytes.
         """
         view, cursor = self.view, self._cursor

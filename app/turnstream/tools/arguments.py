@@ -44,7 +44,7 @@ class Arguments:
 
     @classmethod
     def of(cls, function: Callable[..., Any], descriptions: Mapping[str, str], *, context_type: type) -> "Arguments":
-        """`descriptions` are those of the docstring. Raises TypeError for a parameter that a model could not fill."""
+        """`descriptions` are from the docstring. Raises TypeError for a parameter that a model could not fill."""
         hints = get_type_hints(function, include_extras=True)
         context: str | None = None
         names: list[str] = []
@@ -129,10 +129,10 @@ def _path(loc: tuple[int | str, ...], value: Any) -> str:
 
 
 def split_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Splits a clean docstring into the description of the tool and those of its parameters, by name.
+    """Splits a clean docstring into the description of the tool and the descriptions of its parameters, by name.
 
-    A parameter is described by `:param name: text`, or a line `name: text` of an `Args:` section; a line that is
-    indented deeper continues the one before.
+    A parameter is described by `:param name: text`, or a line `name: text` of an `Args:` section; a deeper indented
+    line continues the line before.
     """
     bodies = [dedent(found["body"]) for found in _SECTION.finditer(text)]
     entries = [found for body in bodies for found in _ENTRY.finditer(body)]

@@ -44,8 +44,8 @@ class Breaker:
 class Fallback:
     """The tool that is run when another one has failed, and its input.
 
-    `input` is a mapping from its members to those of the failed call that they are taken from, or a function of that
-    call's input; None for the same input. `add` are members with values of their own.
+    `input` maps each member of the new input to a member of the failed call's input, or is a function of that input;
+    None for the same input. `add` are members with values of their own.
     """
 
     tool: str

@@ -57,14 +57,14 @@ _budget: ContextVar[_Budget] = ContextVar("_budget")
 
 @dataclass(slots=True)
 class SchemaRoom:
-    """What the schemas of one request may still hold together: they are checked one after another, without a pause."""
+    """The remaining room for the schemas of one request. They are checked one after another, without a pause."""
 
     chars: int = 2 * _MAX_CHARS
     objects: int = 5 * _MAX_OBJECTS
     items: int = _MAX_ITEMS
 
     def take(self, chars: int, objects: int, items: int) -> None:
-        """Raises ValueError where they do not fit."""
+        """Raises ValueError if they do not fit."""
         self.chars, self.objects, self.items = self.chars - chars, self.objects - objects, self.items - items
         if min(self.chars, self.objects, self.items) < 0:
             most = f"{2 * _MAX_CHARS:,} characters, {5 * _MAX_OBJECTS:,} objects or {_MAX_ITEMS:,} items of lists"
@@ -117,7 +117,7 @@ class InputSchema:
         return " ".join(sentences) or None
 
     def accepts(self, value: object) -> bool:
-        """Whether an input is valid. False where that cannot be found out within the limits."""
+        """Whether an input is valid. False if that cannot be found out within the limits."""
         try:
             return not self._errors(value, _MAX_SECONDS)
         except (TooCostly, RecursionError, Unresolvable):

@@ -1,5 +1,6 @@
 """Tools, their contexts and outcomes, and the decorator that makes a tool from a typed async function."""
 
+import json
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -34,6 +35,14 @@ class PersonQuestion:
     schema: str | None = None
     url: str | None = None
 
+    @property
+    def shown(self) -> Mapping[str, Any]:
+        """The question as clients receive it."""
+        shown: dict[str, Any] = {"message": self.message}
+        if self.schema is not None:
+            shown["schema"] = json.loads(self.schema)
+        return shown if self.url is None else {**shown, "url": self.url}
+
 
 @dataclass(frozen=True, slots=True)
 class PersonAnswer:
@@ -43,20 +52,23 @@ class PersonAnswer:
     content: Mapping[str, Any] | None = None
 
 
-# Asks the person; None where nobody answered in time.
+# Asks the person; None if nobody answered in time.
 AskPerson = Callable[[PersonQuestion], Awaitable[PersonAnswer | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """Returned by a background tool whose work goes on elsewhere. The job keeps `handle`, a JSON value, and no slot. It
-    is run again with that handle after `after` seconds; with None only when it is woken, or at its deadline. A program
-    that has the job's `result_address` may settle it before. `message` is shown as progress.
+    """Returned by a background tool whose work continues elsewhere. The job keeps `handle`, a JSON value, and no slot.
+    It is run again with that handle after `after` seconds; with None only when it is woken, or at its deadline. A
+    program that has the job's `result_address` may settle it before. `message` is shown as progress. With
+    a `question` to the person it is run again at the answer, or when that is late; the time of the call does not run
+    meanwhile.
     """
 
     handle: Any
     after: float | None = None
     message: str | None = None
+    question: PersonQuestion | None = None
 
     def __post_init__(self) -> None:
         if self.handle is None:
@@ -67,8 +79,8 @@ class Detached:
 
 @dataclass(frozen=True, slots=True)
 class ResultAddress:
-    """Where a program elsewhere posts the result of a job: `path` of this server, with `token` as bearer. The token is
-    good for nothing else, and until the job is over.
+    """The address to which another program posts the result of a job: `path` of this server, with `token` as bearer.
+    The token is valid for this alone, until the job is over.
     """
 
     path: str
@@ -94,18 +106,18 @@ async def _keep_nothing(_value: Any) -> None:
 class ToolContext:
     """The call that a tool is run for.
 
-    `idempotency_key` is the same when the call is run again after a crash; a tool with effects hands it on.
-    `progress` shows a short text to the clients that follow the turn, and `preliminary` what the result is so far: a
-    text, a value, or a ToolResult. The model sees neither. `ask` asks the person; the time
-    of the call does not run meanwhile. Outside of a turn there is nobody to ask.
-    `documents` is how the paths of all documents begin that the call may read: empty for every document, None for none,
-    as in a turn that a restricted token has asked for. A tool that reads other things of the owner should not do so
-    unless it is empty. `offered` are all tools of the turn.
-    A background tool can `checkpoint` a JSON value. If its process dies, `checkpointed` is the last one in the next
-    run of the call; else it is None. `deadline` is when the call is stopped. Of other tools nothing is kept.
-    A background tool whose work goes on elsewhere returns `Detached`, or calls `detach`, and then returns anything.
-    `job` is the id of its job, `handle` that of the run before, None in the first one. `result_address` makes a new
-    address for its result; the address before is no longer good.
+    `idempotency_key` is the same when the call is run again after a crash; a tool with effects hands it on. `progress`
+    shows a short text to the clients that follow the turn, and `preliminary` shows the result so far: a text, a value,
+    or a ToolResult. The model sees neither. `ask` asks the person; the time of the call does not run meanwhile. Outside
+    of a turn there is nobody to ask. `documents` is the common beginning of the paths of documents that the call may
+    read: empty for every document, None for no document (as in a turn of a restricted token). A tool that reads other
+    things of the owner should not do so unless it is empty. `offered` are all tools of the turn. A background tool can
+    `checkpoint` a JSON value. If its process dies, `checkpointed` is the last one in the next run of the call; else it
+    is None. `deadline` is when the call is stopped. Other tools keep nothing. A background tool whose work continues
+    elsewhere returns `Detached`, or calls `detach`, and then returns anything. `job` is the id of its job. `handle` is
+    the handle of the run before, None in the first run. `answer` answers the question with which that run has detached:
+    None if nobody has answered in time. For a call that reports, nobody is asked. `result_address` makes a new address
+    for the result and revokes the address before.
     """
 
     owner: str
@@ -123,13 +135,14 @@ class ToolContext:
     deadline: datetime | None = None
     job: UUID | None = None
     handle: Any = None
+    answer: PersonAnswer | None = None
     detach: Callable[[Detached], None] = _goes_on_nowhere
     result_address: Callable[[], Awaitable[ResultAddress]] = _no_address
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A PNG, JPEG, GIF or WebP image or a PDF document in a result. `called` describes it where it cannot be shown."""
+    """A PNG, JPEG, GIF or WebP image or a PDF document in a result. `called` describes it if it cannot be shown."""
 
     content: bytes
     called: str = "file"
@@ -160,7 +173,7 @@ OutcomePart = str | File
 
 
 def join_texts(parts: Iterable[OutcomePart], separator: str) -> list[OutcomePart]:
-    """Joins texts that stand side by side."""
+    """Joins texts that are side by side."""
     joined: list[OutcomePart] = []
     for part in parts:
         if isinstance(part, str) and joined and isinstance(joined[-1], str):
@@ -177,9 +190,9 @@ class Outcome:
 
     `more` are files, and texts between them, that follow `text`. Once its files are uploaded, an outcome has a `layout`
     instead: the places of the files in `text`, which then holds all texts (turnstream.domain.results). `whole` is the
-    full text where the model receives only a part. `notes` name the policies that were needed, for readers of the
-    block. `data` is JSON (or what can be serialized as JSON) for clients alone: no model receives it. With `sign_in`
-    the call was not made, and is made when the person has signed in.
+    full text if the model receives only a part. `notes` name the policies that were needed, for readers of the block.
+    `data` is JSON (or what can be serialized as JSON) for clients alone: no model receives it. With `sign_in` the call
+    was not made, and is made when the person has signed in.
     """
 
     text: str
@@ -218,8 +231,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a function may return where clients are to receive more than the model: `content` becomes the result as if
-    it had been returned alone, `data` is JSON for clients.
+    """The return value of a function that gives clients more than the model: `content` becomes the result as if it had
+    been returned alone, `data` is JSON for clients.
     """
 
     content: object

@@ -88,7 +88,7 @@ class Toolset:
 
     @property
     def own(self) -> Sequence[Tool]:
-        """The tools without those of sources."""
+        """The tools that do not come from sources."""
         return tuple(self._own.values())
 
     @property
@@ -98,7 +98,7 @@ class Toolset:
 
     @property
     def presets(self) -> Mapping[str, Preset]:
-        """Those of tools whose names turns may have as their model."""
+        """Presets of tools that are also model names."""
         found = {name: getattr(tool, "preset", None) for name, tool in self._own.items()}
         return {name: preset for name, preset in found.items() if preset is not None}
 
@@ -141,7 +141,7 @@ class Toolset:
         return Policy() if tool is None else tool.policy
 
     def job_kind(self, name: str) -> str:
-        """What runs the calls of a background tool, in a word for people."""
+        """The kind of job that runs the calls of a background tool, in a word for people."""
         return getattr(self._find(name, None), "job_kind", "tool")
 
     def needs_approval(self, name: str, input_json: str, offered: Sequence[ToolSpec] | None = None) -> bool:
@@ -174,7 +174,7 @@ class Toolset:
         return sha256(json.dumps([version, value], sort_keys=True).encode()).digest()
 
     def tool_digest(self, name: str, offered: Sequence[ToolSpec]) -> str | None:
-        """Identifies the tool that a grant is for. None where each call needs a decision of its own."""
+        """Identifies the tool that a grant is for. None if each call needs a decision of its own."""
         tool, spec = self._find(name, offered), next((spec for spec in offered if spec.name == name), None)
         if tool is None or spec is None or tool.policy.approval_scope == "call" or tool.policy.approvers:
             return None
@@ -185,7 +185,7 @@ class Toolset:
     ) -> Outcome:
         """The outcome of one call. Raises only CancelledError, after the tool has stopped or was abandoned.
 
-        `offered` are the tools that were in the request of the model; None stands for all.
+        `offered` are the tools that were in the request of the model; None means all.
         """
         start = perf_counter()
         known = list(self._tools) if offered is None else [spec.name for spec in offered]
@@ -230,7 +230,7 @@ class Toolset:
         return with_fallback(first, fallback, second, changed)
 
     def fitted(self, name: str, outcome: Outcome, tool_use_id: str, offered: Sequence[ToolSpec]) -> Outcome:
-        """An outcome that a client sent, or that was kept, cut like that of a tool of this server."""
+        """Cuts an outcome from a client, or from the cache, like the outcome of a tool of this server."""
         sizes = self._sizes.of(self.policy(name, offered))
         return fit(outcome, sizes, tool_use_id, [spec.name for spec in offered])
 
@@ -281,7 +281,7 @@ class Toolset:
 
     @property
     def _tools(self) -> Mapping[str, Tool]:
-        """All tools at present. Of two with one name the first counts."""
+        """All present tools. If two tools have one name, the first is used."""
         tools = dict(self._own)
         for source in self.sources:
             tools |= {name: tool for name, tool in source.tools().items() if name not in tools}
@@ -298,7 +298,7 @@ def _clean(input_json: str) -> str:
 
 
 def _parse(input_json: str) -> dict[str, Any]:
-    """The input as a dict; nothing at all stands for an empty object. Raises ValueError for anything else."""
+    """The input as a dict; nothing at all means an empty object. Raises ValueError for anything else."""
     text = _clean(input_json)
     if has_too_many_values(text):
         raise ValueError(f"has more than {MOST_VALUES:,} values")

@@ -21,7 +21,11 @@ AS $$
         LATERAL (
             SELECT asks.answer IS NULL AND coalesce(asks.expires_at > now(), true)
                 AND turns.status IN ('queued', 'running', 'waiting') AND NOT turns.cancel_requested
-                AND (asks.kind <> 'elicitation' OR turns.status = 'running' AND asks.attempt = turns.attempt) AS waits
+                AND (asks.kind <> 'elicitation' OR CASE WHEN asks.tool_use_id ~ '#j[0-9]+[.][0-9]+$' THEN EXISTS (
+                    SELECT FROM jobs WHERE jobs.turn_id = asks.turn_id AND jobs.round = asks.round
+                      AND jobs.tool_use_id = regexp_replace(asks.tool_use_id, '#[^#]*$', '')
+                      AND jobs.attempt = asks.attempt AND jobs.settled_at IS NULL
+                ) ELSE turns.status = 'running' AND asks.attempt = turns.attempt END) AS waits
         ) AS open
     WHERE asks.approvers && principals_of($1) AND chats.owner !~ ' \((arriving|moved to [^()]*)\)$'
       AND (waits OR $2 IS NOT NULL)

@@ -372,6 +372,22 @@ async def test_a_continued_answer_stays_in_its_chat(server: Server, api: Client,
     assert len((await api.json("GET", "/api/chats"))["chats"]) == 1
 
 
+async def test_a_continued_answer_has_its_secrets_encrypted(database_url: str) -> None:
+    provider = ScriptedProvider(lambda _: message_of(text(" blue.")))
+    parameters = (*COMMON, *(each for each in PARAMETERS if each.name == "mcp_servers"))
+    offers = [ProviderModels(provider, [Model("m", prefill=True)], (), parameters)]
+    servers = [{"type": "url", "url": "https://crm.test/mcp", "name": "crm", "authorization_token": "quite-a-secret"}]
+    given: Any = {"model": "m", "max_tokens": 9, "extra_body": {"mcp_servers": servers}}
+    async with (
+        serving(database_url, offers=offers, master_key=new_master_key(), params_allow="mcp_servers") as server,
+        AsyncAnthropic(base_url=server.url, api_key=await server.token("ada"), max_retries=0) as client,
+    ):
+        await client.messages.create(**given, messages=[user("Go")])
+        await client.messages.create(**given, messages=[user("Go"), assistant("It is")])
+    assert [request.params["mcp_servers"] for request in provider.requests] == [servers] * 2
+    assert "quite-a-secret" not in json.dumps(await rows_of(database_url))
+
+
 @pytest.mark.parametrize(
     ("type", "status", "given"),
     [

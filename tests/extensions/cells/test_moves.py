@@ -19,6 +19,7 @@ from turnstream.domain.identity import Identity, arriving_name, departed_name
 from turnstream.extensions.cells.moves import Move, Moves
 from turnstream.extensions.cells.owner_ahead import AHEAD, COPIED, OwnerAhead, stored_columns
 from turnstream.extensions.cells.owner_move import MOVED, OwnerMove
+from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.search.index import SearchIndex
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
@@ -26,7 +27,6 @@ from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.turns import CANCEL_TURN
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import newest_revision
-from turnstream.storage.owners.documents import Documents
 from turnstream.storage.owners.erasure import erase_owner
 from turnstream.storage.owners.owner_keys import KeyCounts, OwnerKeys
 from turnstream.storage.owners.owners import Owners

@@ -23,15 +23,15 @@ from tests.support.http_server import Server, answering, pausing, serving
 from tests.support.pages import blocks
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.domain.guards import EndTurn, Mask, Pass, Passage, TakeBack, TextSpan
 from turnstream.extensions.demo import EXTENSION as DEMO
 from turnstream.extensions.guardrails import EXTENSION
 from turnstream.extensions.guardrails.declared import read_guardrails
 from turnstream.extensions.guardrails.remote import RulingIn
-from turnstream.kit.signature import verify
+from turnstream.guards.guard import EndTurn, Mask, Pass, Passage, TakeBack, TextSpan
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.main import running
+from turnstream.outgoing.signature import verify
 from turnstream.setup.parts import Given
 from turnstream.storage.database import Statement
 from turnstream.tools.tool import tool

@@ -22,9 +22,9 @@ from turnstream.extensions.http_tools.request_tools import RequestToolRules
 from turnstream.extensions.http_tools.tool import HttpTools
 from turnstream.kit.sealing import SEALED, CannotOpen, MasterKeys, new_master_key
 from turnstream.llm.scripted import Reply, message_of, text, tool_use
+from turnstream.outgoing.addresses import Allowed
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.owners import Owners
-from turnstream.tools.addresses import Allowed
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import Tool
 from turnstream.tools.toolset import Toolset

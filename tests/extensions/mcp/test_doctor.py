@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from tests.extensions.mcp.mcp_servers import TIME
-from turnstream.cli.doctor import examine
 from turnstream.config import Settings
+from turnstream.extensions.doctor.command import examine
 
 
 async def test_ping_connects_each_mcp_server_and_nothing_else_does(database_url: str, tmp_path: Path) -> None:

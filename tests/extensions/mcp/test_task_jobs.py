@@ -1,15 +1,17 @@
 """Tasks of MCP servers in the background: a job keeps the id of the task, and a crash does not repeat the call."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.extensions.mcp.test_elicitation import asked
 from tests.extensions.mcp.test_tasks import MODULE, TIMING, Tasking, listening
 from tests.support.harness import Asked, Harness, Replica, results_of
-from tests.support.http_client import Client
+from tests.support.http_client import Client, Said
 from tests.support.http_server import serving
 from tests.support.openapi_document import Document
 from tests.support.server_process import Server, free_port
@@ -19,6 +21,8 @@ from turnstream.extensions.mcp.servers import McpServers
 from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.policy import Policy
 from turnstream.tools.toolset import Toolset
+
+ADA = {"action": "accept", "content": {"name": "Ada"}}
 
 
 @asynccontextmanager
@@ -127,6 +131,45 @@ async def test_a_cancelled_turn_cancels_its_task(shared_database_url: str, docum
     assert [effect["method"] for effect in tasks.effects()] == ["tools/call", "tasks/cancel"]
 
 
+async def answer_next(client: Client, turn: Said, content: dict[str, str], seen: set[str]) -> None:
+    """Answers a question of the turn that is not among those `seen`."""
+    while True:
+        actions = (await client.json("GET", turn.url))["actions"]
+        if new := [action for action in actions if action["input_digest"] not in seen]:
+            break
+        await asyncio.sleep(0.01)
+    (action,) = new
+    seen.add(action["input_digest"])
+    ids = {"tool_use_id": action["tool_use_id"], "input_digest": action["input_digest"]}
+    answered = {"type": "answer", **ids, "action": "accept", "content": content}
+    await client.json("POST", f"{turn.url}/actions", 202, json={"actions": [answered]})
+
+
+async def test_what_a_task_requires_is_a_question_of_the_turn(
+    shared_database_url: str, document: Document, tmp_path: Path
+) -> None:
+    async with background(tmp_path) as tasks:
+        toolset = Toolset([], sources=[tasks.servers])
+        async with serving(shared_database_url, toolset) as server, Client(server.url, document) as client:
+            model = server.scripts.model(message_of(tool_use("tasks__ask_twice", {}, "a")), answer())
+            turn = await client.say(await client.chat(), model=model)
+            event = await asked(client, turn)
+            (action,) = event.data["calls"]
+            assert (event.id, action["type"], action["tool_use_id"]) == (None, "elicitation", "a")
+            assert action["input"]["message"] == "Who is it, question 1?"
+            (waiting,) = (await client.json("GET", "/api/waiting"))["calls"]
+            assert (waiting["turn"], waiting["type"]) == (turn.assistant["id"], "elicitation")
+            seen = set[str]()
+            for name in ("Ada", "Bob"):
+                await answer_next(client, turn, {"name": name}, seen)
+            await client.events(turn.stream_url)
+            blocks = (await client.json("GET", turn.url))["blocks"]
+    (result,) = [block["text"] for block in blocks if block["type"] == "tool_result"]
+    given = {"question 1": ADA, "question 2": {**ADA, "content": {"name": "Bob"}}}
+    assert result == f"ask_twice done {json.dumps(given)}"
+    assert [effect["method"] for effect in tasks.effects()] == ["tools/call", "tasks/update", "tasks/update"]
+
+
 # --- processes that are killed ---------------------------------------------------------------------------------------
 
 
@@ -136,7 +179,8 @@ async def test_a_cancelled_turn_cancels_its_task(shared_database_url: str, docum
         ("slow_call", "call", OUTCOME_UNKNOWN),
         ("wait", "handle", "wait done"),
         ("slow_poll", "poll", "slow_poll done"),
-        ("ask", "input required", 'ask done {"question 1": {"action": "decline"}}'),
+        ("ask", "input required", f"ask done {json.dumps({'question 1': ADA})}"),
+        ("ask", "answered", f"ask done {json.dumps({'question 1': ADA})}"),
         ("wait", "end", "wait done"),
     ],
 )
@@ -159,16 +203,21 @@ async def test_a_killed_server_takes_its_tasks_up_again(
                     await until(tasks.effects)
                 case "poll":
                     await until((tmp_path / "polled").exists)
-                case "input required":
-                    await until(lambda: tasks.effects("tasks/update"))
+                case "input required" | "answered":
+                    while not (await client.json("GET", turn.url))["actions"]:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
                 case _:
                     while [job["state"] for job in (await client.json("GET", turn.url))["jobs"]] != ["detached"]:  # noqa: ASYNC110
                         await asyncio.sleep(0.01)
             if place == "end":
                 release.touch()
+            if place == "answered":
+                await answer_next(client, turn, {"name": "Ada"}, set())
             await server.kill()
             release.touch()
             await server.start()
+            if place == "input required":
+                await answer_next(client, turn, {"name": "Ada"}, set())
             await client.events(turn.stream_url)
             blocks = (await client.json("GET", turn.url))["blocks"]
         finally:

@@ -22,7 +22,7 @@ def without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(**keys: str) -> Settings:
-    given: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None, **keys}
+    given: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None, "gemini_api_key": None, **keys}
     return Settings(_env_file=None, **given)
 
 

@@ -22,9 +22,9 @@ from turnstream.cli.owners import _erase
 from turnstream.config import Settings
 from turnstream.domain.errors import NotFound
 from turnstream.domain.identity import Identity
+from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.self_service.account import OwnAccounts
 from turnstream.extensions.self_service.erasures import Erasures
-from turnstream.storage.owners.documents import Documents
 from turnstream.storage.owners.owners import Owners
 
 

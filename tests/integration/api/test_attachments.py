@@ -64,6 +64,7 @@ async def test_the_same_bytes_are_the_same_upload(api: Client, server: Server) -
     assert sent[0]["source"]["data"] == b64encode(content).decode()
 
 
+@pytest.mark.extensions("documents")
 async def test_a_document_of_the_library_keeps_the_text_it_had_when_it_was_sent(api: Client, server: Server) -> None:
     await api.put("/api/documents/notes/tide.md", content="High at noon.")
     turn, sent = await told(api, server, document({"type": "path", "path": "notes/tide.md"}))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
+from structlog.testing import capture_logs
 
 from tests.support.http_client import Client
 from tests.support.http_server import serving
@@ -233,5 +234,7 @@ async def test_a_result_from_elsewhere_for_a_deleted_chat_is_refused(database_ur
         address = await addresses.get()
         await api.json("DELETE", chat)
         async with Client(server.url, token=address.token) as elsewhere:
-            refused = await elsewhere.json("POST", address.path, 401, json={"output": "there"})
+            with capture_logs() as logs:
+                refused = await elsewhere.json("POST", address.path, 401, json={"output": "there"})
         assert "token" in refused["detail"].lower()
+        assert [line["job"] for line in logs if line["event"] == "job.result_refused"] == [address.path.split("/")[3]]

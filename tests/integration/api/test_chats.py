@@ -33,6 +33,7 @@ async def test_provider_parameters_are_kept_as_they_were_given(api: Client) -> N
     assert (await api.json("GET", chat))["settings"] == {"params": params}
 
 
+@pytest.mark.extensions("documents")
 async def test_a_change_of_settings_leaves_what_it_leaves_out_and_null_removes(api: Client) -> None:
     settings = {
         "model": "plain",

@@ -10,16 +10,18 @@ from starlette.responses import Response
 from tests.support.http_client import Client
 from tests.support.http_server import serving
 from turnstream import Extension
-from turnstream.api.dialects.chats import checked_turn
-from turnstream.api.dialects.histories import PastItem, PastMessage, PastText, digest_of, find_place, history_of
-from turnstream.api.dialects.projection import Begin, CallResult, Close, Projection, Retract
-from turnstream.api.dialects.streams import DialectReader, current_view, dialect_response
-from turnstream.api.exchange import post_in_new_chat, post_message
+from turnstream.api.exchange import post_message
 from turnstream.api.http.call_group import CallGroup, EventStream
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.http.reading import read_body
 from turnstream.api.schemas.fields import Body
 from turnstream.api.services import Services, identity_of, services_and_owner
+from turnstream.dialects.chats import checked_turn
+from turnstream.dialects.histories import PastItem, PastMessage, PastText, digest_of, find_place, history_of
+from turnstream.dialects.past_exchanges import histories_of
+from turnstream.dialects.posting import post_in_seeded_chat
+from turnstream.dialects.projection import Begin, CallResult, Close, Projection, Retract
+from turnstream.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.domain.chats import Chat
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.errors import RequestRefused
@@ -79,9 +81,9 @@ async def converse(request: Request) -> Response:
         now = CLOCK.now()
         chat = Chat(new_id(), owner, None, None, {}, created_at=now, updated_at=now)
         past = history_of(services, owner, history, "lines") if history else None
-        exchange = await post_in_new_chat(services, new, chat, None, past)
+        exchange = await post_in_seeded_chat(services, new, chat, None, past)
     turn = exchange.assistant_turn
-    await services.storage.histories.keep(owner, await digest_of([*history, message]), turn.id)
+    await histories_of(services).keep(owner, await digest_of([*history, message]), turn.id)
     return dialect_response(services, line_frames(services, owner, turn), access_ended, b"")
 
 

@@ -253,6 +253,7 @@ async def test_every_wrong_id_of_a_path_is_named_in_a_sentence(plain: Client) ->
                 assert name in response.json()["detail"] or re.search("{tool_use_id}|{grant}", endpoint.path)
 
 
+@pytest.mark.extensions("documents")
 async def test_every_wrong_query_is_named_in_a_sentence(plain: Client) -> None:
     ids, refused = await ids_of(plain), set()
     for endpoint in ENDPOINTS:
@@ -270,6 +271,7 @@ async def test_every_wrong_query_is_named_in_a_sentence(plain: Client) -> None:
     assert {"limit", "before", "q", "leaf", "through", "cursor", "after", "prefix"} <= refused
 
 
+@pytest.mark.extensions("documents")
 async def test_wrong_headers_documents_and_uploads_are_refused_in_sentences(plain: Client, server: Server) -> None:
     ids = await ids_of(plain)
     turns = f"/api/chats/{ids['chat']}/turns"

@@ -35,7 +35,7 @@ from turnstream.tools.declared.tables import PolicyTable
 from turnstream.tools.sources import LoadedTools, SourceKind
 from turnstream.tools.tool import Tool, tool
 
-NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None}
+NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None, "gemini_api_key": None}
 PAGE = Path(__file__).parents[3] / "docs/extensions.md"
 
 

@@ -146,6 +146,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnstream.storage.database.PATIENCE", 3600.0)
 
 
+@pytest.mark.extensions("documents")
 @pytest.mark.parametrize("case", CASES)
 async def test_of_forty_requests_at_once_as_many_pass_as_the_limit_says(
     database_url: str, document: Document, case: str

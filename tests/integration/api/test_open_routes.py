@@ -17,7 +17,7 @@ from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from turnstream.api.dispatch import RouteWithHeader
-from turnstream.api.neighbours import FromNeighbours
+from turnstream.extensions.workers.neighbours import FromNeighbours
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -43,6 +43,7 @@ async def locker(database_url: str) -> AsyncIterator[Locker]:
     await watcher.close()
 
 
+@pytest.mark.extensions("documents")
 async def test_requests_above_capacity_are_refused_at_once_and_running_turns_write_on(
     small: Server, locker: Locker, document: Document
 ) -> None:

@@ -49,6 +49,7 @@ async def test_a_turn_is_not_found_through_a_chat_of_ones_own(api: Client, new_o
     await stranger.json("POST", f"{mine}/turns/{identity}/regenerate", 404)
 
 
+@pytest.mark.extensions("documents")
 async def test_another_owners_document_is_as_if_it_were_not_there(
     api: Client, new_owner: NewOwner, server: Server
 ) -> None:

@@ -117,6 +117,7 @@ async def test_a_refusal_names_the_known_values(api: Client, body: tuple[Any, st
     assert refused["errors"] == [{"field": body[1], "message": f"`{body[1]}` {message}."}]
 
 
+@pytest.mark.extensions("documents")
 @pytest.mark.parametrize("what", BAD_TURNS)
 async def test_a_bad_turn_is_refused_by_field(api: Client, server: Server, what: str) -> None:
     server.scripts.offers.append(ProviderModels(ScriptedProvider(()), (), ["any-"]))
@@ -204,6 +205,7 @@ async def test_several_wrong_fields_are_all_named(api: Client) -> None:
     assert {error["field"] for error in refused["errors"]} == {"blocks", "role", "y"}
 
 
+@pytest.mark.extensions("documents")
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "1.5", "", "9" * 5000, "\uff11", "99999"])
 async def test_a_limit_out_of_range_is_refused_by_name(api: Client, limit: str) -> None:
     turn = await api.ask(await api.chat())

@@ -161,6 +161,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.extensions("documents")
 @pytest.mark.parametrize(("endpoint", "reference"), CALLS, ids=[f"{each.call} {name}" for each, name in CALLS])
 async def test_an_unrestricted_token_may_name_all_that_its_owner_has(
     api: Client, server: Server, endpoint: Endpoint, reference: str
@@ -174,6 +175,7 @@ async def test_an_unrestricted_token_may_name_all_that_its_owner_has(
         assert await referred(world, server) > 0
 
 
+@pytest.mark.extensions("documents")
 @pytest.mark.parametrize(("bound", "scopes"), KINDS, ids=[f"{bound} {'+'.join(sorted(s))}" for bound, s in KINDS])
 async def test_a_restricted_token_names_nothing_that_its_chat_does_not_show(
     api: Client, server: Server, bound: Bound, scopes: frozenset[Scope]
@@ -212,6 +214,7 @@ async def test_a_bound_token_reaches_no_other_chat_by_any_route(api: Client, ser
             assert (await client.get(f"/v1/responses/{path}")).status_code == 403
 
 
+@pytest.mark.extensions("documents")
 @pytest.mark.parametrize("bound", ["chat", "turn"])
 @pytest.mark.parametrize("reference", REFERENCES)
 async def test_a_result_of_a_call_names_nothing_that_the_chat_does_not_show(
@@ -260,6 +263,7 @@ async def test_a_title_does_not_make_a_file_one_that_the_chat_shows(api: Client,
         assert (await client.post(f"/api/chats/{world.chat}/turns", json=body)).status_code == 403
 
 
+@pytest.mark.extensions("documents")
 @pytest.mark.parametrize(
     ("folder", "found"),
     [(None, False), ("public", False), ("vault", True)],

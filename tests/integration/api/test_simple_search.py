@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from tests.support.http_client import Client
 from tests.support.http_server import serving
 from tests.support.openapi_document import Document
@@ -64,6 +66,7 @@ async def test_a_search_has_filters_and_pages_and_the_last_changed_chat_is_first
         assert [error["field"] for error in problem["errors"]] == ["before"]
 
 
+@pytest.mark.extensions("documents")
 async def test_documents_are_found_by_their_paths_and_by_what_is_in_them(database_url: str) -> None:
     async with core(database_url) as api:
         for path, content in {

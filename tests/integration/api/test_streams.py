@@ -25,6 +25,7 @@ def number(event: Event) -> tuple[int, ...]:
     return tuple(map(int, event.id.split("-")))
 
 
+@pytest.mark.extensions("documents")
 async def test_a_stream_tells_the_whole_turn_in_order(api: Client, server: Server) -> None:
     turn = await answered(api, server)
     events = await api.events(turn.stream_url)

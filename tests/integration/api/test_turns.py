@@ -30,6 +30,7 @@ async def test_what_was_said_is_answered_with_both_turns_and_the_stream(api: Cli
     assert user["cursor"] is None
 
 
+@pytest.mark.extensions("documents")
 async def test_the_answer_can_be_read_with_its_rounds_and_usage(api: Client, server: Server) -> None:
     model = server.scripts.model(
         message_of(thinking("Hm"), tool_use("doc_tree", {}, "call_1"), usage={"output_tokens": 7}),
@@ -96,6 +97,7 @@ async def test_whoever_accepts_a_stream_gets_it_from_the_same_request(api: Clien
     assert streamed.text.count("event: turn_start\n") == streamed.text.count("event: turn_complete\n") == 1
 
 
+@pytest.mark.extensions("documents")
 async def test_settings_go_from_the_server_to_the_chat_to_the_turn(api: Client, server: Server) -> None:
     model, provider = server.scripts.provider(*[list(message_of(text("Yes."))) for _ in range(3)])
     settings = {"model": model, "params": {"max_tokens": 5, "thinking": {"type": "disabled"}}, "tools": ["doc_view"]}

@@ -30,6 +30,7 @@ async def _chats(api: Client) -> Sequence[Any]:
     return chats
 
 
+@pytest.mark.extensions("documents")
 async def test_the_documents_that_a_message_names_count_as_often_as_they_are_named(api: Client) -> None:
     await api.json("PUT", "/api/documents/long.md", 201, content=b"x" * 3_000_000)
     body = {"blocks": [by_path("long.md")] * 3}

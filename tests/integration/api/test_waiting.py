@@ -200,6 +200,7 @@ async def test_the_empty_result_of_a_client_tool_is_sent_as_a_text(api: Client, 
     assert results_of(await finished(api, turn)) == {"a": ("The call succeeded and returned nothing.", False)}
 
 
+@pytest.mark.extensions("documents")
 async def test_a_client_tool_may_return_files_among_its_words(api: Client, server: Server, new_owner: NewOwner) -> None:
     model, provider = server.scripts.provider(calls_of(("findNodes", CATS, "a")), message_of(text("Two.")))
     await api.put("/api/documents/notes/cats.md", content="Tom and Kitty.")
@@ -237,6 +238,7 @@ async def test_a_client_tool_may_return_files_among_its_words(api: Client, serve
     assert [part["type"] for part in parts_of(told)] == ["text", "image", "text"]
 
 
+@pytest.mark.extensions("documents")
 async def test_an_answer_is_repeated_though_its_upload_is_gone(api: Client, server: Server) -> None:
     await api.put("/api/documents/notes/tom.md", content="Tom")
     shown = {"type": "document", "source": {"type": "path", "path": "notes/tom.md"}}

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
+from turnstream.extensions.documents.store import Documents
 from turnstream.storage.database import connect
-from turnstream.storage.owners.documents import Documents
 from turnstream.tools.tool import Tool, ToolContext, ToolError, tool, tools_of
 
 FOLDER = "courses/"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.turns import ask, call, result, sealed, text, turn_of, voided
-from turnstream.domain.asks import Ask
+from tests.support.turns import ask, call, elicitation, result, sealed, text, turn_of, voided
+from turnstream.domain.asks import Ask, job_question_id
 from turnstream.domain.blocks import Block
 from turnstream.domain.charges import root_of
 from turnstream.domain.jobs import Job
@@ -201,6 +201,10 @@ def test_waits_for_a_person_are_no_part_of_the_time() -> None:
     asks = (waited("a", 1, 10, 20), waited("b", 1, 10, 40), waited("c", 2, 50, None), ask("d", 3))
     now = START + timedelta(seconds=60)
     assert spent_budget(used(Limits(budget_seconds=1), asks=asks), now) == ReachedLimit("budget_seconds", 1, 20.0)
+    gone = replace(elicitation(), tool_use_id=job_question_id("c", 1, 0), asked_at=START)
+    assert spent_budget(used(Limits(budget_seconds=1), asks=(*asks, gone)), now) == ReachedLimit(
+        "budget_seconds", 1, 20.0
+    )
     assert spent_budget(used(Limits(budget_seconds=1)), None) is None
     assert spent_budget(replace(used(Limits(budget_seconds=1)), started_at=None), now) is None
 

@@ -1,13 +1,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.turns import ask, begun, call, elicitation, result, sealed, sign_in, text, turn_of, voided, words
-from turnstream.domain.asks import AskAnswer
+from turnstream.domain.asks import AskAnswer, job_question_id
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.degraded import ALL_TOOLS_FAILED, Degraded
@@ -26,6 +26,7 @@ from turnstream.domain.events import (
     TurnEnd,
     TurnStart,
 )
+from turnstream.domain.jobs import Job
 from turnstream.domain.log import (
     LONGEST_DELTA,
     Marks,
@@ -401,6 +402,27 @@ def test_an_elicitation_is_open_while_its_call_runs_in_its_attempt() -> None:
     ):
         assert open_actions_of(gone) == ()
         assert elicited(gone) is None
+
+
+def test_a_question_of_a_job_is_open_until_the_job_is_over_or_runs_again() -> None:
+    id = job_question_id("a", 2, 0)
+    asked = replace(elicitation(), tool_use_id=id, attempt=2)
+    job = Job(UUID(int=1), 1, "a", "dig", "tool", attempt=2)
+    turn = replace(turn_of(call(0), rounds=[sealed()], asks=[asked]), jobs=(job,), status="waiting")
+    (action,) = open_actions_of(turn)
+    assert (asked.is_of_job, asked.call_id, elicitation().is_of_job, ask().is_of_job) == (True, "a", False, False)
+    assert (action.kind, action.tool_use_id) == ("elicitation", "a")
+    assert turn.waits_for_person
+    assert open_actions_of(replace(turn, attempt=5, status="running")) == (action,)
+    for gone in (
+        replace(turn, jobs=(replace(job, attempt=3),)),
+        replace(turn, jobs=(replace(job, settled=True),)),
+        replace(turn, jobs=(replace(job, round=2),)),
+        replace(turn, status="complete"),
+    ):
+        assert open_actions_of(gone) == ()
+        assert not gone.waits_for(asked)
+    assert not replace(turn, jobs=(replace(job, attempt=3),)).waits_for_person
 
 
 def test_a_sign_in_is_open_in_any_attempt_until_its_call_has_a_result() -> None:

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -349,3 +350,29 @@ def test_the_blocks_do_not_depend_on_how_the_parts_were_batched(parts: list[Part
         return [change for change in [*changes, *acc.interrupt()] if isinstance(change, Block)]
 
     assert blocks([parts]) == blocks([part] for part in parts)
+
+
+# --- ids of calls ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("id", [None, "", "t", "ä" * 1001], ids=["none", "empty", "repeated", "too long for an index"])
+def test_a_call_without_an_id_of_its_own_gets_one(id: str | None) -> None:
+    shell = json.dumps({"type": "tool_use", "id": id, "name": None, "caller": {"type": "direct"}})
+    opened = BlockOpened(1, "tool_use", shell, "{}", id, None)
+    acc = accumulator()
+    acc.feed(call(0, "{}"))
+    given = block(acc.feed([opened, BlockClosed(1)]))
+    assert re.fullmatch("call_[0-9a-f]{24}", given.tool_use_id or "")
+    assert given.name == "unnamed"
+    members = {"type": "tool_use", "id": given.tool_use_id, "name": "unnamed", "caller": {"type": "direct"}}
+    assert json.loads(given.data or "") == members
+    third = block(acc.feed([opened._replace(key=2), BlockClosed(2)]))
+    assert third.tool_use_id not in {"t", given.tool_use_id}
+
+
+def test_a_result_of_a_server_call_keeps_the_id_of_its_call() -> None:
+    acc = accumulator()
+    ids = ("server_tool_use", "web_search_tool_result")
+    for key, type in enumerate(ids):
+        shell = json.dumps({"type": type})
+        assert block(acc.feed([BlockOpened(key, type, shell, "{}", "s"), BlockClosed(key)])).tool_use_id == "s"

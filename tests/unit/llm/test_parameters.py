@@ -58,7 +58,7 @@ def test_a_name_means_the_same_in_every_table() -> None:
     tiers = schemas_by_name()["service_tier"]["enum"]
     assert {"auto", "standard_only", "flex"} <= set(tiers)
     assert schemas_by_name()["store"]["description"].endswith(" (the operator must allow it): openai-responses")
-    assert schemas_by_name()["max_tokens"]["description"].endswith(": anthropic, openai-chat, openai-responses")
+    assert schemas_by_name()["max_tokens"]["description"].endswith(": anthropic, gemini, openai-chat, openai-responses")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from turnstream.llm.scripted import ScriptedProvider
 from turnstream.setup import models as setup
 from turnstream.setup.models import default_among
 
-NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None}
+NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None, "gemini_api_key": None}
 
 
 def default_model(given: Settings) -> str:

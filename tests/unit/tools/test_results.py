@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnstream.kit.ids import new_id
-from turnstream.tools.library.results import result_tools
+from turnstream.tools.results import result_tools
 from turnstream.tools.tool import Outcome, ToolContext, tool
 from turnstream.tools.toolset import Toolset
 

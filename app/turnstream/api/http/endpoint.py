@@ -52,13 +52,13 @@ class Query:
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """`call` is method and path. Its credential needs one of `scopes`: unless they are given `read` for a GET, else
-    `chat`. `reach` is the narrowest that the credential may be bound to: unless it is given `chat` for a path with
-    one, else `owner`; where the handler decides, it calls `require_reach`. `takes` and `gives` are the JSON bodies; a
-    str is the media type of a body that is not JSON. `statuses` are those of success, `problems` the refusals that are
-    particular to the call. `streams`: the response is a stream where the client accepts one; `events` names that
-    stream. `open`: no owner is needed. `limits` are those of the owner from which the call takes: one of `writes` when
-    it is admitted, the others and further writes in its handler. A call that changes rows names them, or that it has
-    none. A `lenient` call ignores unknown parameters of the query, as the original of a dialect does.
+    `chat`. `reach` is the narrowest that the credential may be bound to: unless it is given `chat` for a path with one,
+    else `owner`; if the handler decides, it calls `require_reach`. `takes` and `gives` are the JSON bodies; a str is
+    the media type of a body that is not JSON. `statuses` are the statuses of success, `problems` the refusals of this
+    call alone. `streams`: the response is a stream if the client accepts one; `events` names that stream. `open`: no
+    owner is needed. `limits` are the owner's limits that the call uses: `writes` when the call is admitted, the others
+    in the handler. A call that changes rows names its limits, or declares that it has none. A `lenient` call ignores
+    unknown parameters of the query, as the original of a dialect does.
     """
 
     call: str

@@ -146,7 +146,7 @@ def _headers(error: RequestRefused) -> dict[str, str]:
 
 
 def wait_headers(seconds: float | None, since: datetime | None = None) -> dict[str, str]:
-    """What is left of the wait that a provider has asked for at `since`, as a header; of none without it."""
+    """A header with the rest of the wait that a provider asked for at `since`. Empty without a wait."""
     left = (seconds or 0.0) - ((CLOCK.now() - since).total_seconds() if since else 0.0)
     return {"Retry-After": str(ceil(left))} if left > 0 else {}
 

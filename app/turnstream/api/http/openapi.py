@@ -94,7 +94,6 @@ _TAGS = {
     "usage": ("Usage", "What the calls of models have used"),
     "tokens": ("Tokens", "What a credential allows; short-lived tokens for browsers"),
     "catalog": ("Catalog", "The models and tools of this server"),
-    "documents": ("Documents", "Texts of the owner that tools can read"),
     "uploads": ("Uploads", "Files that turns refer to"),
     "health": ("Health", "What supervisors and monitoring ask"),
     "routes": ("Description", "This document"),

@@ -21,11 +21,15 @@ from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.kit.json_values import MOST_VALUES, has_too_many_values
 from turnstream.kit.offload import offload
 from turnstream.kit.requirements import ID_EXAMPLE
+from turnstream.kit.text import unstorable
 from turnstream.storage.chats.exchanges import IdempotencyKey
 
 BodyModel = TypeVar("BodyModel", bound=Body)
 
 _NUMBER = re.compile("[0-9]{1,9}")
+_MOST_PATH = 1024  # bytes
+# Control characters, and the replacement of bytes that are not UTF-8: two such paths would look alike.
+_AMBIGUOUS = re.compile("[\x00-\x1f\x7f\ufffd]")
 
 
 def id_of(request: Request, name: str) -> UUID:
@@ -37,8 +41,19 @@ def id_of(request: Request, name: str) -> UUID:
         raise NotFound(f"There is no {name} {text}; `{name}` is an id, such as {ID_EXAMPLE}.") from None
 
 
+def check_path(path: str, field: str = "path") -> None:
+    """Raises RequestRefused for a path of a document that could be read in two ways."""
+    ambiguous = _AMBIGUOUS.search(path) or unstorable(path) or len(path.encode()) > _MOST_PATH
+    if ambiguous or not all(part.strip(".") or len(part) > 2 for part in path.split("/")):
+        raise RequestRefused(
+            f"`{field}` must be a path such as notes/today.md: at most {_MOST_PATH} bytes, no slash at its ends or"
+            " after another, no part . or .., no control characters.",
+            field=field,
+        )
+
+
 async def read_bytes(request: Request, most: int | None = None) -> bytes:
-    """Raises TooLarge as soon as the body has more than `most` bytes, by default those of a JSON body."""
+    """Raises TooLarge as soon as the body has more than `most` bytes, by default the limit of a JSON body."""
     most = most or services_of(request).http.max_body_bytes
     chunks, size = [], 0
     async for chunk in request.stream():
@@ -122,7 +137,7 @@ def id_in_query(request: Request, name: str) -> UUID | None:
 
 
 def flag_of(request: Request, name: str) -> bool:
-    """False where it is not in the query. Raises RequestRefused."""
+    """False if it is not in the query. Raises RequestRefused."""
     text = request.query_params.get(name, "false")
     if text not in {"true", "false"}:
         raise RequestRefused(f"`{name}` must be true or false.", field=name)
@@ -130,7 +145,7 @@ def flag_of(request: Request, name: str) -> bool:
 
 
 def frames_of(request: Request) -> str | None:
-    """`never`, where the client wants each delta at once. Raises RequestRefused."""
+    """`never`, if the client wants each delta at once. Raises RequestRefused."""
     text = request.query_params.get("frames")
     if text not in {None, "never"}:
         raise RequestRefused("`frames` must be never, or be left out.", field="frames")

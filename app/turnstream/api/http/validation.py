@@ -22,7 +22,7 @@ def invalid(model: type[BaseModel], error: ValidationError) -> Invalid:
 
 
 def refusals(type: Any, error: ValidationError, within: Sequence[str] = ()) -> list[dict[str, str]]:
-    """The errors of a value of this type, which stands at the path `within`."""
+    """The errors of a value of this type, which is at the path `within`."""
     if (count := error.error_count()) > _MOST_ERRORS:
         place = ".".join(within)
         where = f"`{place}` must have other members" if place else "The body must have other members"

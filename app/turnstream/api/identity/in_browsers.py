@@ -1,4 +1,6 @@
-"""Short-lived tokens where a browser cannot send a header: in the URL of an `EventSource`, and in a cookie."""
+"""Short-lived tokens for browsers, which cannot send a header with an `EventSource` or a link: in the URL, and in a
+cookie.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ PARAMETER = "access_token"  # RFC 6750, 2.3
 
 @dataclass(frozen=True, slots=True)
 class TokensInBrowsers:
-    """Authenticates the tokens of POST /api/tokens, and no others. `in_urls`: for streams, where they allow nothing but
+    """Authenticates the tokens of POST /api/tokens, and no others. `in_urls`: for streams, if they allow nothing but
     to read. `cookie`: the name of a cookie, which counts for pages of this server's own origin and of `origins` alone:
     a browser sends it with what any other page asks for, too.
     """

@@ -48,7 +48,7 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     async def find(self, id: str | None) -> Jwk | None:
-        """The key with this id; without an id the only key. None where the issuer has no such key. Raises Unavailable
+        """The key with this id; without an id the only key. None if the issuer has no such key. Raises Unavailable
         while the keys are not known.
         """
         self.keep_fresh()
@@ -99,7 +99,7 @@ class IssuerKeys:
         return next((key for key in self._keys if key.get("kid") == id), None)
 
     def _fetch(self) -> asyncio.Task[None]:
-        """One fetch for all who wait."""
+        """One fetch for all waiting callers."""
         if self._fetching is None or self._fetching.done():
             self._tried_at = time.monotonic()
             self._fetching = asyncio.create_task(self._fetch_keys())

@@ -19,7 +19,7 @@ _MOST_REMEMBERED = 10_000
 
 class StoredTokens:
     """Authenticates tokens. One query at a time reads all tokens that arrived meanwhile, so that invented tokens cost
-    one connection at most. A server of a `cell` refuses unknown ones of other cells by that reason.
+    one connection at most. A server with a `cell` refuses unknown tokens of other cells, and names the other cell.
     """
 
     def __init__(self, tokens: Tokens, cell: str | None = None) -> None:

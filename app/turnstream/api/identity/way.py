@@ -39,7 +39,7 @@ class LoginScopes:
 
 
 def identity_from(owner: object, scopes: frozenset[Scope], prefix: str = "", **more: Any) -> Identity:
-    """The identity of the owner whom another server names, with `prefix` before the name. Raises Unauthorized where
+    """The identity of the owner whom another server names, with `prefix` before the name. Raises Unauthorized if
     the name cannot be one here.
     """
     try:

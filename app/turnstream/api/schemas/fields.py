@@ -29,7 +29,7 @@ def text_or_other(value: Any) -> str:
 
 
 def storable_value(value: Any) -> Any:
-    """Returns `value`. Raises ValueError where a text or a number in it cannot be stored."""
+    """Returns `value`. Raises ValueError if a text or a number in it cannot be stored."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         if "\\u0000" not in text and text.encode():
@@ -80,6 +80,6 @@ class OpenBody(LenientBody):
 
 
 def without_defaults(schema: dict[str, Any]) -> None:
-    """Removes defaults from the schema of members that are absent, not null, where they do not apply."""
+    """Removes defaults from the schema of members that are absent, not null, if they do not apply."""
     for member in schema["properties"].values():
         member.pop("default", None)

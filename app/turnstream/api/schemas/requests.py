@@ -70,7 +70,7 @@ class LimitsIn(Body):
 
 class OutputIn(Body):
     """The output of a structured turn: JSON by a schema. Validators and handlers have the names under which the program
-    registered them. With a handler the model refines drafts and submits the last one. Where the model gives its output
+    registered them. With a handler the model refines drafts and submits the last one. If the model gives its output
     by calling tools, these have the names and descriptions here.
     """
 
@@ -139,7 +139,9 @@ class NewTurn(TurnOptions):
 
 
 class QueueChange(Body):
-    """What a message in the queue is to become; what is left out stays. The present state is no change."""
+    """The changes of a message in the queue. Members that are left out stay. A change to the present value does
+    nothing.
+    """
 
     version: Annotated[Storable, Field(description="of the entry as the client has read it")]
     blocks: Annotated[list[BlockIn] | None, Field(min_length=1, max_length=100)] = None
@@ -170,7 +172,9 @@ class NewChat(Body):
 
 
 class ChatChanges(Body):
-    """Members that are omitted stay as they are; those of `settings`, of its `params` and its `limits` too."""
+    """Members that are omitted stay as they are. The same holds for the members of `settings`, `params` and
+    `limits`.
+    """
 
     title: Title | None = None
     system_prompt: Prompt | None = None

@@ -221,7 +221,9 @@ class ReportOut(BaseModel):
 
 
 class JobResultOut(BaseModel):
-    """What became of a result. One that is not `applied` has a `reason`: the job was over, or its turn has ended."""
+    """The effect of a posted result. A result that is not `applied` has a `reason`: the job was over, or the turn has
+    ended.
+    """
 
     applied: bool
     reason: Literal["settled", "turn_ended"] | None = None
@@ -377,7 +379,7 @@ class EntryWithdrawn(BaseModel):
 
 
 class RecipientOut(BaseModel):
-    """Where a message went."""
+    """The turn that received a message."""
 
     turn: UUID
     round: Annotated[int | None, Field(description="of a steer: the round of its blocks; 0 before the first one")]
@@ -475,31 +477,6 @@ class UploadDeleted(BaseModel):
     deleted: UUID
 
 
-class DocumentOut(BaseModel):
-    path: str
-    size: Annotated[int, Field(description="characters")]
-    updated_at: datetime
-
-
-class DocumentExcerptOut(BaseModel):
-    """The match of a search: plain text in pieces, to be joined as they are; the path where only that matches."""
-
-    pieces: list[PieceOut]
-
-
-class ListedDocument(DocumentOut):
-    excerpt: Annotated[DocumentExcerptOut | None, Field(description="of a search; null in a list of all documents")]
-
-
-class DocumentPage(BaseModel):
-    documents: list[ListedDocument]
-    next: Annotated[str | None, Field(description="the `after` of the next page")]
-
-
-class DocumentDeleted(BaseModel):
-    deleted: str
-
-
 class FieldError(BaseModel):
     field: str
     message: str
@@ -522,7 +499,7 @@ class Problem(BaseModel):
 
 
 class IdentityOut(BaseModel):
-    """What a credential allows. It reaches its `chat` or `turn` only."""
+    """The rights of a credential. It reaches its `chat` or `turn` only."""
 
     owner: str
     scopes: list[Scope]

@@ -71,8 +71,8 @@ ToolsIn = Annotated[
 
 
 class ResultIn(Body):
-    """The result of a client tool. An `output` that is not a string is sent to the model as JSON. `blocks` take its
-    place where the result holds images or documents. `data` is stored for clients and not sent to the model.
+    """The result of a client tool. An `output` that is not a string is sent to the model as JSON. `blocks` replace it
+    if the result holds images or documents. `data` is stored for clients and not sent to the model.
     """
 
     type: Literal["result"]
@@ -95,7 +95,7 @@ class ResultIn(Body):
 
 
 class JobResultIn(Body):
-    """The result of a call that goes on elsewhere. An `output` that is not a string is sent to the model as JSON.
+    """The result of a call that continues elsewhere. An `output` that is not a string is sent to the model as JSON.
     `data` is stored for clients, and not sent to it.
     """
 

@@ -49,7 +49,7 @@ async def open_reader(services: Services, owner: str, chat: UUID, cursor: ChatCu
 
 
 def frame(item: ChatItem, cursor: ChatCursor | None) -> bytes:
-    """One SSE frame. An event of a turn is that of the turn's own stream, with `turn` besides."""
+    """One SSE frame. An event of a turn is the event of the turn's own stream, with the member `turn`."""
     position = b"" if cursor is None else b"id: %b\n" % str(cursor).encode()
     if isinstance(item, EventOfTurn) and isinstance(item.event, BlockDelta):  # the token path
         delta = item.event

@@ -18,7 +18,7 @@ from turnstream.telemetry import STREAMS_OPEN
 
 
 class TurnResponse(Response):
-    """Sends the frames of `reader`, of which `first` are taken already. Where the server offers an `Outlet`, the pass
+    """Sends the frames of `reader`, of which `first` are taken already. If the server offers an `Outlet`, the pass
     over all deliveries writes the frames, and the task of the request only waits for the end. Any other server gets a
     `FrameResponse`, which does the same with tasks of its own.
     """
@@ -36,7 +36,9 @@ class TurnResponse(Response):
         *,
         unjoined: bool = False,
     ) -> None:
-        """Times and `streams` are those of a `FrameResponse`, which is sent without `deliveries`."""
+        """The times and `streams` are arguments of FrameResponse, which sends the stream if there are no
+        `deliveries`.
+        """
         self.status_code = 200
         self.background = None
         self.init_headers(headers_of(heartbeat))

@@ -25,7 +25,7 @@ async def stream_feed(request: Request) -> Response:
 
 
 def frame(event: FeedEvent | None, cursor: FeedCursor) -> bytes:
-    """One SSE frame; without an event, one that only moves the client's cursor."""
+    """One SSE frame. A frame without an event only moves the client's cursor."""
     name = "reset"
     data: dict[str, Any] = {}
     match event:

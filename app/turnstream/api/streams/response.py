@@ -120,7 +120,7 @@ class FrameResponse(EventSourceResponse):
         first: bytes = HELLO,
     ) -> None:
         """After `life` seconds the stream ends, and the client comes back with its cursor if it still lives. There is a
-        heartbeat every `heartbeat` seconds. With `cuts` the body stays unfinished where the stream ends before its
+        heartbeat every `heartbeat` seconds. With `cuts` the body stays unfinished if the stream ends before its
         frames do, for clients that take every complete body for a complete answer. `streams` has the stream while it
         is open, and may end it with its credential: `last_frame` then completes the body. `first` are the first
         bytes, for clients that do not take a `retry` alone.
@@ -139,7 +139,7 @@ class FrameResponse(EventSourceResponse):
 
         async def observed_send(message: Message) -> None:
             nonlocal is_open
-            is_open = is_open and message["more_body"]  # the end is sent once, also where sending it was cancelled
+            is_open = is_open and message["more_body"]  # the end is sent once, also if sending it was cancelled
             await send(message)
             is_open = message["type"] == "http.response.start" or message["more_body"]
 

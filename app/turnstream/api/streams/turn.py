@@ -45,7 +45,7 @@ async def stream_turn(request: Request) -> Response:
 
 
 async def passed_on(request: Request, turn: Turn) -> Response | None:
-    """The answer of the process of this server that runs the turn, where it is another one: its live text costs no
+    """The answer of the process of this server that runs the turn, if it is another one: its live text costs no
     write of the journal then, and no wait for it.
     """
     services = services_of(request)
@@ -54,8 +54,7 @@ async def passed_on(request: Request, turn: Turn) -> Response | None:
         return None
     if services.live.directory.running(turn.id) is not None:
         return None
-    neighbour = neighbours.with_replica(await services.storage.turns.replica_of(turn.id))
-    return await neighbours.pass_on(request, neighbour) if neighbour else None
+    return await neighbours.pass_on(request, await services.storage.turns.replica_of(turn.id))
 
 
 def stream_response(
@@ -85,7 +84,7 @@ def stream_response(
 def requested_cursor(
     request: Request, parse: Callable[[str], AnyCursor], start: Start
 ) -> tuple[str, AnyCursor | Start]:
-    """The name of the field that has the cursor, and the cursor; `start` where there is none. Raises BadRequest."""
+    """The name of the field that has the cursor, and the cursor; `start` if there is none. Raises BadRequest."""
     for name, text in (
         ("Last-Event-ID", request.headers.get("last-event-id")),
         ("cursor", request.query_params.get("cursor")),

@@ -34,8 +34,8 @@ class StreamWatch:
 
 
 async def _check(stream: OpenStream) -> None:
-    """Ends a stream whose credential does not allow it any more. One that cannot be checked now goes on, to the end of
-    its credential at most.
+    """Ends a stream whose credential does not allow it any more. If the credential cannot be checked now, the stream
+    continues until the credential expires.
     """
     owner, request = stream.identity.owner, stream.request
     try:

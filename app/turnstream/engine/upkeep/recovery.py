@@ -27,7 +27,7 @@ SWEEP = 60.0  # seconds between two searches for turns whose replica has no row 
 
 class ReplicaMonitor:
     """Watches the other replicas. `lease` is in seconds; it is renewed after a third of it, or after `renewal` seconds
-    where that is sooner. `missed` is sent once more when every other replica knows of this one, and notifies it;
+    if that is sooner. `missed` is sent once more when every other replica knows of this one, and notifies it;
     `drain`, at each renewal of the lease, while the order is in the row.
     """
 
@@ -75,12 +75,12 @@ class ReplicaMonitor:
             await self._queue.notify(payload)
 
     def connected(self) -> None:
-        """To be called when this replica has its own session."""
+        """Called when this replica has its own session."""
         self._has_session = True
         self._signals.missed.send()
 
     def disconnected(self) -> None:
-        """To be called when this replica's own session was cut, and when it cannot be opened again. Postgres was away
+        """Called when this replica's own session was cut, and when it cannot be opened again. Postgres was away
         then, so probably all sessions were cut, and the peers need time to connect again.
         """
         self._has_session = False

@@ -1,7 +1,6 @@
-"""Sweeps of rows that nobody needs any more, or that are too old.
-
-Each has a task of its own: it may take long, and no lease must wait for it. One replica does it at a time, in small
-steps, and rests after each for longer than it took.
+"""Sweeps delete rows that are too old or no longer needed. Each sweep has a task of its own, because it may take long
+and the lease must not wait for it. One replica sweeps at a time, in small steps, and rests after each step for longer
+than the step took.
 """
 
 import asyncio
@@ -39,7 +38,7 @@ class Sweep:
     steps: Callable[[], AsyncGenerator[int, None]]
 
     async def run(self, sweeps: Sweeps) -> None:
-        """Sweeps without end, where no other replica does."""
+        """Sweeps without end, if no other replica does."""
         while True:
             await asyncio.sleep(self.period / _LOOKS * random.uniform(0.5, 1.0))  # noqa: S311, replicas look in turn
             try:

@@ -17,8 +17,8 @@ def _calls() -> "Sequence[CallGroup]":
 
 def _work(context: Context) -> Work:
     from turnstream.extensions.admin.endpoints import Operators
+    from turnstream.extensions.admin.operations import Operations
     from turnstream.extensions.admin.overview import Overview
-    from turnstream.storage.operations import Operations
 
     overview = Overview(context.database, context.models, context.plans.default.running_turns)
     return Work(state=Operators(overview, Operations(context.database)))
@@ -26,7 +26,7 @@ def _work(context: Context) -> Work:
 
 EXTENSION = Extension(
     "admin",
-    "the page and the calls of operators",
+    "the page, the calls and the commands of operators",
     calls=_calls,
     work=_work,
     commands={
@@ -34,5 +34,8 @@ EXTENSION = Extension(
         "why": "turnstream.extensions.admin.turns",
         "replicas": "turnstream.extensions.admin.replicas",
         "drain": "turnstream.extensions.admin.replicas",
+        "usage": "turnstream.extensions.admin.usage",
+        "audit": "turnstream.extensions.admin.audit",
+        "statements": "turnstream.extensions.admin.statements",
     },
 )

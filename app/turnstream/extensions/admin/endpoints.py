@@ -9,9 +9,9 @@ from turnstream.api.http.reading import id_of
 from turnstream.api.services import identity_of, services_of
 from turnstream.api.streams.response import FrameResponse
 from turnstream.api.views import json_response
+from turnstream.extensions.admin.operations import ActedTurn, Operations
 from turnstream.extensions.admin.overview import Overview, replica_out
 from turnstream.extensions.admin.schemas import ActedTurnOut
-from turnstream.storage.operations import ActedTurn, Operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ async def drain_replica(request: Request) -> Response:
 
 
 def _actor(request: Request) -> str:
-    """The credential of the request, as the audit trail names it; the owner, where no credential has an id."""
+    """The credential of the request, as the audit trail names it; the owner, if no credential has an id."""
     identity = identity_of(request)
     return identity.actor
 

@@ -1,4 +1,4 @@
-"""The overview for operators: made of rows, at most once in a while however many watch, and never where nobody does."""
+"""The overview for operators: made of rows, at most once in a while however many watch, and never if nobody does."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -13,6 +13,7 @@ from turnstream.api.schemas.responses import UsageFigures
 from turnstream.domain.errors import StorageError
 from turnstream.domain.turns import Status
 from turnstream.domain.why import TurnState, reasons
+from turnstream.extensions.admin.operations import Operations, ReplicaState
 from turnstream.extensions.admin.schemas import (
     FailuresOut,
     HourOut,
@@ -31,7 +32,6 @@ from turnstream.llm.models.catalog import Models
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.turn_counts import JobCounts, TurnCounts
 from turnstream.storage.database import Database
-from turnstream.storage.operations import Operations, ReplicaState
 from turnstream.storage.owners.charges import Charges, UsageGroup
 
 _LOOK = 2.0  # seconds between two looks of a watcher, and between two times that `now` is made
@@ -46,7 +46,7 @@ _SHOWN: Sequence[Status] = ("running", "waiting", "queued")
 
 class _Part:
     """A part of the overview as JSON. It is made again when it is asked for, every `every` seconds, and more seldom
-    where that would take more than a twentieth of the time.
+    if that would take more than a twentieth of the time.
     """
 
     def __init__(self, make: Callable[[], Awaitable[BaseModel]], every: float) -> None:

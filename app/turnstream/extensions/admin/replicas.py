@@ -6,8 +6,8 @@ from uuid import UUID
 import click
 
 from turnstream.extension import read_settings
+from turnstream.extensions.admin.operations import Operations, ReplicaState
 from turnstream.setup.databases import open_present_database
-from turnstream.storage.operations import Operations, ReplicaState
 
 _COLUMNS = ("replica", "address", "state", "lease", "running", "since")
 
@@ -34,7 +34,7 @@ def replicas() -> None:
 def drain(replica: UUID) -> None:
     """Let REPLICA take no more turns.
 
-    Those that outlast the grace period are handed back. Its process stays.
+    Turns that outlast the grace period are handed back. The process keeps running.
     """
 
     async def order() -> ReplicaState:

@@ -42,7 +42,7 @@ class OpenTurnOut(BaseModel):
 
 
 class JobCountsOut(BaseModel):
-    """The calls that run in the background, by where they are."""
+    """The calls that run in the background, by state."""
 
     due: int
     running: int
@@ -51,7 +51,7 @@ class JobCountsOut(BaseModel):
 
 
 class NowOut(BaseModel):
-    """What runs and what waits, on all replicas."""
+    """Running and waiting work, on all replicas."""
 
     at: datetime
     replicas: list[ReplicaOut]
@@ -111,7 +111,7 @@ class SpenderOut(UsageFigures):
 
 
 class SpendOut(BaseModel):
-    """What was spent today (of UTC), by the ledger."""
+    """The spending of today (UTC), by the ledger."""
 
     day: date
     total: UsageFigures
@@ -141,7 +141,7 @@ class HourEvent(HourOut):
 
 
 class SpendEvent(SpendOut):
-    """What was spent today, where it has changed, once in a minute."""
+    """The spending of today, once a minute if it has changed."""
 
 
 OVERVIEW_EVENTS: Mapping[str, type[BaseModel]] = {

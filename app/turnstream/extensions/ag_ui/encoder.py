@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from turnstream.api.codec import parsed, to_json
-from turnstream.api.dialects.projection import Begin, CallResult, Close, Closed, Projection, ProviderResult, Retract
+from turnstream.dialects.projection import Begin, CallResult, Close, Closed, Projection, ProviderResult, Retract
 from turnstream.domain.asks import QUESTIONS
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
@@ -50,8 +50,8 @@ _USAGE = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a client calls the thread and its run. `state` is the client's own, which it gets back. `protocol` is its
-    version; clients older than 1.0 do not name it.
+    """The client's ids of the thread and the run. `state` is the client's own, and is returned to it. `protocol` is the
+    version of the client's protocol; clients older than 1.0 do not send it.
     """
 
     thread: str

@@ -10,7 +10,12 @@ from starlette.responses import Response
 from turnstream.api.actions import decisions_of, store_answers
 from turnstream.api.caller import CALLER
 from turnstream.api.codec import output_text, to_json
-from turnstream.api.dialects.chats import (
+from turnstream.api.http.reading import idempotency_key_of, read_body
+from turnstream.api.schemas.requests import UiOptions
+from turnstream.api.schemas.tools import ActionsIn
+from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
+from turnstream.api.views import json_response
+from turnstream.dialects.chats import (
     PageOptions,
     chat_of,
     is_news,
@@ -26,7 +31,7 @@ from turnstream.api.dialects.chats import (
     storable_in_messages,
     with_page,
 )
-from turnstream.api.dialects.histories import (
+from turnstream.dialects.histories import (
     NO_MESSAGE,
     go_on_from_results,
     key_of,
@@ -35,11 +40,6 @@ from turnstream.api.dialects.histories import (
     seed_of,
     turn_of,
 )
-from turnstream.api.http.reading import idempotency_key_of, read_body
-from turnstream.api.schemas.requests import UiOptions
-from turnstream.api.schemas.tools import ActionsIn
-from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
-from turnstream.api.views import json_response
 from turnstream.domain.asks import QUESTIONS, Ask, AskAnswer
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Identity
@@ -149,7 +149,7 @@ async def _at_rest(
 async def _post(
     services: Services, owner: str, chat: UUID, sent: RunInput, message: AgUiUserMessageIn, key: IdempotencyKey | None
 ) -> tuple[Turn, bool]:
-    """The turn that answers the message, and whether it goes on with one that was there. The same message again is
+    """The turn that answers the message, and whether it continues with one that was there. The same message again is
     another run: it follows the answer that is open, or asks for another one.
     """
     before, _ = await last_answer(services, owner, chat, _turns_named(sent.messages[:-1]))
@@ -187,7 +187,7 @@ async def _options(services: Services, owner: str, chat: UUID, sent: RunInput, b
 
 
 async def _go_on(services: Services, owner: str, chat: UUID, sent: RunInput, key: IdempotencyKey | None) -> Turn:
-    """The turn that goes on from results for which no turn waits, behind the last answer that the thread has. Raises
+    """The turn that continues from results for which no turn waits, behind the last answer that the thread has. Raises
     RequestRefused.
     """
     last = sent.messages[-1]
@@ -210,7 +210,7 @@ def _turns_named(messages: Sequence[AgUiMessageIn]) -> list[str]:
 
 
 async def _answer(services: Services, identity: Identity, chat: UUID, sent: RunInput) -> tuple[Turn, set[str]] | None:
-    """Stores the answers for calls that wait. Returns their turn, and the interrupts that were answered; None where the
+    """Stores the answers for calls that wait. Returns their turn, and the interrupts that were answered; None if the
     messages end in the result of a call that is not of this thread.
     """
     owner = identity.owner

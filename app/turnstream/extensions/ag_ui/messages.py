@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from turnstream.api.codec import block_details, output_text, parsed, to_json
-from turnstream.api.dialects.histories import (
+from turnstream.dialects.histories import (
     PastCall,
     PastItem,
     PastMessage,
@@ -16,7 +16,7 @@ from turnstream.api.dialects.histories import (
     is_recorded,
     spoken,
 )
-from turnstream.api.dialects.projection import CallResult, Close, Closed, Projection, ProviderResult
+from turnstream.dialects.projection import CallResult, Close, Closed, Projection, ProviderResult
 from turnstream.domain.asks import QUESTIONS, AskKind
 from turnstream.domain.blocks import Block
 from turnstream.domain.events import RequiredAction
@@ -50,8 +50,8 @@ def reply_id(turn: UUID, round: int) -> str:
 
 
 def reply_round(before: Sequence[Block], round: int, type: str) -> int:
-    """The round whose message a text or a call of `round` goes into, after the blocks `before` it: a round that goes on
-    with a text where it was cut off goes on with its message.
+    """The round whose message contains a text or a call of `round`, after the blocks `before` it. A round that
+    continues a text that was cut off continues its message.
     """
     first = next((place for place, block in enumerate(before) if block.round == round), len(before))
     opener = before[first].type if first < len(before) else type
@@ -78,8 +78,8 @@ def call_in(id: str) -> tuple[str, str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class ClientIds:
-    """What a client has of a thread and the rows do not: the ids that it gave to user messages and to results of its
-    tools, by turn and by call, and its own `first` messages. So many turns were `recorded` from these.
+    """Data of a thread that the client has and the rows lack: its ids of user messages and of tool results, by turn and
+    by call, and its own `first` messages. `recorded` is the number of turns that were recorded from the first messages.
     """
 
     users: Mapping[UUID, str] = field(default_factory=dict)
@@ -168,7 +168,7 @@ def _file_part(type: str, source: Mapping[str, Any], uploads: str) -> Json | Non
 
 async def answer_messages(turn: UUID, blocks: Sequence[Block], ids: ClientIds, portions: Portions) -> list[Json]:
     """The messages of an assistant turn: one for the text and the calls of each round, one for any other block. A
-    result stands behind its call, and behind the results that stand there. There may be thousands of blocks.
+    result follows its call, and behind the results that are there. There may be thousands of blocks.
     """
     groups: list[list[Json]] = []  # a message, with the results of its calls
     replies: dict[int, list[Json]] = {}

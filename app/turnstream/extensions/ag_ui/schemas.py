@@ -89,7 +89,7 @@ class AgUiResumeIn(LenientBody):
 
 
 class AgUiPropsIn(LenientBody):
-    """What an app forwards: options of the turn."""
+    """The options of a turn that an app forwards."""
 
     turnstream: UiOptions = UiOptions()
 

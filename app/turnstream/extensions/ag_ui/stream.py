@@ -4,9 +4,9 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from functools import partial
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.api.services import Services
 from turnstream.api.streams.response import FrameResponse
+from turnstream.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.extensions.ag_ui.encoder import Run, RunEncoder
@@ -26,8 +26,8 @@ def run_stream(
     continues: bool,
     answered: Collection[str] = (),
 ) -> FrameResponse:
-    """Streams the turn as a run. One that `continues` a turn begins with all messages of the thread. `messages` are
-    those that the client has, `answered` the interrupts that it has just answered. Uploads are found at `uploads`.
+    """Streams the turn as a run. A run that `continues` a turn begins with all messages of the thread. `messages` are
+    the client's messages, `answered` the interrupts that it has just answered. Uploads are found at `uploads`.
     """
     assert turn.parent_id is not None  # it answers a message
     path = partial(services.storage.turns.path, owner, turn.chat_id, turn.parent_id)

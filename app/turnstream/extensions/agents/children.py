@@ -85,8 +85,8 @@ WAKE_PARENT = Statement(
     SELECT id, pg_notify({CHANNEL}, '{JOBS}') FROM woken
     """
 )
-# A child's turn is wanted as long as its job is not over. It is the first of its chat: a person who goes on in the chat
-# later sends the same labels.
+# A child's turn is wanted as long as its job is not over. It is the first of its chat: a person who continues in the
+# chat later sends the same labels.
 GET_UNWANTED = Statement(
     f"""
     SELECT turns.id, pg_notify({CHANNEL}, '{UPDATED} ' || turns.id) FROM chats JOIN turns ON chat_id = chats.id
@@ -176,7 +176,7 @@ class Children(Hooks):
         return replace(limits, budget_seconds=limits.budget_seconds - seconds_used(parent, now))
 
     def _request_of(self, agent: Agent, parent: TurnRequest, call: ToolContext) -> TurnRequest:
-        """The request of a child: that of the calling turn, with what the agent has of its own."""
+        """The request of a child: the request of the calling turn, changed by the agent's own options."""
         limits, params = parent.limits, without_format(parent.params)
         if agent.max_rounds is not None:
             limits = replace(limits, max_rounds=agent.max_rounds, hard_max_rounds=None)
@@ -256,6 +256,6 @@ class Children(Hooks):
 
 
 def answer_of(turn: Turn) -> str:
-    """The text behind the last call. It may have several rounds: an interrupted reply goes on in the next one."""
+    """The text behind the last call. It may have several rounds: an interrupted reply continues in the next one."""
     calls = [block.round for block in turn.blocks if block.is_call]
     return "".join(block.text for block in turn.blocks if block.type == TEXT and block.round > max(calls, default=-1))

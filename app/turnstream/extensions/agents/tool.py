@@ -43,11 +43,11 @@ class AgentTable(PolicyTable):
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """`prompt` is its system prompt, `tools` are names of tools of the server. `model` is that of the calling turn
-    unless it is given, and so are the limits. With `output`, a JSON schema, its answer is JSON that meets the schema;
-    `max_rounds` are then the model calls of one attempt at it. `context` are the turns that it is given of the
-    conversation, and `context_blocks` the blocks of these: `text`, `files`, `results`, or names of tools, whose results
-    are meant. With `as_model` its name is that of a model too: a turn with that model is a turn of the agent.
+    """`prompt` is its system prompt, `tools` are names of tools of the server. The default of `model` and of the limits
+    is that of the calling turn. With `output`, a JSON schema, its answer is JSON that meets the schema; `max_rounds`
+    are then the model calls of one attempt at it. `context` selects turns of the conversation for the agent, and
+    `context_blocks` their blocks: `text`, `files`, `results`, or names of tools for their results. With `as_model` the
+    agent's name is also a model name: a turn with that model is a turn of the agent.
     """
 
     name: str
@@ -82,7 +82,7 @@ class AgentTool:
 
     @property
     def preset(self) -> Preset | None:
-        """What turns have whose model is the agent; None where it is none."""
+        """The fixed options of turns whose model is the agent; None if it is not a model name."""
         agent = self.agent
         if not agent.as_model:
             return None
@@ -122,7 +122,7 @@ def agent_tool(agent: Agent, **options: Any) -> AgentTool:
 
 
 def bind(toolset: Toolset, children: "Children") -> bool:
-    """Lets the agents of the toolset work with `children`. False where it has none. Raises ConfigError for a tool that
+    """Lets the agents of the toolset work with `children`. False if it has none. Raises ConfigError for a tool that
     an agent names and that is not there, and for an output schema that is not valid.
     """
     found = [tool for tool in toolset.own if isinstance(tool, AgentTool)]

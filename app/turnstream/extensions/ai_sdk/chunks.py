@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
 
 from turnstream.api.codec import parsed, to_json
-from turnstream.api.dialects.projection import (
+from turnstream.dialects.projection import (
     Begin,
     CallResult,
     Close,

@@ -16,7 +16,7 @@ class CountedEncoder:
     """Encodes a turn so that its n-th chunk is the same in every connection: text is cut at fixed places, and notices
     are left out. The first `skip` chunks are not sent.
 
-    A later attempt may have voided chunks that the client counts. It has marks of its own; where one is skipped, the
+    A later attempt may have voided chunks that the client counts. It has marks of its own; if one is skipped, the
     stream ends with an error (`is_lost`), and the client must read the answer from its beginning. `before` is the
     attempt before the first one of the stream, `now` returns the turn.
     """

@@ -12,7 +12,12 @@ from starlette.responses import Response
 from turnstream.api.actions import store_answers
 from turnstream.api.caller import CALLER
 from turnstream.api.codec import output_text, to_json
-from turnstream.api.dialects.chats import (
+from turnstream.api.http.reading import id_in_query, idempotency_key_of, read_body
+from turnstream.api.schemas.requests import UiOptions
+from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
+from turnstream.api.streams.turn import passed_on
+from turnstream.api.views import json_response
+from turnstream.dialects.chats import (
     PageOptions,
     chat_of,
     is_news,
@@ -28,7 +33,7 @@ from turnstream.api.dialects.chats import (
     storable_in_messages,
     with_page,
 )
-from turnstream.api.dialects.histories import (
+from turnstream.dialects.histories import (
     NO_MESSAGE,
     go_on_from_results,
     key_of,
@@ -39,11 +44,6 @@ from turnstream.api.dialects.histories import (
     spoken,
     turn_of,
 )
-from turnstream.api.http.reading import id_in_query, idempotency_key_of, read_body
-from turnstream.api.schemas.requests import UiOptions
-from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
-from turnstream.api.streams.turn import passed_on
-from turnstream.api.views import json_response
 from turnstream.domain.asks import Ask, AskAnswer
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.identity import Identity
@@ -71,7 +71,7 @@ async def converse_counted(request: Request) -> Response:
 
 
 async def _conversed(request: Request) -> tuple[Services, str, Turn, Collection[str] | None]:
-    """What is streamed, and the calls that the client has if it has the beginning of the turn."""
+    """The turn to stream, and the calls that the client has if it has the beginning of the turn."""
     services, owner = services_and_owner(request)
     sent, body = await read_body(request, UiRequest)
     key = idempotency_key_of(request, body)
@@ -96,7 +96,7 @@ async def _conversed(request: Request) -> tuple[Services, str, Turn, Collection[
 
 
 async def resume_counted(request: Request) -> Response:
-    """Streams an answer from a chunk on: that of a run id, `CHAT.TURN.PLACE`, or the newest one of a chat."""
+    """Streams an answer from a chunk on. The id is a run id, `CHAT.TURN.PLACE`, or a chat for its newest answer."""
     services, owner = services_and_owner(request)
     id, _, run = request.path_params["id"].partition(".")
     chat = await chat_of(services, identity_of(request), id)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from turnstream.api.codec import block_details, output_text
-from turnstream.api.dialects.histories import PastCall, PastItem, PastMessage, PastResult, PastText
-from turnstream.api.dialects.projection import CallResult, Close, Projection, ProviderResult, calls_of_client
+from turnstream.dialects.histories import PastCall, PastItem, PastMessage, PastResult, PastText
+from turnstream.dialects.projection import CallResult, Close, Projection, ProviderResult, calls_of_client
 from turnstream.domain.blocks import Block, PreliminaryOutput
 from turnstream.domain.events import ActionRequired, Mark, RoundStart, TurnEnd
 from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT, THINKING, TOOL_USE

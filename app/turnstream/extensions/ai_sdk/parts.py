@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from turnstream.api.codec import block_details, input_of, parsed
-from turnstream.api.dialects.projection import Runner
+from turnstream.dialects.projection import Runner
 from turnstream.domain.asks import Ask
 from turnstream.domain.blocks import Block
 from turnstream.domain.events import TurnEnd
@@ -76,7 +76,7 @@ def client_data_part(block: Block) -> Json:
 
 
 def approval_json(block: Block, asks: Sequence[Ask]) -> Json:
-    """The decision of a person about the call of `block`, a call or its result; empty where there is none."""
+    """The decision of a person about the call of `block`, a call or its result; empty if there is none."""
     ask = next((ask for ask in asks if ask.kind == "approval" and ask.key == block.key), None)
     if ask is None or ask.answer is None or ask.answer.kind not in {"approve", "deny"}:
         return {}

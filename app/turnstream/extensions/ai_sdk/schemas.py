@@ -22,8 +22,8 @@ class UiToolIn(LenientBody):
 
 
 class UiRequest(LenientBody):
-    """The body of a DefaultChatTransport. An app may send the last `message` alone. `system` and `tools`, which the
-    page runs, are those of assistant-ui's transport.
+    """The body of a DefaultChatTransport. An app may send the last `message` alone. `system` and `tools` (run by the
+    page) are sent by assistant-ui's transport.
     """
 
     id: Annotated[Storable, Field(min_length=1, max_length=500)]

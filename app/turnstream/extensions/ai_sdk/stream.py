@@ -3,9 +3,9 @@
 from collections.abc import AsyncGenerator, Collection
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.api.services import Services
 from turnstream.api.streams.response import FrameResponse
+from turnstream.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.events import ActionRequired
@@ -19,8 +19,8 @@ HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
 
 
 def ui_stream(services: Services, owner: str, turn: Turn, known: Collection[str] | None = None) -> FrameResponse:
-    """Streams the turn from its beginning, or from the place where it waited last for a client that has the turn until
-    there. `known` are the calls that such a client has.
+    """Streams the turn from its beginning. A client that has the turn up to its last wait gets the rest; `known` are
+    the calls that such a client has.
     """
     view = current_view(services, turn)
     return _response(services, turn, _frames(services, owner, view, _cursor_of(view, known)))
@@ -75,7 +75,7 @@ async def _frames(
 
 def _response(services: Services, turn: Turn, frames: AsyncGenerator[bytes, None]) -> FrameResponse:
     response = dialect_response(services, frames, _access_ended)
-    # What assistant-ui keeps to resume with, by any id that leads to the chat.
+    # The value with which assistant-ui resumes, by any id that leads to the chat.
     response.headers.update({**HEADERS, "x-resumable-stream-id": str(turn.chat_id)})
     return response
 

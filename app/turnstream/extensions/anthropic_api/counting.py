@@ -4,9 +4,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.counting import count_input
 from turnstream.api.http.reading import read_body
 from turnstream.api.services import identity_of, services_and_owner
+from turnstream.dialects.counting import count_input
 from turnstream.domain.errors import ProviderError
 from turnstream.domain.turns import TurnError
 from turnstream.extensions.anthropic_api.errors import failure, failure_of

@@ -93,7 +93,7 @@ def type_of(error: RequestRefused) -> str:
 
 
 async def refusal(request: Request, error: RequestRefused) -> Response:
-    """The response to a refused request: where this server answers with 422, Anthropic answers with 400."""
+    """The response to a refused request: if this server answers with 422, Anthropic answers with 400."""
     ours = await refused(request, error)  # which counts refused logins, and has the headers
     status = 404 if error.code == "unknown_model" else 400 if error.status == 422 else error.status
     headers = {name: value for name, value in ours.headers.items() if not name.startswith("content-")}
@@ -110,7 +110,7 @@ async def storage_refusal(request: Request, error: StorageUnavailable) -> Respon
 def failure(
     request: Request, error: tuple[str, str], wait: float | None = None, since: datetime | None = None
 ) -> Response:
-    """The response where the turn has failed. It has had tries of its own; the SDKs would post the message again. At
+    """The response if the turn has failed. It has had tries of its own; the SDKs would post the message again. At
     `since` the provider has asked for a `wait` of so many seconds.
     """
     return _response(request, *error, _STATUSES[error[0]], {"x-should-retry": "false", **wait_headers(wait, since)})

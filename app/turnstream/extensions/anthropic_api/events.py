@@ -1,6 +1,6 @@
 """The log of a turn as Anthropic's messages: each part between two waits for the client is a message of its own.
 
-A stream of this API cannot take anything back. Where the log does, the stream ends with an error. A client that has
+A stream of this API cannot take anything back. If the log does, the stream ends with an error. A client that has
 resumed one knows that a message may begin again.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from turnstream.api.codec import parsed, to_json
-from turnstream.api.dialects.projection import (
+from turnstream.dialects.projection import (
     Begin,
     CallResult,
     Close,

@@ -11,14 +11,14 @@ from pydantic import ValidationError
 
 from turnstream.api.caller import held_options
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import PROGRAM_EXPIRY, checked_turn
-from turnstream.api.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.api.http.errors import Invalid
 from turnstream.api.http.validation import refusals
 from turnstream.api.schemas.blocks import source_of_url
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.schemas.tools import ResultIn
 from turnstream.api.services import Services
+from turnstream.dialects.chats import PROGRAM_EXPIRY, checked_turn
+from turnstream.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.kinds import STREAMED_MEMBERS
 from turnstream.extensions.anthropic_api.schemas import BlockIn, CountIn, Json, MessageIn, MessagesIn, SourceIn, ToolIn
@@ -44,8 +44,8 @@ _OF_TOOL = frozenset({"type", "name", "description", "input_schema", "cache_cont
 
 @dataclass(slots=True)
 class NewMessages:
-    """The messages of a request. `last_answer` is the last one of the assistant, `history` what is before it. What
-    follows is new: `results` of calls, and `blocks` of the user as NewTurn takes them.
+    """The messages of a request. `last_answer` is the last message of the assistant, `history` has the messages before
+    it. New are the `results` of calls, and `blocks` of the user as NewTurn takes them.
     """
 
     history: list[PastItem] = field(default_factory=list)
@@ -109,7 +109,7 @@ def _pair(found: NewMessages) -> None:
 
 
 def _items(message: MessageIn, place: str, found: NewMessages | None = None) -> Iterator[PastItem]:
-    """The items of a message. What is new is also put into `found`."""
+    """The items of a message. New items are also added to `found`."""
     given = message.content
     parts = [_text_block(given)] if isinstance(given, str) else given
     blocks: list[Json] = []
@@ -257,14 +257,14 @@ def _result(part: BlockIn, call: str, place: str) -> ResultIn:
 
 @dataclass(frozen=True, slots=True)
 class AskedOptions:
-    """What a request asks for besides its messages, as members of NewTurn, and the names of what was left out."""
+    """The options of a request, as members of NewTurn, and the names of ignored members."""
 
     members: Json
     ignored: Sequence[str] = ()
 
 
 def options_of(services: Services, sent: CountIn, *, betas: bool, continues: bool = False) -> AskedOptions:
-    """`continues`: without `system` and `tools` those of the answer before stay. Raises RequestRefused."""
+    """`continues`: `system` and `tools` of the answer before apply if the request has none. Raises RequestRefused."""
     resolver = services.resolver
     model = resolver.models.check(sent.model)
     params = {name: value for name in _PARAMS if (value := getattr(sent, name, None)) is not None}
@@ -329,7 +329,9 @@ def _limits(services: Services) -> Json | None:
 
 
 def _tools(services: Services, sent: CountIn) -> list[Any] | None:
-    """The tools of the request, and those of the server that it chooses: all of them where it has no `tools`."""
+    """The tools of the request, and those of the server that it chooses: all tools of the server if it has no
+    `tools`.
+    """
     resolver, given = services.resolver, sent.tools
     if given is None:
         if "tools" in held_options() | resolver.held_by(sent.model):

@@ -6,11 +6,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.histories import HistoryPlace
 from turnstream.api.http.errors import BadRequest
 from turnstream.api.http.reading import idempotency_key_of, read_body
 from turnstream.api.services import Services, identity_of, services_and_owner
 from turnstream.api.streams.turn import requested_cursor
+from turnstream.dialects.histories import HistoryPlace
 from turnstream.domain.errors import NotFound
 from turnstream.domain.turns import Turn
 from turnstream.extensions.anthropic_api.errors import ThreadRefused, failure
@@ -25,7 +25,7 @@ RESUME, IGNORED = "Turnstream-Resume", "Turnstream-Ignored"
 
 async def create_message(request: Request) -> Response:
     """Posts the last message where its history leads to, or stores the results of calls that wait; returns the message,
-    or its stream. With the header of an earlier response it returns that one, which goes on behind the last event.
+    or its stream. With the header of an earlier response it resumes that response after the last event.
     """
     services, owner = services_and_owner(request)
     sent, body = await read_body(request, MessagesIn)

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 
 from turnstream.api.actions import decisions_of
 from turnstream.api.caller import with_fixed
-from turnstream.api.dialects.chats import new_chat
-from turnstream.api.dialects.histories import (
+from turnstream.api.exchange import cancel_turn, post_message
+from turnstream.api.sealed_headers import sealed
+from turnstream.api.services import Services
+from turnstream.dialects.chats import new_chat
+from turnstream.dialects.histories import (
     NO_MESSAGE,
     HistoryPlace,
     PastResult,
@@ -17,10 +20,9 @@ from turnstream.api.dialects.histories import (
     find_place,
     history_of,
 )
-from turnstream.api.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
-from turnstream.api.exchange import cancel_turn, post_in_new_chat, post_message
-from turnstream.api.sealed_headers import sealed
-from turnstream.api.services import Services
+from turnstream.dialects.past_exchanges import histories_of
+from turnstream.dialects.posting import post_in_seeded_chat
+from turnstream.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.turns import Turn, TurnRequest
@@ -40,7 +42,7 @@ class MessagePosting:
     key: IdempotencyKey | None
 
     async def respond(self, continued: HistoryPlace | None = None) -> tuple[Turn, int]:
-        """Returns the turn that answers, and the part of it that is the answer; `continued` is the answer before, where
+        """Returns the turn that answers, and the part of it that is the answer; `continued` is the answer before, if
         the request names it. Raises RequestRefused.
         """
         found, input = continued, self.input
@@ -59,7 +61,7 @@ class MessagePosting:
             answer = await self._post(found), 0
         if continued is None:
             digest = await digest_of(input.items)
-            await self.services.storage.histories.keep(self.identity.owner, digest, answer[0].id)
+            await histories_of(self.services).keep(self.identity.owner, digest, answer[0].id)
         return answer
 
     async def _post(self, place: HistoryPlace) -> Turn:
@@ -81,7 +83,7 @@ class MessagePosting:
             history = history_of(self.services, self.identity.owner, past, _PLACE, goes_on=goes_on)
         new = new_turn(self.options, [NO_MESSAGE] if goes_on else input.blocks)
         return (
-            await post_in_new_chat(self.services, new, new_chat(self.identity.owner), self.key, history)
+            await post_in_seeded_chat(self.services, new, new_chat(self.identity.owner), self.key, history)
         ).assistant_turn
 
     async def _continue(self) -> Turn:
@@ -95,7 +97,7 @@ class MessagePosting:
         history, answer = input.history, input.last_answer
         turn = await continue_answer(services, identity, new, history, answer, self.key, _PLACE)
         turn = turn or await self._post_in_new_chat()
-        await services.storage.histories.keep(identity.owner, await digest_of(history), turn.id)
+        await histories_of(services).keep(identity.owner, await digest_of(history), turn.id)
         return turn
 
     # --- results of calls --------------------------------------------------------------------------------------------
@@ -124,7 +126,7 @@ class MessagePosting:
         return await store_results(services, identity, turn, decisions, self.key, new), part
 
     async def _is_as_asked(self, turn: Turn) -> bool:
-        """Whether the turn goes on with what this request asks for. Some clients change tools between two calls."""
+        """Whether the turn continues with what this request asks for. Some clients change tools between two calls."""
         assert turn.request is not None
         chat = await self.services.storage.chats.get(self.identity.owner, turn.chat_id)
         # Its secrets are encrypted as those of the turn, so that equal ones are equal.
@@ -133,8 +135,8 @@ class MessagePosting:
 
 
 def _essence(request: TurnRequest) -> tuple[object, ...]:
-    """What decides the next model call. A choice that forces a call holds for the first one alone. Each client has a
-    `max_tokens` of its own, and another one is no other request.
+    """The parts of a request that decide the next model call. A tool choice that forces a call applies to the first
+    model call only. Clients differ in `max_tokens`, so it is left out.
     """
     params = {name: value for name, value in request.params.items() if name != "max_tokens"}
     choice = {name: value for name, value in (params.pop("tool_choice", None) or {}).items() if name != "name"}
@@ -143,7 +145,7 @@ def _essence(request: TurnRequest) -> tuple[object, ...]:
 
 
 def _check_nothing_waits(turn: Turn, answered: Sequence[str]) -> None:
-    """Raises RequestRefused where a call of the turn would still wait."""
+    """Raises RequestRefused if a call of the turn would still wait."""
     if call := still_waiting(turn, answered):
         detail = f"`messages` must have a `tool_result` for each call that waits; {call} has none."
         raise RequestRefused(detail, field="messages")

@@ -1,12 +1,12 @@
-"""Messages as they are read: as a stream, or to their end. The reader is that of every stream."""
+"""Messages as they are read: as a stream, or to their end. Both use the reader of all streams."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.streams import PartReader, dialect_response
 from turnstream.api.services import Services
 from turnstream.api.streams.response import FrameResponse
+from turnstream.dialects.streams import PartReader, dialect_response
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.extensions.anthropic_api.errors import error_json, text_of, type_of
@@ -25,7 +25,7 @@ def message_reader(services: Services, owner: str, turn: Turn, part: int) -> Par
 def event_stream(
     services: Services, owner: str, turn: Turn, part: int, after: EventPlace, *, is_resumed: bool
 ) -> FrameResponse:
-    """A resumed message begins again where what was sent of it is void."""
+    """A resumed message begins again if what was sent of it is void."""
     place = after
 
     def events(turn: Turn, view: Callable[[], LiveView]) -> MessageEvents:

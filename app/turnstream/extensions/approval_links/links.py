@@ -35,7 +35,9 @@ GET_LINKED_ASK = Statement(
 
 
 class Link(NamedTuple):
-    """What is signed: one call with its input, the principal who decides by it, and its end in seconds since 1970."""
+    """The signed content of a link: one call with its input, the principal who decides, and the expiry in seconds since
+    1970.
+    """
 
     turn: UUID
     tool_use_id: str
@@ -61,7 +63,7 @@ class LinkSigner:
         return f"{_text(payload)}.{_text(_signature(self.secrets[0], payload))}"
 
     def verify(self, token: str) -> Link | None:
-        """What the token was signed for, also after its end. None for a token that no secret has signed."""
+        """The content of the token, even if it has expired. None if no secret has signed the token."""
         try:
             payload, signature = (_bytes(part) for part in token[:_LONGEST].split("."))
         except (ValueError, Base64Error):

@@ -1,8 +1,7 @@
-"""Archives: what an owner has, as files that are read in the order in which they are written.
+"""Archives: the data of an owner, in files that are read in the order in which they are written.
 
-Each chat is read as of one moment. Rows are lines of JSON with the names of their columns; the values of JSON columns
-stand in them as they are stored, but for the headers of HTTP tools, which are masked. Tokens, webhooks and the tool
-cache are not part of an archive.
+Each chat is read as of one moment. A row is a line of JSON with the names of its columns. JSON columns are copied as
+stored, with masked headers of HTTP tools. Tokens, webhooks and the tool cache are not part of an archive.
 """
 
 import json
@@ -57,7 +56,7 @@ def _of_chat() -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 _OF_CHAT: Final = dict(_of_chat())
-# Columns whose values are not taken from the archive as they are. What was open when the archive was made ends as
+# Columns whose values are not taken from the archive as they are. Turns that were open when the archive was made end as
 # cancelled: no model is called and no tool run because a chat was imported. A turn that waits still waits.
 _IMPORTED: Final[Mapping[str, Mapping[str, str]]] = {
     "turns": {
@@ -66,7 +65,7 @@ _IMPORTED: Final[Mapping[str, Mapping[str, str]]] = {
         "replica": "NULL",
         "cancel_requested": "row.cancel_requested OR row.status IN ('queued', 'running')",
     },
-    # The server that it comes from may go on with it.
+    # The server that it comes from may continue with it.
     "schedules": {"paused": "coalesce(row.paused, 'person')"},
 }
 _WHOLE_REQUEST: Final = f"""coalesce(
@@ -79,7 +78,7 @@ _STATUS: Final = """CASE
         ELSE status
     END AS status"""
 _CONVERTED: Final = {("turns", "request"): _WHOLE_REQUEST, ("turns", "status"): _STATUS}
-# Ids of rows that a chat brings along. Where its own id is taken, these are changed with it.
+# Ids of rows that a chat brings along. If its own id is taken, these are changed with it.
 _WITH_IDS = frozenset({"chats", "turns", "steers", "grants", "schedules"})
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -179,7 +178,7 @@ class ArchivePart(NamedTuple):
 
 
 class ArchiveHead(msgspec.Struct, frozen=True):
-    """The first file. `columns` are the columns of each table; `chat` is set where the archive has it alone."""
+    """The first file. `columns` are the columns of each table; `chat` is set if the archive has it alone."""
 
     format: str
     version: int
@@ -318,8 +317,8 @@ async def _files_of(
 
 @dataclass(slots=True)
 class ImportCounts:
-    """What an import has made, and what was there already. `moved` are chats with new ids, because theirs were taken
-    by another owner.
+    """The numbers of imported rows and of rows that were there already. `moved` are chats with new ids, because another
+    owner has their ids.
     """
 
     made: dict[str, int] = field(default_factory=lambda: {"documents": 0, "uploads": 0, "chats": 0, "recordings": 0})
@@ -353,14 +352,14 @@ class OwnerImport:
         self._check_chat = check_chat
         self._trusted = trusted
         self._put: dict[str, Statement] = {}
-        # Ids in the archive and here, where they differ; and the turns of the chat that was imported last.
+        # Ids in the archive and here, if they differ; and the turns of the chat that was imported last.
         self._uploads: dict[bytes, bytes] = {}
         self._ids: dict[bytes, bytes] = {}
         self._turns: set[UUID] = set()
         self._waiting: set[UUID] = set()
 
     async def run(self, parts: Iterator[ArchivePart]) -> ImportCounts:
-        """Raises ConfigError for a file that is no archive, and where rows of it cannot be stored."""
+        """Raises ConfigError for a file that is no archive, and if rows of it cannot be stored."""
         first = next(parts, None)
         if first is None or first.name != HEAD:
             raise ConfigError(f"The file is no archive of turnstream: it must begin with {HEAD}.")
@@ -489,7 +488,7 @@ def _insert(table: str, columns: Sequence[str]) -> Statement:
     if table == "turns":
         values["tool_set"], source = "kept.tool_set", f"{source}, keep_tool_set(:owner, row.request) AS kept"
     names = ", ".join(f'"{name}"' for name in values)
-    # What is the owner's already stays as it is.
+    # Rows that the owner has already stay as they are.
     kept = " ON CONFLICT DO NOTHING" if table in {"documents", "idempotency_keys"} else ""
     return Statement(
         f"""

@@ -72,8 +72,8 @@ async def _write(source: OwnerExport, file: IO[bytes], section: Section, begin: 
 
 
 def _place_to_continue(file: IO[bytes], archive: Path, head: bytes) -> tuple[Section, UUID, int]:
-    """The section and the id to go on with, and the offset where they begin: that of the last group of files, which may
-    lack some. Raises ConfigError for a file that must not be overwritten.
+    """The section and the id to continue with, and the offset where they begin: that of the last group of files, which
+    may lack some. Raises ConfigError for a file that must not be overwritten.
     """
     group, offset = ("documents", ""), 0
     beginning = file.read(len(head))
@@ -103,9 +103,9 @@ def _place_to_continue(file: IO[bytes], archive: Path, head: bytes) -> tuple[Sec
 def import_archive(archive: Path, owner: str | None, trusted: bool) -> None:
     """Import the file ARCHIVE of `owners export`.
 
-    `-` is the standard input. Ids stay as they are. Where another owner has one of them, a chat gets new ids, which
-    are listed. What is there already stays as it is, so an import that was cut off can be repeated. Turns that were
-    queued or running when the archive was made end as cancelled.
+    `-` is the standard input. Ids stay as they are. If another owner has one of them, a chat gets new ids, which are
+    listed. Existing rows stay as they are, so an interrupted import can be repeated. Turns that were queued or running
+    when the archive was made end as cancelled.
     """
     settings = read_settings()
     counts = asyncio.run(_import(settings, archive, owner, trusted=trusted))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import IO, Self
 
-# Of one file, which is read into memory. Those of an export have a few megabytes.
+# Of one file, which is read into memory. Files of an export have a few megabytes.
 MAX_FILE_BYTES = 100_000_000
 # Of a long name, or of other attributes of a file, which tarfile reads into memory before it gives the file.
 MAX_ATTRIBUTE_BYTES = 1_000_000

@@ -31,9 +31,9 @@ from turnstream.storage.owners.audit import AuditTrail
 def move(owner: str, cell: str, url: str, master_key: str | None) -> None:
     """Move OWNER from the cell of the settings to another one.
 
-    What does not change any more is copied first. Then changes are refused with 503 for some seconds, running turns
-    pause, and go on in the new cell. A move that was interrupted is called again. What stays behind, as
-    `OWNER (moved to CELL)`, is to be erased.
+    Rows that no longer change are copied first. Then changes are refused with 503 for some seconds; running turns
+    pause, and continue in the new cell. An interrupted move can be repeated. The rows in the old cell keep the owner
+    `OWNER (moved to CELL)` and must be erased.
     """
     settings = read_settings()
     if (here := cell_name(settings)) is None or cell == here:

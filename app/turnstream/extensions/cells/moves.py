@@ -16,7 +16,9 @@ GET_MOVES = Statement("SELECT owner, cell, state, held_until > now() AS held FRO
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a cell knows of an owner who came or went. `cell` is the other one. While `held`, nothing may change."""
+    """A cell's record of an owner who came or went. `cell` is the other cell. While `held`, no row of the owner may
+    change.
+    """
 
     cell: str
     state: MoveState

@@ -19,7 +19,7 @@ from turnstream.storage.ownership import ownership_of
 
 _TIMEOUT: Final = 1800.0  # seconds, as those of the whole copy
 _PORTION: Final = 32_000_000  # bytes that are copied in one transaction, or little more
-_PASSES: Final = 5  # at most, where the owner goes on changing them
+_PASSES: Final = 5  # at most, if the owner continues changing them
 
 
 def stored_columns(table: str) -> Sequence[str]:
@@ -29,10 +29,10 @@ def stored_columns(table: str) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """A table of which rows with the same key and version have the same content; one without a version may change.
-    `copy` gives those of :owner as those of :name, and `parts` the rows of other tables that go with them. `take` makes
-    those of :name the owner's, gives them what else may have changed and is short, the `live` columns, and returns
-    their `number`. What may have changed and be long is in the columns that `renew` writes, where `updated_at` differs.
+    """A table that is copied ahead. Rows with the same key and version have the same content; rows without a version
+    may change. `copy` reads the rows of :owner as rows of :name, `parts` the dependent rows of other tables. `take`
+    gives the rows of :name to the owner, updates the short columns that may have changed (`live`), and returns their
+    `number`. `renew` writes the long columns if `updated_at` differs.
     """
 
     columns: Sequence[str]
@@ -135,7 +135,7 @@ _TURNS: Final = _Copied(
         """,
         timeout=_TIMEOUT,
     ),
-    # What was copied ahead is to be indexed for the search, too: as by its triggers, the oldest first.
+    # Rows that were copied ahead must be indexed for the search, too: as by its triggers, the oldest first.
     Statement(
         """
         WITH indexed AS (
@@ -307,7 +307,7 @@ class OwnerAhead:
 
     async def take_over(self, source: Transaction, target: Transaction, owner: str) -> None:
         """Gives the owner all rows that `owner` has in the old cell, where nothing changes any more. Raises ConfigError
-        where they are deleted in the new one just now.
+        if they are deleted in the new one just now.
         """
         await self._lock(target)
         listed = {name: await source.rows(table.list, owner=owner) for name, table in COPIED.items()}
@@ -364,7 +364,7 @@ class OwnerAhead:
 
 
 def _parents_first(turns: Sequence[Row]) -> Sequence[Row]:
-    """Those turns that do not change any more, with all that they follow: each after its parent, a chat's together."""
+    """Turns that no longer change, with all turns before them: each after its parent, a chat's together."""
     children = defaultdict(list)
     for turn in turns:
         children[turn["parent_id"]].append(turn)

@@ -1,9 +1,9 @@
 """The move of an owner between cells: all its rows, from one Postgres into another.
 
-What does not change any more is copied ahead (owner_ahead.py). Then the owner is held: the API refuses changes, running
-turns go back into the queue, and nobody claims them. Now the rest is copied, in one transaction of each database. That
-of the old cell commits first: it gives the rows there the name of a departed owner, so nothing finds them any more, and
-nothing is lost where the other one does not commit. The move is then repeated, from the departed owner.
+Rows that no longer change are copied ahead (owner_ahead.py). Then the owner is held: the API refuses changes, running
+turns go back into the queue, and nobody claims them. Then the rest is copied, in one transaction of each database. The
+transaction of the old cell commits first: it gives the rows the name of a departed owner, so no request finds them, and
+nothing is lost if the transaction of the new cell fails. The move is then repeated, from the departed owner.
 """
 
 import asyncio
@@ -107,8 +107,8 @@ NEED_TOKENS = Statement(
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table of which rows are moved. `copied` gives the rows of :owner, as those of :name. `count` gives their number
-    where owner and name are the same.
+    """A table that is moved. `copied` reads the rows of :owner as rows of :name. `count` counts the rows whose owner
+    and name are the same.
     """
 
     name: str
@@ -181,7 +181,7 @@ class OwnerMove:
 
     async def run(self) -> None:
         """A move that was cut off at any moment is begun again, or ended, by the next call. Raises NotFound and
-        ConfigError where it is refused, StorageError where Postgres fails.
+        ConfigError if it is refused, StorageError if Postgres fails.
         """
         await self._check_versions()
         before = await self._source.row(GET_MOVE, owner=self._owner)

@@ -1,6 +1,5 @@
 """A scripted model for a server without the key of any provider."""
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +7,6 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from turnstream.config import Section, Settings
-from turnstream.domain.identity import LOCAL_OWNER
 from turnstream.extension import Context, Extension, Work
 
 if TYPE_CHECKING:
@@ -33,22 +31,13 @@ def _providers(settings: Settings) -> "Sequence[ModelApi]":
 
 
 def _work(context: Context) -> Work:
-    """Offers sample documents, if the demo answers."""
+    """Warns, if the demo answers."""
     import structlog
 
-    from turnstream.setup.samples import offer_samples
-    from turnstream.storage.owners.documents import Documents
-
-    if "demo" not in context.models.listed():
-        return Work()
-
-    async def offer() -> None:
-        await offer_samples(Documents(context.database), LOCAL_OWNER)
-        await asyncio.Event().wait()  # a task runs until the server stops
-
-    log = structlog.get_logger(__name__)
-    log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")
-    return Work(tasks=(offer,))
+    if "demo" in context.models.listed():
+        log = structlog.get_logger(__name__)
+        log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")
+    return Work()
 
 
 EXTENSION = Extension(

@@ -71,7 +71,7 @@ def answer_of(request: ModelRequest) -> Answer:
 
 
 def _reports(last: Sequence[Message]) -> list[str]:
-    """What calls in the background have reported in the `last` message."""
+    """The reports of background calls in the `last` message."""
     texts = [block.text for message in last for block in message.blocks if block.type == TEXT]
     return [each.partition("\n\n")[2] for each in texts if each.startswith(_REPORTED)]
 
@@ -200,7 +200,7 @@ def _library_call(name: str, input: Mapping[str, Any]) -> list[Part]:
 
 
 def _call(command: ToolCommand) -> list[Part]:
-    """Returns the call with the input as it was written, also where that is not JSON."""
+    """Returns the call with the input as it was written, also if that is not JSON."""
     opened, *_, closed = _library_call(command.name, {})
     return [opened, BlockText(0, command.input), closed]
 

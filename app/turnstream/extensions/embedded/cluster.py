@@ -74,7 +74,7 @@ class Cluster:
             raise ConfigError(f"The embedded database did not start:\n{self.end_of_log() or done.stdout}")
 
     def end_of_log(self) -> str:
-        """The last lines of the server's log, empty where there is none."""
+        """The last lines of the server's log, empty if there is none."""
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         return "\n".join(lines[-_LOG_LINES:])
 
@@ -127,7 +127,7 @@ class Cluster:
 
 
 def _socket_folder(cluster: Path, account: Account) -> Path:
-    """The cluster's own folder; where its path is too long for a socket, a private one among temporary files."""
+    """The cluster's own folder; if its path is too long for a socket, a private one among temporary files."""
     if _SOCKET_FOLDER.fullmatch(str(cluster)):
         return cluster
     folder = _distant_socket_folder(cluster, account.uid)

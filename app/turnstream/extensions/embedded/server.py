@@ -39,7 +39,7 @@ async def embedded_postgres(data_dir: Path, settings: Mapping[str, str] | None =
     """The DSN of a server on `data_dir`. `settings` are PostgreSQL's; a running server keeps its own. If the server
     dies, it is started again.
 
-    Raises ConfigError, with the end of the server's log where there is one.
+    Raises ConfigError, with the end of the server's log if there is one.
     """
     server = EmbeddedPostgres(data_dir, settings)
     try:
@@ -69,7 +69,7 @@ async def _keep_running(server: "EmbeddedPostgres") -> None:
 
 
 def is_made(data_dir: Path) -> bool:
-    """True where a server has ever been started on `data_dir`."""
+    """True if a server has ever been started on `data_dir`."""
     return (data_dir / _CLUSTER).is_dir()
 
 

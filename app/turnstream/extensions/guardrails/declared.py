@@ -10,14 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from turnstream.config import read_environment
 from turnstream.domain.errors import ConfigError, RequestRefused
-from turnstream.domain.guards import EndTurn, Guard, OnFailure, Place, Replace, Ruling, TakeBack
+from turnstream.domain.guards import Place
 from turnstream.extension import Context, Work
 from turnstream.extensions.guardrails.model_check import ModelCheck
 from turnstream.extensions.guardrails.patterns import CONTEXT, PatternKind, Patterns
 from turnstream.extensions.guardrails.remote import CheckSession, HttpCheck, ModerationCheck
+from turnstream.guards.guard import EndTurn, Guard, OnFailure, Replace, Ruling, TakeBack
 from turnstream.kit.requirements import requirement
-from turnstream.kit.signature import key_of
 from turnstream.llm.models.catalog import Models
+from turnstream.outgoing.signature import key_of
 
 _KINDS = ("patterns", "url", "rule", "moderation")
 _OVERLAP = 200  # characters

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from turnstream.domain.guards import Pass, Passage, Ruling
 from turnstream.domain.turns import Turn, TurnRequest
 from turnstream.engine.side_calls import SideCalls
+from turnstream.guards.guard import Pass, Passage, Ruling
 from turnstream.kit.ids import new_id
 from turnstream.llm.provider import Provider
 
@@ -29,7 +29,7 @@ class UnclearAnswer(Exception):
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
     """Asks `model` whether a passage breaks the `rule`: `then` is the ruling. The call is charged to the owner, and to
-    the turn, where there is one.
+    the turn, if there is one.
     """
 
     side_calls: SideCalls

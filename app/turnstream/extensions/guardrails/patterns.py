@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from string import ascii_letters, digits
 from typing import Final, Literal
 
-from turnstream.domain.guards import EndTurn, Mask, Pass, Passage, Ruling, TextSpan
+from turnstream.guards.guard import EndTurn, Mask, Pass, Passage, Ruling, TextSpan
 from turnstream.kit.offload import offload
 
 PatternKind = Literal["keys", "cards", "phones", "emails"]
 Found = Callable[[str], Iterator[tuple[int, int]]]
 
-# Characters. What may still become longer is held back up to this length, and found up to it.
+# Characters. A possible match that may still grow is held back up to this length, and found up to it.
 _LONGEST: Final = 8_000
 # Before a passage: a pattern looks at one character. A span that begins there is looked for in the whole text.
 CONTEXT: Final = 64
@@ -46,7 +46,7 @@ _EMAIL = re.compile(
 _BEGIN, _END = "-----BEGIN ", re.compile(r"-----END [A-Z0-9 ]{0,60}PRIVATE KEY-----")
 _BEGIN_OF_KEY = re.compile(r"-----BEGIN (?:[A-Z0-9]+ ){0,3}PRIVATE KEY-----")
 _LONGEST_BEGIN = 60
-# The characters of matches: as long as no other one follows, a match may go on.
+# The characters of matches: as long as no other one follows, a match may continue.
 _LETTERS, _DIGIT = ascii_letters + digits, digits
 _CHARACTERS: Mapping["PatternKind", str] = {
     "keys": f"{_LETTERS}_.-",
@@ -98,7 +98,7 @@ def spans_of(text: str, kinds: Iterable[PatternKind]) -> list[TextSpan]:
 
 
 def undecided_of(text: str, kinds: Iterable[PatternKind]) -> int:
-    """How many characters at the end may belong to a match that goes on in what follows."""
+    """How many characters at the end may belong to a match that continues in what follows."""
     return min(_LONGEST, max((_open_end(text, kind) for kind in kinds), default=0))
 
 
@@ -113,7 +113,7 @@ def _open_end(text: str, kind: PatternKind) -> int:
 
 
 class Patterns:
-    """A check for these kinds. What is found is masked, or the turn ends with the `reason`, if one is given."""
+    """A check for these kinds. Matches are masked. With a `reason`, a match ends the turn."""
 
     def __init__(self, kinds: Sequence[PatternKind], reason: str | None = None) -> None:
         self._kinds = kinds

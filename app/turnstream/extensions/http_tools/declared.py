@@ -12,8 +12,8 @@ from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.extensions.http_tools import HttpToolsSettings
 from turnstream.extensions.http_tools.request_tools import RequestToolRules, read_secrets
 from turnstream.extensions.http_tools.tool import HttpTool, HttpTools
-from turnstream.kit.signature import key_of
-from turnstream.tools.addresses import Allowed
+from turnstream.outgoing.addresses import Allowed
+from turnstream.outgoing.signature import key_of
 from turnstream.tools.declared.declarations import Declarations, errors_collected, errors_named
 from turnstream.tools.declared.tables import PolicyTable
 from turnstream.tools.policy import policy_of

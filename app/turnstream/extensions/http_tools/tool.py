@@ -21,7 +21,7 @@ from turnstream.extensions.http_tools.client import (
     parse_url,
 )
 from turnstream.extensions.http_tools.request_tools import RequestToolRules
-from turnstream.tools.addresses import Allowed, UrlRefused
+from turnstream.outgoing.addresses import Allowed, UrlRefused
 from turnstream.tools.policy import Policy, ResultForm
 from turnstream.tools.schemas import InputSchema
 from turnstream.tools.serialize import serialize

@@ -104,7 +104,7 @@ async def _encrypt(database: Database, column: SecretColumn, row: Row, keys: Own
 
 
 async def _sealed(document: Any, seal: Seal) -> Any:
-    """A tool set, or options: those of a chat, a turn, a token or a schedule."""
+    """A tool set, or the options of a chat, a turn, a token or a schedule."""
     if isinstance(document, list):
         return [await _sealed_tool(each, seal) for each in document]
     changed = dict(document)

@@ -8,7 +8,7 @@ from turnstream.kit.sealing import CannotOpen, MasterKeys
 from turnstream.storage.database import LONG, Database, Statement
 from turnstream.storage.owners.owner_keys import REWRAP
 
-# By the primary key: keys that were wrapped anew leave no gap in the order, and a command that was cut off begins with
+# By the primary key: keys that were wrapped again leave no gap in the order, and a command that was cut off begins with
 # the first one that is left.
 GET_KEYS_OF_OTHERS = Statement(
     """
@@ -29,8 +29,8 @@ class RotationStep:
 
 
 async def rotate(database: Database, masters: MasterKeys) -> AsyncGenerator[RotationStep, None]:
-    """Wraps each key by the first master key. Servers may work meanwhile if they have both master keys. What was cut
-    off is done by the next call.
+    """Wraps each key by the first master key. Servers may work meanwhile if they have both master keys. The next call
+    completes an interrupted one.
     """
     behind, first = "", masters.first
     while rows := await database.rows(GET_KEYS_OF_OTHERS, master=first, behind=behind, most=_STEP):

@@ -154,7 +154,7 @@ def _cookie_of(request: Request, sign_ins: "SignIns") -> tuple[str, str | None]:
 
 
 def _digest_of(issuer: "McpIssuer") -> str:
-    """Of what the page shows: a server that names more scopes, or another issuer, to the form is shown again."""
+    """The digest of the page's content. If the server names more scopes, or another issuer, the form is shown again."""
     shown = [issuer.name, str(issuer.metadata.authorization_endpoint), issuer.resource, *issuer.scopes]
     return sha256("\n".join(shown).encode()).hexdigest()
 
@@ -181,8 +181,8 @@ async def _opened(request: Request) -> "tuple[SignIns, LinkedAsk, McpIssuer]":
 
 
 async def _check_person(request: Request, ask: "LinkedAsk") -> None:
-    """Where the browser proves who the person is, it must be the owner: tokens of another one would be used for them.
-    The link alone suffices where browsers prove nothing, as with tokens that a program sends.
+    """If the browser has a credential, it must be the owner's: otherwise the owner's calls would use the tokens of
+    another person. If browsers have no credentials, as when a program sends the tokens, the link alone is enough.
     """
     try:
         identity = await services_of(request).authenticator.identity_of(request)

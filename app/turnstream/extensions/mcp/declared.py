@@ -57,13 +57,13 @@ class McpTable(PolicyTable):
 class McpServer:
     """An MCP server that is started by `command`, or reached at `url`.
 
-    `prefix` stands before the names of its tools. `tools` are offered, or all with None. The names in `tools`,
-    `read_only` and `policies` are those of the server, without the prefix. `trusted`: hints that a tool is read-only or
-    idempotent are taken as true. A question of the server waits `elicitation` seconds for a person; None: it may not
-    ask. `env` and `headers` hold secrets: environment variables are filled in already.
-    With `oauth` each owner signs in, and calls are made with the owner's token, `headers` list the tools. Without a
-    `client_id` the client is known by its metadata document or registered. `scopes` take the place of the server's.
-    `issuer` is the only one that may give tokens; without it the server names one, which must have a public address.
+    `prefix` is before the names of its tools. `tools` selects the offered tools; None offers all. `tools`, `read_only`
+    and `policies` use the server's names, without the prefix. `trusted`: hints that a tool is read-only or idempotent
+    are taken as true. A question of the server waits `elicitation` seconds for a person; None: it may not ask. `env`
+    and `headers` hold secrets: environment variables are filled in already. With `oauth` each owner signs in, and calls
+    use the owner's token; the request for the list of tools uses `headers`. Without a `client_id` the client is known
+    by its metadata document or registered. `scopes` take the place of the server's. `issuer` is the only accepted
+    issuer of tokens. Without it the server names an issuer, which must have a public address.
     """
 
     name: str

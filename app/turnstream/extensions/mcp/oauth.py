@@ -32,7 +32,7 @@ from pydantic import AnyUrl
 from yarl import URL
 
 from turnstream.extensions.mcp.declared import McpServer
-from turnstream.tools.addresses import AddressRefused, Allowed, UrlRefused
+from turnstream.outgoing.addresses import AddressRefused, Allowed, UrlRefused
 
 _TIMEOUT: Final = 20.0  # seconds for an answer, to its end. The lease of a refresh is longer
 _MOST_BYTES: Final = 1_000_000  # of an answer
@@ -71,7 +71,7 @@ class IssuerUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The refusal of an MCP server: the scopes that it names, and where its metadata are. `insufficient`: the token is
+    """The refusal of an MCP server: the scopes that it names, and the URL of its metadata. `insufficient`: the token is
     good, but for less.
     """
 
@@ -99,7 +99,9 @@ def scopes_of(words: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class OAuthClient:
-    """What the issuer knows this server as. `method` is how the client authenticates at the token endpoint."""
+    """The registration of this server at an issuer. `method` is the authentication of the client at the token
+    endpoint.
+    """
 
     id: str
     secret: str | None = field(default=None, repr=False)
@@ -121,7 +123,7 @@ class McpIssuer:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What the callback needs of a sign-in that has begun. It is stored sealed. `cookie` is a digest."""
+    """The state of a sign-in that has begun, for its callback. It is stored sealed. `cookie` is a digest."""
 
     metadata: dict[str, Any]
     client: OAuthClient
@@ -164,7 +166,7 @@ class OAuth:
 
     @property
     def document_url(self) -> str:
-        """The address of the client metadata document, which is the id of the client where an issuer reads it."""
+        """The address of the client metadata document, which is the client id at issuers that read such documents."""
         return f"{self.base}/sign-in/client.json"
 
     def client_metadata(self) -> OAuthClientMetadata:
@@ -460,7 +462,7 @@ def _origin(url: str) -> str:
 
 
 def _method_of(metadata: OAuthMetadata, secret: str | None) -> str:
-    """How a client with a secret authenticates, where its registration does not say so: RFC 8414 names the default."""
+    """How a client with a secret authenticates, if its registration does not say so: RFC 8414 names the default."""
     offered = metadata.token_endpoint_auth_methods_supported or ["client_secret_basic"]
     if secret is None:
         return "none"

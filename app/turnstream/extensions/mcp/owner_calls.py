@@ -63,7 +63,7 @@ class OwnerCalls:
             raise ToolUnavailable(f"The user is not signed in to {self.server.name}.") from None
 
     async def _with_token(self, owner: str, use: Use[T]) -> T:
-        """Refreshes the token once where the server does not accept it."""
+        """Refreshes the token once if the server does not accept it."""
         token = await self.sign_ins.token(owner, self.server)
         if token is None:
             raise _SignInNeeded

@@ -113,7 +113,7 @@ class McpSession:
         context: ClientRequestContext,  # noqa: ARG002, the SDK names it
         params: types.ElicitRequestParams,
     ) -> types.ElicitResult | types.ErrorData:
-        """Asks the person for the server. Where it is not known for which of several calls it asks, nobody is asked."""
+        """Asks the person for the server. If it is not known for which of several calls it asks, nobody is asked."""
         ask = asking.get()
         if ask is None and len(self._asking) > 1:
             log.warning("mcp.elicitation_unclear", server=self._server.name, calls=len(self._asking))

@@ -206,7 +206,7 @@ class SignIns:
     # --- tokens for calls --------------------------------------------------------------------------------------------
 
     async def token(self, owner: str, server: McpServer) -> Token | None:
-        """None where the owner must sign in. Raises ToolUnavailable."""
+        """None if the owner must sign in. Raises ToolUnavailable."""
         row = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
         if row is None or row["tokens"] is None:
             return None
@@ -215,7 +215,7 @@ class SignIns:
         return await self._token_of(row, server)
 
     async def refreshed(self, owner: str, server: McpServer, version: int) -> Token | None:
-        """A token that is newer than `version`, whichever replica refreshes it. None where the owner must sign in.
+        """A token that is newer than `version`, whichever replica refreshes it. None if the owner must sign in.
         Raises ToolUnavailable.
         """
         named, deadline = {"owner": owner, "server": server.name}, monotonic() + _WAIT
@@ -279,7 +279,7 @@ class SignIns:
             return None
 
     def ask(self, owner: str, turn: UUID, server: McpServer, scopes: Collection[str], seen: int | None) -> SignIn:
-        """What a call needs that cannot be made. `seen` is the version of the token that was refused."""
+        """Creates the ask for a sign-in that a call needs. `seen` is the version of the refused token."""
 
         async def recheck() -> None:
             row = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
@@ -330,7 +330,7 @@ class SignIns:
 
     async def complete(self, state: str, cookie: str, iss: str | None, code: str | None, error: str | None) -> str:
         """Completes the sign-in of a callback, and answers the calls that wait for it. Returns the server. `cookie` is
-        that of the browser in which the sign-in was begun. Raises SignInFailed; calls wait on then.
+        the cookie of the browser that began the sign-in. Raises SignInFailed; the calls then continue to wait.
         """
         row = await self._database.row(GET_PENDING, state=_digest(state))
         server = None if row is None else self.servers.get(row["server"])

@@ -1,7 +1,7 @@
 """Tasks of MCP servers (`io.modelcontextprotocol/tasks`, 2026-07-28): calls whose result is polled for."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
@@ -12,11 +12,20 @@ from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from pydantic import ConfigDict
 
 from turnstream.extensions.mcp.questions import question_of
-from turnstream.tools.tool import GOES_ON, Detached, Outcome, ToolContext, ToolError, ToolUnavailable
+from turnstream.tools.tool import (
+    GOES_ON,
+    Detached,
+    Outcome,
+    PersonAnswer,
+    PersonQuestion,
+    ToolContext,
+    ToolError,
+    ToolUnavailable,
+)
 
 log = structlog.get_logger(__name__)
 
-_POLL = 5.0  # seconds, where the server names none
+_POLL = 5.0  # seconds, if the server names none
 _LONGEST_POLL = 60.0
 _TIME_TO_CANCEL = 5.0
 _MAX_QUESTIONS = 100  # of one task
@@ -52,7 +61,7 @@ class TaskRequest(types.Request[TaskParams, str]):
 
 
 class TaskCreated(Exception):
-    """The server goes on with a call as a task."""
+    """The server continues with a call as a task."""
 
     def __init__(self, task: CreatedTask) -> None:
         super().__init__(task.task_id)
@@ -77,7 +86,7 @@ SendTask = Callable[[TaskRequest], Awaitable[TaskState | types.EmptyResult]]
 
 @dataclass(frozen=True, slots=True)
 class TaskPause:
-    """The task goes on, and is polled again after `seconds`."""
+    """The task continues, and is polled again after `seconds`."""
 
     seconds: float
     message: str | None = None
@@ -115,18 +124,44 @@ class McpTask:
         return self._detach(context, pause, set())
 
     async def resume(self, context: ToolContext) -> types.CallToolResult | Outcome:
-        """Polls the task of a job once."""
-        answered = set(context.handle["answered"])
+        """Polls the task of a job once. A question of the server is one of the job, which holds no slot meanwhile."""
+        handle = context.handle
+        answered, given = set(handle["answered"]), dict(handle.get("given", {}))
+        if handle.get("asked") is not None:
+            given[handle["asked"]] = _response(_result(context.answer))
+        if given and await self._update(given):
+            answered, given = answered | given.keys(), {}
         try:
-            step = await self._step(context, answered, context.handle["pause"])
+            state = await self._state()
+            if state is None:
+                return self._detach(context, TaskPause(self._longer(handle["pause"])), answered, given)
+            if (end := self._end_of(state)) is not None:
+                return end
+            seconds = self._longer(handle["pause"]) if given else self._interval(state.poll_interval_ms)
+            pause = TaskPause(seconds, state.status_message)
+            for key, params in self._new_questions(state, answered | given.keys()):
+                if (question := self._question(params)) is not None:
+                    return self._detach(context, pause, answered, given, key, question)
+                given[key] = _response(_result(None))
         except ToolError:
             await self.cancel()
             raise
-        return self._detach(context, step, answered) if isinstance(step, TaskPause) else step
+        return self._detach(context, pause, answered, given)
 
-    def _detach(self, context: ToolContext, pause: "TaskPause", answered: set[str]) -> Outcome:
+    def _detach(
+        self,
+        context: ToolContext,
+        pause: TaskPause,
+        answered: set[str],
+        given: Mapping[str, Any] | None = None,
+        asked: str | None = None,
+        question: PersonQuestion | None = None,
+    ) -> Outcome:
+        """`given` are answers that the server does not have yet; `asked` is what `question` asks for."""
         handle = {"task": self.id, "answered": sorted(answered), "pause": pause.seconds}
-        context.detach(Detached(handle, pause.seconds, pause.message))
+        handle |= {"given": dict(given or {}), "asked": asked}
+        after = pause.seconds if question is None else None
+        context.detach(Detached(handle, after, pause.message, question))
         return Outcome(GOES_ON)
 
     async def _step(
@@ -135,14 +170,14 @@ class McpTask:
         """One poll: the end of the task, or the pause before the next poll."""
         state = await self._state()
         if state is None:
-            return TaskPause(min(_LONGEST_POLL, max(2 * paused, self.shortest_poll)))
+            return TaskPause(self._longer(paused))
         if (end := self._end_of(state)) is not None:
             return end
-        await self._answer(context, state.input_requests or {}, answered)
+        await self._answer(context, state, answered)
         return TaskPause(self._interval(state.poll_interval_ms), state.status_message)
 
     async def _state(self) -> TaskState | None:
-        """None where the server cannot be asked now: the task may go on without us."""
+        """None if the server cannot be asked now: the task may continue without us."""
         try:
             state = await self.send(_request("tasks/get", self.id))
         except ToolUnavailable:
@@ -176,39 +211,56 @@ class McpTask:
                     f"The MCP server {self.server} sent a state of its task that the protocol does not have."
                 )
 
-    async def _answer(self, context: ToolContext, requests: dict[str, dict[str, Any]], answered: set[str]) -> None:
+    async def _answer(self, context: ToolContext, state: TaskState, answered: set[str]) -> None:
         """Asks the person what the server asks, each thing once."""
-        for key, request in requests.items():
-            if key in answered:
-                continue
-            if request.get("method") != "elicitation/create" or len(answered) >= _MAX_QUESTIONS:
-                raise ToolError(f"The MCP server {self.server} asks for what it may not ask for in a task.")
-            answer = await self._asked(context, request)
-            responses = {key: answer.model_dump(by_alias=True, mode="json", exclude_none=True)}
-            answered.add(key)
-            with suppress(ToolUnavailable, MCPError):  # it is asked for again if it did not arrive
-                await self.send(_request("tasks/update", self.id, inputResponses=responses))
-                continue
-            answered.discard(key)
+        for key, params in self._new_questions(state, answered):
+            question = self._question(params)
+            answer = None if context.ask is None or question is None else await context.ask(question)
+            if await self._update({key: _response(_result(answer))}):  # else it is asked for again
+                answered.add(key)
 
-    async def _asked(self, context: ToolContext, request: dict[str, Any]) -> types.ElicitResult:
-        params = types.ElicitRequest.model_validate(request, by_name=False).params
-        question = None if self.seconds is None else question_of(params, self.seconds)
-        answer = None if context.ask is None or question is None else await context.ask(question)
-        if answer is None:
-            return types.ElicitResult(action="decline")
-        content = None if answer.content is None else dict(answer.content)
-        return types.ElicitResult(action=answer.action, content=content)
+    def _new_questions(self, state: TaskState, answered: Set[str]) -> Iterator[tuple[str, types.ElicitRequestParams]]:
+        """Raises ToolError for what a server may not ask for."""
+        for place, (key, request) in enumerate((state.input_requests or {}).items()):
+            if key not in answered:
+                if request.get("method") != "elicitation/create" or len(answered) + place >= _MAX_QUESTIONS:
+                    raise ToolError(f"The MCP server {self.server} asks for what it may not ask for in a task.")
+                yield key, types.ElicitRequest.model_validate(request, by_name=False).params
+
+    def _question(self, params: types.ElicitRequestParams) -> PersonQuestion | None:
+        """None for a question that no person is asked: it is declined."""
+        return None if self.seconds is None else question_of(params, self.seconds)
+
+    async def _update(self, responses: Mapping[str, Any]) -> bool:
+        """Sends answers. False if they may not have arrived."""
+        try:
+            await self.send(_request("tasks/update", self.id, inputResponses=responses))
+        except (ToolUnavailable, MCPError):
+            return False
+        return True
 
     async def cancel(self) -> None:
-        """Asks the server to stop. It may go on all the same."""
+        """Asks the server to stop. It may continue all the same."""
         with suppress(ToolUnavailable, MCPError, TimeoutError):
             async with asyncio.timeout(_TIME_TO_CANCEL):
                 await self.send(_request("tasks/cancel", self.id))
 
+    def _longer(self, paused: float) -> float:
+        return min(_LONGEST_POLL, max(2 * paused, self.shortest_poll))
+
     def _interval(self, milliseconds: int | None) -> float:
         seconds = _POLL if milliseconds is None else milliseconds / 1000
         return min(_LONGEST_POLL, max(self.shortest_poll, seconds))
+
+
+def _result(answer: PersonAnswer | None) -> types.ElicitResult:
+    if answer is None:
+        return types.ElicitResult(action="decline")
+    return types.ElicitResult(action=answer.action, content=None if answer.content is None else dict(answer.content))
+
+
+def _response(result: types.ElicitResult) -> dict[str, Any]:
+    return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 def _request(method: str, id: str, **params: Any) -> TaskRequest:

@@ -65,7 +65,7 @@ class _WatchedStream:
 
     @property
     def last_context(self) -> Context | None:
-        """The SDK's client handles a message in this context, where the stream has one."""
+        """The SDK's client handles a message in this context, if the stream has one."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
@@ -306,7 +306,7 @@ def message_of(line: bytes) -> _Incoming:
 
 
 def refusal_of(line: bytes) -> SessionMessage | None:
-    """The error in the place of a response that is too long; None where the ends of it do not show its request."""
+    """The error in the place of a response that is too long; None if the ends of it do not show its request."""
     found = _FIRST_ID.match(line) or _LAST_ID.search(line)
     if found is None:
         return None

@@ -106,7 +106,7 @@ def as_block(part: Mapping[str, Any]) -> Block:
 
 
 def reply_text(blocks: Sequence[Block]) -> str:
-    """Joins the texts of a reply; with a blank line where a block between them is left out."""
+    """Joins the texts of a reply, with a blank line in place of a block that is left out."""
     pieces: list[str] = []
     apart = False
     for block in blocks:
@@ -124,7 +124,7 @@ def file_name(block: Block) -> str:
 
 
 def file_source(block: Block) -> tuple[str, Mapping[str, Any]]:
-    """Returns where an image or a document is: ("text", …), ("url", …), ("data", …) or ("none", …)."""
+    """The source of an image or a document: ("text", …), ("url", …), ("data", …) or ("none", …)."""
     source = json.loads(block.data or "{}").get("source") or {}
     match source.get("type"):
         case "base64":

@@ -75,7 +75,7 @@ def reasoning_effort(params: Mapping[str, Any]) -> str | None:
 
 
 def output_schema(params: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns name and JSON Schema of the output, where the turn asks for one."""
+    """Returns name and JSON Schema of the output, if the turn asks for one."""
     format = mapping(mapping(params.get("output_config")).get("format"))
     if format.get("type") != "json_schema":
         return None

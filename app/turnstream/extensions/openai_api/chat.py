@@ -7,11 +7,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.projection import Begin, CallResult, Close, Closed, Projection, calls_of_client
-from turnstream.api.dialects.streams import PartReader
 from turnstream.api.http.errors import wait_headers
 from turnstream.api.http.reading import idempotency_key_of, read_body
 from turnstream.api.services import identity_of, services_and_owner
+from turnstream.dialects.projection import Begin, CallResult, Close, Closed, Projection, calls_of_client
+from turnstream.dialects.streams import PartReader
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.events import BlockDelta, Event, Notice, RoundStop, TurnEnd
@@ -130,7 +130,7 @@ class ChatChunks:
 
     @property
     def status(self) -> int:
-        """Of the response to a completion that has ended."""
+        """The HTTP status of the response to a completion that has ended."""
         error = self._now().error
         return 200 if error is None else failure_of(error.type)[0]
 

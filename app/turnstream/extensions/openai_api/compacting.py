@@ -7,11 +7,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import new_chat
-from turnstream.api.dialects.histories import history_of
-from turnstream.api.exchange import post_in_new_chat, post_message
+from turnstream.api.exchange import post_message
 from turnstream.api.http.reading import read_body
 from turnstream.api.services import identity_of, services_and_owner
+from turnstream.dialects.chats import new_chat
+from turnstream.dialects.histories import history_of
+from turnstream.dialects.past_exchanges import histories_of
+from turnstream.dialects.posting import post_in_seeded_chat
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.fork import cut_after
 from turnstream.domain.kinds import TEXT
@@ -57,8 +59,8 @@ async def compact_response(request: Request) -> Response:
             raise RequestRefused("`input` must have the items of a conversation.", field="input")
         said = _said(items)
         history = history_of(services, owner, past_items(items), PLACE)
-        turn = (await post_in_new_chat(services, new, new_chat(owner), None, history)).assistant_turn
-    await services.storage.histories.keep_unstored(turn, owner)
+        turn = (await post_in_seeded_chat(services, new, new_chat(owner), None, history)).assistant_turn
+    await histories_of(services).keep_unstored(turn, owner)
     reader = response_reader(services, owner, turn, 0)
     await reader.end()
     turn = await services.storage.turns.get(owner, turn.chat_id, turn.id)

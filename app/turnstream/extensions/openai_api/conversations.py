@@ -7,11 +7,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import checked_turn, new_chat
-from turnstream.api.dialects.histories import history_of
 from turnstream.api.http.reading import limit_of, read_body
 from turnstream.api.schemas.requests import ChatSettings
 from turnstream.api.services import Services, count_writes, identity_of, services_and_owner
+from turnstream.dialects.chats import checked_turn, new_chat
+from turnstream.dialects.histories import history_of
+from turnstream.dialects.past_exchanges import histories_of
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.fork import cut_after
@@ -34,7 +35,7 @@ async def create_conversation(request: Request) -> Response:
     await count_writes(services, owner, history.exchanges)
     chat = new_chat(owner, settings=settings)
     request_of_chat = services.resolver.resolve(checked_turn({"blocks": [{"type": "text", "text": "…"}]}), chat, None)
-    await services.storage.histories.record_in_new_chat(chat, await history.load(), request_of_chat)
+    await histories_of(services).record_in_new_chat(chat, await history.load(), request_of_chat)
     services.live.notify(owner, chat.id)
     return _conversation(chat)
 
@@ -103,7 +104,7 @@ async def add_items(request: Request) -> Response:
     await count_writes(services, owner, history.exchanges)
     exchanges = await history.load()
     request_of_chat = services.resolver.resolve(checked_turn({"blocks": [{"type": "text", "text": "…"}]}), chat, None)
-    last = await services.storage.histories.record(owner, chat.id, exchanges, request_of_chat)
+    last = await histories_of(services).record(owner, chat.id, exchanges, request_of_chat)
     services.live.notify(owner, chat.id)
     path = await services.storage.turns.path(owner, chat.id, last, 2 * len(exchanges)) if last and exchanges else []
     added = await items_of_path(path)

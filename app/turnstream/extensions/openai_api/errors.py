@@ -90,7 +90,7 @@ def error_json(error: RequestRefused, rename: Rename = param_of) -> Json:
 
 
 async def refusal(request: Request, error: RequestRefused, rename: Rename = param_of) -> Response:
-    """The response to a refused request: where this server answers with 422, OpenAI answers with 400."""
+    """The response to a refused request: if this server answers with 422, OpenAI answers with 400."""
     ours = await refused(request, error)  # which counts refused logins, and has the headers
     status = 404 if error.code == "unknown_model" else 400 if error.status == 422 else error.status
     headers = {name: value for name, value in ours.headers.items() if not name.startswith("content-")}

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.projection import Begin, CallResult, Close, Closed, Projection, ProviderResult, Retract
+from turnstream.dialects.projection import Begin, CallResult, Close, Closed, Projection, ProviderResult, Retract
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.events import ActionRequired, BlockDelta, Event, Notice, RoundStop, TurnEnd
@@ -70,7 +70,7 @@ class _Item:
 
 class ResponseEvents:
     """Encodes one response for one reader, the events after number `after`. `rows` returns the turn as it is now.
-    `previous` is the id of the response before. One that is not `stored` is deleted at its end.
+    `previous` is the id of the response before. A response that is not `stored` is deleted at its end.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class ResponseEvents:
             yield {"type": type, "sequence_number": number, **members}
 
     def _caught_up(self, number: int) -> Iterator[Json]:
-        """Before the first event that the reader does not have: where what it has was taken back, all that stays."""
+        """Before the first event that the reader does not have: if what it has was taken back, all that stays."""
         known, self._after = self._after, -1
         is_taken_back = number // BAND > known // BAND and number % BAND <= known % BAND and known >= 0
         if is_taken_back or self._lost:
@@ -273,7 +273,7 @@ class ResponseEvents:
         )
 
     def _new_item(self, begin: Begin) -> Json | None:
-        """The item that begins with this block, as far as it is known then; None where the block is none."""
+        """The item that begins with this block, as far as it is known then; None if the block is none."""
         turn, start = self._turn(), begin.start
         place = start.index, start.attempt
         if start.type == TEXT and not self._is_structured:
@@ -436,7 +436,7 @@ class ResponseEvents:
 
     def _end_taken_back(self) -> Iterator[Json]:
         """Items that were taken back end as incomplete, and are not in the response. No output index is used again: the
-        SDK's assembling refuses that. What follows was written by a later attempt.
+        SDK's assembling refuses that. The items after them were written by a later attempt.
         """
         if self._after < 0:
             for item in self._taken_back:
@@ -450,7 +450,7 @@ def text_part(text: str, annotations: Sequence[Json] = ()) -> Json:
 
 
 def _has_had(turn: Turn, number: int) -> bool:
-    """Whether the band of `number` is that of an attempt of this turn, or of a block that was cut off in it."""
+    """Whether the band of `number` belongs to an attempt of this turn, or to a block that was cut off in it."""
     attempt = number // BAND + 1
     return any(turn.has_had(attempt - cuts) for cuts in range(LEAST_STEP))
 

@@ -20,7 +20,7 @@ from turnstream.kit.offload import offload
 from turnstream.kit.text import unstorable
 from turnstream.storage.owners.uploads import Upload
 
-# What a file may be for: input of the model. Others begin jobs that this server does not have.
+# The accepted purposes of a file: input of the model. Others begin jobs that this server does not have.
 PURPOSES = ("user_data", "assistants", "vision")
 _USUAL = PURPOSES[0]  # of uploads without one
 _LONGEST_NAME = 1_000  # characters

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from turnstream.api.dialects.histories import PastCall, PastItem, PastMessage, PastResult, PastText
+from turnstream.dialects.histories import PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.extensions.openai_api.inputs import blocks_of, result_text, text_of
 from turnstream.extensions.openai_api.schemas import FunctionOutputItem, InputItem, MessageItem, OutputItem
 

@@ -9,12 +9,12 @@ from pydantic import ValidationError
 
 from turnstream.api.caller import held_options
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import checked_turn
 from turnstream.api.http.errors import Invalid
 from turnstream.api.http.validation import refusals
 from turnstream.api.schemas.blocks import source_of_url
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
+from turnstream.dialects.chats import checked_turn
 from turnstream.domain.errors import RequestRefused
 from turnstream.extensions.openai_api.members import IGNORED, effort_of, params_of, unheeded
 from turnstream.extensions.openai_api.objects import Json, ResponseId, turn_of_item
@@ -58,7 +58,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a request asks for besides its input. `place` is the field that holds the format."""
+    """The options of a request, without its input. `place` is the field that holds the format."""
 
     model: str | None
     instructions: str | None = None
@@ -72,7 +72,7 @@ class Options:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Those of a response that name what was ignored."""
+        """Headers of a response that name ignored members."""
         return {IGNORED: ", ".join(self.ignored)} if self.ignored else {}
 
 

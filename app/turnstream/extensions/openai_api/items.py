@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from turnstream.api.dialects.histories import NO_MESSAGE, is_recorded
+from turnstream.dialects.histories import NO_MESSAGE, is_recorded
 from turnstream.domain.asks import Ask
 from turnstream.domain.blocks import Block
 from turnstream.domain.fork import LEFT_OUT
@@ -31,7 +31,7 @@ def user_item(turn: Turn) -> Json:
 
 
 def input_items_of(user_turn: Turn, turn: Turn, part: int) -> list[Json]:
-    """What was sent for a part of a turn: the message, or the answers to the calls that waited before it."""
+    """The input of a part of a turn: the message, or the answers to the calls that waited before the part."""
     return list(_answers(turn, part)) if part else [user_item(user_turn)]
 
 
@@ -63,7 +63,7 @@ def is_placeholder(turn: Turn) -> bool:
 
 
 def _was_elsewhere(turn: Turn) -> bool:
-    """Whether it is an answer of a recorded history, whose calls are those of its client, or a copy of one."""
+    """Whether the answer is from a recorded history, or a copy of such an answer. Its calls belong to the client."""
     is_copy = turn.forked_from is not None and not any(round.usage for round in turn.rounds)
     return is_recorded(turn) or is_copy
 

@@ -10,7 +10,7 @@ from turnstream.extensions.openai_api.schemas import ChatIn, ResponseIn, StreamO
 
 IGNORED = "Turnstream-Ignored"  # the header with the names of members that had no effect
 
-# Labels, hints, telemetry, and values that are OpenAI's defaults: the answer is as good without them. Where values are
+# Labels, hints, telemetry, and values that are OpenAI's defaults: the answer is as good without them. If values are
 # listed, others change the answer.
 HINTS: Mapping[str, Sequence[object] | None] = {
     "client_metadata": None,

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from turnstream.api.codec import block_details, parsed
-from turnstream.api.dialects.projection import Runner
+from turnstream.dialects.projection import Runner
 from turnstream.domain.blocks import Block
 from turnstream.domain.events import TurnEnd
 from turnstream.domain.kinds import TEXT
@@ -104,7 +104,7 @@ def parts_of(turn: Turn) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ResponseState:
-    """What a response has become so far. `status` is OpenAI's."""
+    """The present state of a response. `status` is OpenAI's."""
 
     status: str = "in_progress"
     output: Sequence[Json] = ()
@@ -240,7 +240,7 @@ def flat_name(name: Any, namespace: Any) -> Any:
 
 
 def names_of(flat: str | None) -> Json:
-    """The name of a tool, and that of its namespace if it has one."""
+    """The name of a tool and of its namespace, if it has one."""
     name, _, namespace = (flat or "").partition(_IN)
     return {"name": name, "namespace": namespace} if namespace else {"name": flat}
 

@@ -7,8 +7,11 @@ from uuid import UUID
 
 from starlette.requests import Request
 
-from turnstream.api.dialects.chats import new_chat
-from turnstream.api.dialects.histories import (
+from turnstream.api.exchange import post_message
+from turnstream.api.schemas.requests import NewTurn
+from turnstream.api.services import Services, identity_of
+from turnstream.dialects.chats import new_chat
+from turnstream.dialects.histories import (
     NO_MESSAGE,
     PastCall,
     check_may_record,
@@ -18,10 +21,9 @@ from turnstream.api.dialects.histories import (
     find_place,
     history_of,
 )
-from turnstream.api.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
-from turnstream.api.exchange import post_in_new_chat, post_message
-from turnstream.api.schemas.requests import NewTurn
-from turnstream.api.services import Services, identity_of
+from turnstream.dialects.past_exchanges import histories_of
+from turnstream.dialects.posting import post_in_seeded_chat
+from turnstream.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
 from turnstream.domain.asks import Ask, AskAnswer
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.turns import Turn
@@ -77,7 +79,7 @@ class Posting:
             return await self._continue(place), 0
         if place.named:
             return await self._follow(place) or (await self._post(place), 0)
-        histories, input = self._services.storage.histories, self._input
+        histories, input = histories_of(self._services), self._input
         found = None
         if input.last_answer:
             history, answer = past_items(input.history), past_items(input.last_answer)
@@ -95,7 +97,7 @@ class Posting:
         with suppress(NotFound):
             self._identity.require_reach(origin.chat)
             await self._services.storage.turns.get(self._owner, origin.chat, origin.turn)
-            return await self._services.storage.histories.is_kept(self._owner, origin.turn)
+            return await histories_of(self._services).is_kept(self._owner, origin.turn)
         return True
 
     async def _follow(self, place: Place) -> tuple[Turn, int] | None:
@@ -131,9 +133,9 @@ class Posting:
             items = list(past_items([*self._input.history, *self._input.last_answer, *self._input.answers]))
             check_may_record(self._identity, items)
             history = history_of(services, owner, items, PLACE, goes_on=goes_on)
-        turn = (await post_in_new_chat(services, new, new_chat(owner), self._key, history)).assistant_turn
+        turn = (await post_in_seeded_chat(services, new, new_chat(owner), self._key, history)).assistant_turn
         if not self._stores:
-            await services.storage.histories.keep_unstored(turn, owner)
+            await histories_of(services).keep_unstored(turn, owner)
         return turn
 
     async def _continue(self, place: Place) -> Turn:
@@ -149,7 +151,7 @@ class Posting:
         if self._stores:
             turn = await continue_answer(self._services, self._identity, new, history, answer, self._key, PLACE)
         turn = turn or await self._post_in_new_chat(new, goes_on=True)
-        await self._services.storage.histories.keep(self._owner, await digest_of(history), turn.id)
+        await histories_of(self._services).keep(self._owner, await digest_of(history), turn.id)
         return turn
 
     async def _turn_of(self, id: ResponseId) -> Turn:
@@ -164,7 +166,7 @@ class Posting:
 
     async def _answer(self, place: Place) -> tuple[Turn, int] | None:
         """Stores the answers of the input; returns the turn, and the part of it that follows them. A message that comes
-        with them is one to the running turn. None where no call waits for them, and the input has the calls.
+        with them is one to the running turn. None if no call waits for them, and the input has the calls.
         """
         services, identity, origin = self._services, self._identity, place.origin
         has_calls = not place.named and self._has_calls()
@@ -239,7 +241,7 @@ def _asks_of(turn: Turn, decisions: Sequence[Decision]) -> list[Ask]:
 
 
 def _check_nothing_waits(turn: Turn, answered: Sequence[str]) -> None:
-    """Raises RequestRefused where a call of the turn would still wait."""
+    """Raises RequestRefused if a call of the turn would still wait."""
     if call := still_waiting(turn, answered):
         detail = f"No tool output found for function call {call}: send one for each call that waits."
         raise RequestRefused(detail, field="input")
@@ -272,7 +274,7 @@ class Forgetting:
         storage, owner, chat = self._services.storage, self._owner, self._turn.chat_id
         if not (await storage.turns.get(owner, chat, self._turn.id)).ended:
             return
-        is_unstored = await storage.histories.is_unstored(owner, chat)
+        is_unstored = await histories_of(self._services).is_unstored(owner, chat)
         await delete_turn(self._services, owner, self._turn)
         if not self._keeps_chat and (is_unstored or await storage.turns.newest(owner, chat) is None):
             await storage.chats.delete(owner, chat)

@@ -8,12 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.counting import count_input
-from turnstream.api.dialects.histories import NO_MESSAGE
 from turnstream.api.exchange import cancel_turn, wait_for_end
 from turnstream.api.http.reading import idempotency_key_of, limit_of, read_body
 from turnstream.api.services import Services, identity_of, services_and_owner
 from turnstream.api.streams.turn import passed_on
+from turnstream.dialects.counting import count_input
+from turnstream.dialects.histories import NO_MESSAGE
 from turnstream.domain.errors import NotFound, ProviderError, RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.extensions.openai_api.errors import failed_call
@@ -122,7 +122,7 @@ async def delete_response(request: Request) -> Response:
 
 
 async def list_input_items(request: Request) -> Response:
-    """What the client sent for the response: its message, or its answers to calls."""
+    """The input of the response: the client's message, or its answers to calls."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
     identity_of(request).require_reach(id.chat)  # a question is not part of the turn that answers it
@@ -197,7 +197,7 @@ async def _found(request: Request, services: Services, owner: str) -> tuple[Resp
 
 
 async def _previous(services: Services, owner: str, turn: Turn) -> str | None:
-    """The response before, whose id is that of its first part."""
+    """The response before. Its id is the id of its first part."""
     assert turn.parent_id is not None
     question = await services.storage.turns.get(owner, turn.chat_id, turn.parent_id)
     return str(ResponseId(turn.chat_id, question.parent_id)) if question.parent_id else None

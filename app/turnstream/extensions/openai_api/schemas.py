@@ -24,7 +24,7 @@ from turnstream.api.schemas.requests import Labels, ModelName
 from turnstream.extensions.openai_api.objects import flat_name
 from turnstream.llm.conversation.messages import SUMMARISED
 
-# What a response has in any case, or never has because it is not needed here. Probabilities are not kept.
+# Members that a response always has, or never has because they are not needed here. Probabilities are not kept.
 Included = Literal["message.input_image.image_url", "message.output_text.logprobs", "reasoning.encrypted_content"]
 
 
@@ -44,7 +44,7 @@ class FileIn(OpenBody):
 
 class PartIn(FileIn):
     """A part of a message or of an output. Its `type` decides which members count; a part of a type that has no place
-    here is refused where a model would get it.
+    here is refused if a model would get it.
     """
 
     type: Annotated[
@@ -101,8 +101,8 @@ SUMMARY_MARK = "turnstream:"  # before the summary in a compaction item of ours
 
 
 def _as_known(value: Any) -> Any:
-    """Calls of custom tools and of tools of a namespace, and their outputs, as those of functions; a summary of the
-    conversation so far as a message.
+    """Converts calls and outputs of custom tools and namespaces to calls and outputs of functions, and a summary of the
+    conversation to a message.
     """
     if not isinstance(value, dict):
         return value
@@ -375,7 +375,7 @@ class ToolCallIn(LenientBody):
     @model_validator(mode="before")
     @classmethod
     def _of_custom(cls, value: Any) -> Any:
-        """The call of a custom tool as that of a function."""
+        """Converts the call of a custom tool to the call of a function."""
         if (
             isinstance(value, dict)
             and value.get("type") == "custom"
@@ -387,7 +387,7 @@ class ToolCallIn(LenientBody):
 
 
 class ChatMessageIn(LenientBody):
-    """A message of a chat completion. `content` may be left out where there are calls."""
+    """A message of a chat completion. `content` may be left out if there are calls."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None

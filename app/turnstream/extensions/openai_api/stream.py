@@ -3,9 +3,9 @@
 from collections.abc import AsyncGenerator, Mapping
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.streams import PartReader, current_view, dialect_response
 from turnstream.api.services import Services
 from turnstream.api.streams.response import FrameResponse
+from turnstream.dialects.streams import PartReader, current_view, dialect_response
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.extensions.openai_api.errors import error_json

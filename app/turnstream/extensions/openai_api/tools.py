@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import PROGRAM_EXPIRY
 from turnstream.api.services import Services
+from turnstream.dialects.chats import PROGRAM_EXPIRY
 from turnstream.domain.errors import RequestRefused
 from turnstream.extensions.openai_api.objects import CUSTOM, SERVER, Json, flat_name
 from turnstream.extensions.openai_api.schemas import (
@@ -31,9 +31,9 @@ _OFFERS = frozenset({"web_search", "web_search_preview"})
 def tools_of(
     services: Services, model: str | None, given: Sequence[ToolIn] | None, *, structured: bool = False
 ) -> list[Any]:
-    """The tools of the client, and those of the server: all for a request without tools and without a format of its
-    own, else those that an item of the type `mcp` allows. One of the client takes the place of a tool of the server
-    with its name. The client's are first, so that errors count them as it does.
+    """The tools of the client, followed by tools of the server: all of them for a request without tools and without a
+    format, else the ones that an item of the type `mcp` allows. A tool of the client replaces a tool of the server with
+    the same name. The client's tools come first, so that positions in errors match the request.
     """
     resolver, names = services.resolver, list(services.resolver.toolset.names)
     if not resolver.models.check(model or resolver.defaults.model).supports("tools"):
@@ -61,7 +61,7 @@ def tools_of(
 def offered(
     services: Services, model: str | None, given: Sequence[ToolIn] | None
 ) -> tuple[Sequence[ToolIn] | None, list[str]]:
-    """The tools without those that agents offer to every model where the provider of this one does not have them, and
+    """The tools without those that agents offer to every model if the provider of this one does not have them, and
     the names of these.
     """
     resolver = services.resolver
@@ -74,7 +74,7 @@ def offered(
 
 
 def allowed(given: Sequence[ToolIn] | None, choice: AllowedIn) -> Sequence[ToolIn]:
-    """The tools that a choice allows. Raises RequestRefused where it is none of them."""
+    """The tools that a choice allows. Raises RequestRefused if it is none of them."""
     wanted = [(each.type, _name_of(each)) for each in choice.tools or ()]
     kept = [
         tool

@@ -26,7 +26,7 @@ class Rule:
     zone: str
 
     def ticks(self, after: datetime) -> Iterator[datetime]:
-        """The ticks after an instant. Those of an interval are counted from it. Raises RequestRefused."""
+        """The ticks after an instant. Ticks of an interval are counted from that instant. Raises RequestRefused."""
         if self.every is not None:
             step, tick = timedelta(seconds=self.every), after
             while True:
@@ -58,7 +58,9 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What a schedule owes: `run` are ticks to run, `missed` are those that are too late. `next` is the next tick."""
+    """The due ticks of a schedule: `run` are ticks to run, `missed` are ticks that are too late. `next` is the next
+    tick.
+    """
 
     run: tuple[datetime, ...]
     missed: int
@@ -67,7 +69,7 @@ class Due:
 
 
 def due_at(rule: Rule, tick: datetime, now: datetime, grace: float) -> Due:
-    """The ticks from `tick` up to `now`, a portion of them. One is missed if it is more than `grace` seconds late.
+    """The ticks from `tick` up to `now`, a portion of them. A tick is missed if it is more than `grace` seconds late.
     Missed ticks are counted up to `MOST_COUNTED`.
     """
     too_late, missed, last_missed = now - timedelta(seconds=grace), 0, None

@@ -36,7 +36,7 @@ class ScheduleIn(Body):
 
 
 class ScheduleRunOut(BaseModel):
-    """A tick and what became of it. `missed` is the number of other ticks that it stands for."""
+    """A tick and what became of it. `missed` is the number of other ticks that it replaces."""
 
     tick: datetime
     state: Literal["pending", "started", "ended", "failed", "missed"]

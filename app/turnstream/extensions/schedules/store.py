@@ -204,7 +204,7 @@ class Schedules:
         return _found(await self._database.row(GET_SCHEDULE, owner=owner, id=id), id)
 
     async def create(self, owner: str, draft: ScheduleDraft, most: int) -> Row:
-        """Raises TooMany where the owner has `most` already."""
+        """Raises TooMany if the owner has `most` already."""
         async with self._database.transaction() as transaction:
             await transaction.rows(LOCK_OWNER, owner=owner)
             counted = await transaction.row(COUNT_SCHEDULES, owner=owner)

@@ -115,7 +115,7 @@ PUT_SEARCH_SETTINGS = Statement(
     timeout=LONG,
 )
 
-# The window of a search, after an i where words are sought inside of others; and the hit behind which it continues.
+# The window of a search, after an i if words are sought inside of others; and the hit behind which it continues.
 _TOKEN = re.compile("(i?)(-?[0-9]{1,19})(?:_([0-9]{1,4})_([0-9]{1,16})_([0-9a-f]{32}))?")
 _SAID = ("text", "user_text")
 _STEP = 100  # turns
@@ -124,8 +124,8 @@ _DOCUMENTS = 10
 
 @dataclass(frozen=True, slots=True)
 class SearchPosition:
-    """Where a search goes on: in the window of segments from `first` on, behind a hit where there was one. Words are
-    sought inside of others (`inside`) when all chats with their beginnings are found.
+    """The position at which a search continues: in the window of segments from `first` on, after the last hit if there
+    was one. Words are sought inside of others (`inside`) when all chats with their beginnings are found.
     """
 
     first: int = NEWEST
@@ -208,7 +208,7 @@ class SearchIndex(IndexReads):
         )
 
     async def lag(self) -> float | None:
-        """How many seconds the oldest text that is not indexed has waited; None where there is none."""
+        """How many seconds the oldest text that is not indexed has waited; None if there is none."""
         row = await self._database.row(GET_OLDEST_PENDING)
         return None if row is None else row["lag"]
 

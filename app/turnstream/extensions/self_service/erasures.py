@@ -55,7 +55,9 @@ class Erasures:
             await asyncio.sleep(self._lease / 2 * random.uniform(0.5, 1.0))  # noqa: S311, replicas look in turn
 
     async def _erase(self, owner: str) -> None:
-        """A failure leaves the erasure to the next claim, so that those of other owners do not wait behind it."""
+        """Erases the data of one owner. A failure leaves the erasure to the next claim, so that erasures of other
+        owners do not wait.
+        """
         renewing = asyncio.create_task(self._renew(owner))
         try:
             erased = await erase_owner(self._database, owner, self._delete_files, BELIEVED, self._before)

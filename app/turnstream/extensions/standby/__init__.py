@@ -1,4 +1,4 @@
-"""Reads on a hot standby of the database, where a client accepts that an answer is some seconds old."""
+"""Reads on a hot standby of the database, if a client accepts that an answer is some seconds old."""
 
 from typing import TYPE_CHECKING
 

@@ -2,7 +2,7 @@
 
 How old a snapshot of it is, a replica knows by its own monotonic clock alone: it writes the end of its lease into its
 row on the primary, and remembers when it asked for each renewal. The standby commits in the order of the primary, so a
-snapshot that shows a renewal has all that was committed before it was asked for. A standby that stands still, or
+snapshot that shows a renewal has all that was committed before it was asked for. A standby that is still, or
 follows another primary, shows no new one.
 """
 
@@ -60,7 +60,7 @@ GET_LEASE = Statement("SELECT lease_until FROM replicas WHERE id = :replica")
 
 class StandbyMoment(Database):
     """One snapshot of the standby. It has all that was committed `age` seconds ago, and that was before `time` of the
-    database. The age is infinite, and no time known, where it shows no renewal of this replica.
+    database. The age is infinite, and no time known, if it shows no renewal of this replica.
     """
 
     def __init__(self, transaction: Transaction, renewal: Renewal | None) -> None:
@@ -123,7 +123,7 @@ class StandbyReads:
 
     @asynccontextmanager
     async def moment(self) -> AsyncIterator[StandbyMoment]:
-        """Raises StorageError, at once where the standby has not answered lately."""
+        """Raises StorageError, at once if the standby has not answered lately."""
         if self._circuit.wait is not None:
             raise StorageUnavailable("The standby has not answered lately.")
         with self._circuit.trial():
@@ -166,7 +166,7 @@ async def standby_lag(url: str, primary: str, most: float) -> float | None:
 
 
 def standby_url(settings: Settings, given: SecretStr) -> str:
-    """The URL in the driver's form. Raises ConfigError where it does not fit that of the primary."""
+    """The URL in the driver's form. Raises ConfigError if it does not fit the primary's URL."""
     if settings.database_url is None:
         raise ConfigError("TURNSTREAM_STANDBY_URL must be set with DATABASE_URL: the embedded Postgres has no standby.")
     url = plain_url(given.get_secret_value(), "TURNSTREAM_STANDBY_URL")

@@ -135,7 +135,9 @@ def _size(specs: Sequence[ToolSpec]) -> int:
 
 
 def _overview(specs: Sequence[ToolSpec]) -> str:
-    """A line for each group of tools with a common prefix, which those of one server have, and one for the others."""
+    """One line for each group of tools with a common prefix (the tools of one server), and one line for all other
+    tools.
+    """
     groups: dict[str, list[str]] = defaultdict(list)
     for spec in specs:
         prefix, separator, _ = spec.name.partition("__")

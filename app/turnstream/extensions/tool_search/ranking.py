@@ -113,7 +113,7 @@ _GROUPS = _groups()
 
 
 def _parameters(schema: Any) -> Iterator[str]:
-    """The names and descriptions of parameters, without those of members of their values."""
+    """The names and descriptions of parameters, without the members of their values."""
     members = schema.get("properties") if isinstance(schema, dict) else None
     for name, member in members.items() if isinstance(members, dict) else ():
         yield name

@@ -9,7 +9,6 @@ from pydantic import Field, HttpUrl, SecretStr
 from turnstream.config import Section, Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import Context, Extension, Work
-from turnstream.kit.signature import key_of
 
 if TYPE_CHECKING:
     from turnstream.engine.upkeep.sweeps import Sweep
@@ -38,6 +37,7 @@ _WEBHOOK_EVENTS: "Mapping[str, WebhookKind]" = {"turn.ended": "ended", "turn.wai
 def receiver_of(settings: Settings) -> "Receiver | None":
     """Raises ConfigError."""
     from turnstream.extensions.webhooks.deliveries import Receiver
+    from turnstream.outgoing.signature import key_of
 
     given = settings.section(WebhookSettings)
     if given.webhook_url is None:

@@ -17,7 +17,7 @@ from turnstream.extensions.webhooks.queue import Webhook, Webhooks
 from turnstream.kit.backoff import backoff
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
-from turnstream.kit.signature import headers_of
+from turnstream.outgoing.signature import headers_of
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.runs.queue import WebhookKind
 from turnstream.telemetry import WEBHOOKS
@@ -30,7 +30,7 @@ _GONE = 410
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """The operator's server. `secret` is the key of the signatures (turnstream.kit.signature); the path
+    """The operator's server. `secret` is the key of the signatures (turnstream.outgoing.signature); the path
     of the turn follows `root_path`. It receives webhooks of `kinds`.
     """
 

@@ -1,6 +1,6 @@
 """Adapter to the Anthropic Messages API. The SDK makes addresses, authentication and errors; we read the bytes."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
@@ -19,20 +19,26 @@ from turnstream.llm.transport.interceptor import Interceptor
 from turnstream.llm.transport.response import ModelResponse
 from turnstream.llm.transport.wire import Wire
 
+# The clients of other clouds are subclasses of the first one.
+SdkClient = anthropic.AsyncAnthropic | anthropic.AsyncAnthropicBedrockMantle | anthropic.AsyncAnthropicVertex
 # The version of the API that still has sampling parameters. The one that the SDK names refuses them for every model.
 _WITH_SAMPLING = {"anthropic-version": "2023-06-01"}
 
 
 class AnthropicProvider(Adapter):
-    """`params` are further parameters that this server takes; `headers` are sent with every request."""
+    """`params` are further parameters that this server takes; `headers` are sent with every request. `make` makes the
+    client of the SDK.
+    """
 
     name = "anthropic"
+    _beta_query = "?beta=true"
 
     def __init__(
         self,
-        api_key: str,
+        api_key: str | None,
         base_url: str | None = None,
         *,
+        make: Callable[..., SdkClient] = anthropic.AsyncAnthropic,
         params: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
         read_timeout: float | None = None,
@@ -48,7 +54,7 @@ class AnthropicProvider(Adapter):
             client_certificate=client_certificate,
         )
         self._calls = Calls(network, direct=direct and not interceptors)
-        self._client = anthropic.AsyncAnthropic(
+        self._client = make(
             api_key=api_key,
             base_url=base_url,
             max_retries=0,
@@ -75,15 +81,22 @@ class AnthropicProvider(Adapter):
 
     @asynccontextmanager
     async def _post_message(self, request: ModelRequest) -> AsyncIterator[ModelResponse]:
-        body = await offload(request.size, render, request, self._members)
-        async with self._post("/v1/messages", body, request, "text/event-stream") as response:
+        path, body = await self._message(request)
+        async with self._post(path, body, request, "text/event-stream") as response:
             del body
             yield response
 
+    async def _message(self, request: ModelRequest) -> tuple[str, bytes]:
+        """Returns path and body of the request."""
+        return "/v1/messages", await offload(request.size, render, request, self._members)
+
+    async def _count(self, request: ModelRequest) -> tuple[str, bytes]:
+        """Returns path and body of the request for a count of its tokens."""
+        return "/v1/messages/count_tokens", await offload(request.size, render_count, request, self._members)
+
     async def count(self, request: ModelRequest) -> int:
         """Counts the tokens. The response is opened as a stream, like the responses of model calls."""
-        path = "/v1/messages/count_tokens"
-        body = await offload(request.size, render_count, request, self._members)
+        path, body = await self._count(request)
         async with self._post(path, body, request, "application/json", by_sdk=True) as response:
             return await read_token_count(response)
 
@@ -97,7 +110,7 @@ class AnthropicProvider(Adapter):
         betas = betas_of(request)
         if betas:
             headers["anthropic-beta"] = ",".join(betas)
-            path = f"{path}?beta=true"
+            path += self._beta_query
         post = self._calls.post_by_sdk if by_sdk else self._calls.post
         try:
             async with post(self._sdk, path, headers, body) as response:

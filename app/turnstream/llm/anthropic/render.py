@@ -66,20 +66,26 @@ _CACHEABLE = CACHEABLE | {"search_result"}
 _CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=True)
 
 
-def render(request: ModelRequest, members: Set[str] = MEMBERS) -> bytes:
+def render(request: ModelRequest, members: Set[str] = MEMBERS, version: str | None = None) -> bytes:
     """Returns the body. Cache marks are at the end of the system prompt, of the previous request and of this one.
-    `members` are those that parameters set.
+    `members` are those that parameters set. With a `version` the body names it, and no model: a cloud has the model in
+    the path.
     """
-    return _json(_body(request, members))
+    body = _body(request, members)
+    if version is not None:
+        del body["model"]
+        body["anthropic_version"] = version
+    return _json(body)
 
 
-def render_count(request: ModelRequest, members: Set[str] = MEMBERS) -> bytes:
-    """Returns the body of a request for the token count."""
-    return _json({name: value for name, value in _body(request, members).items() if name in _COUNTED})
+def render_count(request: ModelRequest, members: Set[str] = MEMBERS, version: str | None = None) -> bytes:
+    """Returns the body of a request for the token count, which names the model in any case."""
+    body = {name: value for name, value in _body(request, members).items() if name in _COUNTED}
+    return _json(body if version is None else {**body, "anthropic_version": version})
 
 
 def betas_of(request: ModelRequest) -> Sequence[str]:
-    """Returns the betas that the request needs: those of its edits, and of the provider's summaries that it holds."""
+    """Returns the betas that the request needs: the betas of its edits, and of the provider's summaries in it."""
     given: Sequence[str] = request.params.get("betas") or ()
     management = {**_context_management(request.compaction), **request.params}.get("context_management")
     edits = management.get("edits") or () if isinstance(management, Mapping) else ()
@@ -142,7 +148,7 @@ def _container_in(data: str | None) -> str | None:
 
 
 def _begins_without_thought(messages: Sequence[Message]) -> bool:
-    """True if the round of calls that is under way begins without a thought, which the provider refuses where thinking
+    """True if the round of calls that is under way begins without a thought, which the provider refuses if thinking
     is enabled. Thoughts of another model, and those before a shortening, are not sent.
     """
     place = len(messages) - 1

@@ -1,5 +1,5 @@
-"""Images and documents in messages, those of user turns and those in tool results. Rows refer to uploads; requests hold
-their bytes, or a text in the place of a file that is gone or that the model cannot read.
+"""Images and documents in user turns and in tool results. Rows refer to uploads; requests contain their bytes. A text
+replaces a file that is gone or that the model cannot read.
 """
 
 import json

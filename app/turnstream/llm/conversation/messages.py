@@ -81,8 +81,8 @@ _RESULT_OF_PROGRAM = 500  # characters: such results were meant for the program
 
 
 class KnownEntries:
-    """What earlier requests have made of the turns of a path, for the next request: a turn that has ended is sent in
-    the same way as long as nothing else about the request changes.
+    """The messages that earlier requests have made of the turns of a path. A turn that has ended is sent unchanged as
+    long as nothing else about the request changes.
     """
 
     def __init__(self) -> None:
@@ -99,8 +99,8 @@ class KnownEntries:
 def build_messages(
     path: Sequence[Turn], model: str | None = None, *, may_use_tools: bool = True, known: KnownEntries | None = None
 ) -> tuple[Message, ...]:
-    """Returns the messages for the running turn, the last of `path`. `model` is the model that is called, where it is
-    not the one that the turn asked for. A program that the model has begun goes on only if it `may_use_tools`.
+    """Returns the messages for the running turn, the last of `path`. `model` is the model that is called, if it is
+    not the one that the turn asked for. A program that the model has begun continues only if it `may_use_tools`.
     """
     return _build(path, model, known or KnownEntries(), keep_thoughts=True, may_use_tools=may_use_tools)
 
@@ -152,7 +152,7 @@ def _build(
         if not entries or (entries[-1][0] == "assistant" and not begins and not _is_prefilled(path, place)):
             # A path may begin with an assistant turn, or have two in a row; a provider takes neither.
             entries.append(("user", Block(0, 0, 0, TEXT, GO_ON if entries else NO_USER)))
-        # A provider's signature binds a thought to what came before it. Where that is sent changed now, it is invalid.
+        # A provider's signature binds a thought to what came before it. If that is sent changed now, it is invalid.
         valid = [
             number
             for number in (round.number for round in turn.rounds if keep_thoughts)
@@ -176,7 +176,7 @@ def _build(
 
 
 def _is_prefilled(path: Sequence[Turn], place: int) -> bool:
-    """Whether the turn at `place` goes on with the text before it, as its client has asked: behind a message without
+    """Whether the turn at `place` continues with the text before it, as its client has asked: behind a message without
     blocks. Such a message is also there behind results.
     """
     before = path[max(0, place - 2) : place]
@@ -232,7 +232,7 @@ def _entries_of(
 
 
 def _rounds_going_on(turn: Turn, rounds: Sequence[Round]) -> Iterator[Round]:
-    """Yields the last rounds, newest first, as far as the provider can go on with them."""
+    """Yields the last rounds, newest first, as far as the provider can continue with them."""
     for round in reversed(rounds):
         if _user_words(turn, round.number) or round.stop_reason not in GOES_ON | {COMPACTED}:
             return

@@ -1,7 +1,7 @@
 """The seam between a text that was cut off and the reply that continues it.
 
-A model that is asked to go on often begins with words that stand already: the last ones, or the whole text again. They
-are left out of the reply, so that both texts read as one.
+A model that is asked to continue often repeats text: the last words, or the whole text. The repetition is left out of
+the reply, so that both texts read as one.
 """
 
 import re
@@ -22,8 +22,8 @@ class Seam:
     ends.
 
     At most as much is held back as both texts have, and REACH characters. White space makes no difference. A reply that
-    begins the text again and then differs is passed on whole, and so is one that begins with what stands several times.
-    Once `decided`, parts need not pass through here.
+    begins the text again and then differs is passed on whole, and so is a reply that begins with that text several
+    times. Once `decided`, parts need not pass through here.
     """
 
     def __init__(self, stands: str, earlier: str = "") -> None:
@@ -86,8 +86,8 @@ class Seam:
         return self._decide()
 
     def _repeated(self) -> int:
-        """The length of what is held and repeats the text that stands, as much as possible. 0 where that text repeats
-        itself, as equal lines of a table do: what goes on with it looks the same, and no word of it may be lost.
+        """The length of the held text that repeats the text before it, as much as possible. 0 if that text repeats
+        itself, as equal lines of a table do: a continuation looks the same, and no word of it may be lost.
         """
         for start in self._starts:
             if end := self._end_of_repetition(start):
@@ -95,12 +95,14 @@ class Seam:
         return 0
 
     def _repeats_itself(self, start: int) -> bool:
-        """Whether the text from `start` on stands before, too, or consists of equal parts."""
+        """Whether the text from `start` on occurs before it too, or consists of equal parts."""
         tail = self._dense[start:]
         return len(tail) >= _SURE and (self._dense.find(tail) < start or (tail + tail).find(tail, 1) < len(tail))
 
     def _end_of_repetition(self, start: int) -> int:
-        """The length of what repeats the text that stands from `start` on; 0 where it does not, or by chance."""
+        """The length of the held text that repeats the text before it from `start` on; 0 if it does not, or by
+        chance.
+        """
         repeated = self._dense[start:]
         if not self._dense_held.startswith(repeated):
             return 0
@@ -122,7 +124,9 @@ def _without_space(text: str) -> str:
 
 
 def _word_starts(text: str) -> list[int]:
-    """Where words begin, counted without white space: at the beginning of `text`, and in its last REACH characters."""
+    """The positions of the beginnings of words, counted without white space: 0, and those in the last REACH characters
+    of `text`.
+    """
     starts, count, before = [0], 0, " "
     first = len(text) - REACH
     for place, character in enumerate(text):

@@ -134,7 +134,7 @@ def _is_server_result(block: Block) -> bool:
 
 def _drop_unpaired(blocks: Sequence[Block], going_on: Sequence[Round], programs_go_on: bool) -> list[Block]:
     """Drops server calls without a result, results without a call, and calls whose program is dropped. A result may
-    come in a later round: a program goes on as long as each message after it has calls of the program.
+    come in a later round: a program continues as long as each message after it has calls of the program.
     """
     open_calls: dict[str | None, int] = {}
     paired: set[int] = set()

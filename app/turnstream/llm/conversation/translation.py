@@ -28,7 +28,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def tool_input(text: str) -> Raw:
-    """Returns a tool input as it was streamed. What is no JSON object becomes a string in one."""
+    """Returns a tool input as it was streamed. A text that is no JSON object becomes a string member of one."""
     for candidate in (text or "{}", repaired_json(text)):
         if candidate is not None and is_object(candidate):
             return Raw(candidate.encode())

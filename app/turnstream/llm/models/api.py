@@ -24,7 +24,7 @@ class CallOptions:
     direct: bool = True
 
 
-def _is_usable(_: str) -> None:
+def _is_usable(_: object) -> None:
     """The check of an API that needs nothing further."""
 
 
@@ -34,11 +34,11 @@ class ModelApi:
 
     `connect` makes the adapter to a provider. It is called once, in a thread, at the first call. `module` is what that
     imports and takes time: a server imports it ahead, once it listens. `check` gets the name of a provider that has its
-    key, and raises ConfigError if no call of it can succeed here, such as without a package.
+    key, and raises ConfigError if no call of it can succeed here, such as without a package; `verify` gets its table.
 
     `parameters` are all that a turn may set. `quirks` are the names that `quirks` of a provider may have, with the
     parameters that such a server takes; the first is the default. `own_members` are members of a request that no
-    parameter sets; without it a provider takes no further `params`.
+    parameter sets; without it a provider takes no further `params`. `options` are the keys that its `options` may have.
 
     `catalog` is a file of models that comes with the API. The providers of a `stand_in` are there as long as no other
     provider has its key. `prefills`: a model may have `prefill`.
@@ -54,6 +54,8 @@ class ModelApi:
     check: Callable[[str], None] = _is_usable
     stand_in: bool = False
     prefills: bool = True
+    options: Sequence[str] = ()
+    verify: "Callable[[ProviderSpec], None]" = _is_usable
 
     def parameters_of(self, quirks: str | None, further: Sequence[str] = ()) -> Sequence[Parameter]:
         """Returns those that a server takes with the named quirks and `further` ones that only its operator knows."""
@@ -75,6 +77,7 @@ class ProviderSpec:
     prefixes: tuple[str, ...]
     client_certificate: str | None
     models: tuple[Model, ...]
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def parameters(self) -> Sequence[Parameter]:
@@ -112,11 +115,12 @@ def guarded_names(apis: Sequence[ModelApi]) -> frozenset[str]:
 
 
 def schemas_by_name(apis: Sequence[ModelApi]) -> dict[str, Any]:
-    """Returns the JSON Schema of the values of each parameter, those of all APIs together, with a description that ends
-    with their names. Stand-ins are left out.
+    """Returns the JSON Schema of the values of each parameter over all APIs. The description ends with the names of the
+    APIs. Stand-ins are left out, and APIs whose table another one has too.
     """
     found: dict[str, Any] = {}
-    for api in (each for each in apis if not each.stand_in):
+    tables = {id(api.parameters): api for api in reversed(apis) if not api.stand_in}
+    for api in (each for each in apis if tables.get(id(each.parameters)) is each):
         for parameter in api.parameters:
             schema, before = parameter.schema(), found.get(parameter.name, {})
             if "enum" in before:

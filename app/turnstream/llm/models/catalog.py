@@ -31,12 +31,12 @@ NEEDED_ABILITY: Mapping[str, Ability] = {IMAGE: "images", DOCUMENT: "documents"}
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`upstream` is the provider's own id for the model, where it differs. `context_window` and `max_output` are in
+    """`upstream` is the provider's own id for the model, if it differs. `context_window` and `max_output` are in
     tokens. Without `can`, its abilities are unknown and nothing is refused. `fallbacks` are tried in order when it is
     down. With `think_tags` its answers contain its thoughts in <think> tags. `refuses` are parameters that its provider
-    takes for other models. With `prefill` it goes on with a message of the assistant that ends a request. A model with
-    a `preset` is an agent: another name of the preset's model. Without `stores` its answers to programs are deleted
-    once they were delivered.
+    takes for other models. With `prefill` it continues with a message of the assistant that ends a request. A model
+    with a `preset` is an agent: another name of the preset's model. Without `stores` its answers to programs are
+    deleted once they were delivered.
     """
 
     id: str
@@ -118,7 +118,7 @@ class Models:
         return None if found is None else found[1].preset
 
     def behind(self, name: str) -> Model:
-        """The model that answers for this name: itself, or that of the agent. Raises RequestRefused."""
+        """The model that answers for this name: the model itself, or the model of the agent. Raises RequestRefused."""
         model = self.check(name)
         return model if model.preset is None or model.preset.model is None else self.check(model.preset.model)
 
@@ -201,7 +201,7 @@ class Models:
         return None if found is None else found[1].prices
 
     def longest_reply(self, name: str) -> int | None:
-        """In tokens; None where it is not known."""
+        """In tokens; None if it is not known."""
         found = self._find(name)
         return None if found is None else found[1].max_output
 

@@ -25,9 +25,9 @@ class _Table(BaseModel):
 
 
 class ProviderTable(_Table):
-    """`key`, `base_url`, `headers` and `client_certificate` may name variables of the environment; without `key` the
-    provider needs none. `quirks` names the differences of a compatible server from its API, `params` further parameters
-    that it takes (docs/providers.md).
+    """`key`, `base_url`, `headers`, `options` and `client_certificate` may name variables of the environment; without
+    `key` the provider needs none. `quirks` names the differences of a compatible server from its API, `params` further
+    parameters that it takes, `options` what its API needs besides, such as a region (docs/providers.md).
     """
 
     api: str
@@ -37,6 +37,7 @@ class ProviderTable(_Table):
     quirks: str | None = None
     headers: dict[str, str] = {}
     client_certificate: str | None = None
+    options: dict[str, str] = {}
     params: list[Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$")]] = []
     enabled: bool = True
 
@@ -154,6 +155,10 @@ def _check_provider(name: str, table: ProviderTable, apis: Mapping[str, ModelApi
     if table.quirks is not None and table.quirks not in api.quirks:
         known = f"one of {', '.join(api.quirks)}, not {table.quirks!r}" if api.quirks else "left out: this API has none"
         raise ConfigError(f"`quirks` of [providers.{name}] must be {known}.")
+    for option in table.options:
+        if option not in api.options:
+            known = f"one of {', '.join(api.options)}" if api.options else "left out: this API has none"
+            raise ConfigError(f"`options.{option}` of [providers.{name}] must be {known}.")
     if table.params and api.own_members is None:
         raise ConfigError(f"`params` of [providers.{name}] must be left out: this API passes on none but its own.")
     taken = {parameter.name for parameter in api.parameters_of(table.quirks)}
@@ -214,6 +219,7 @@ def _spec(
         prefixes=tuple(table.prefixes),
         client_certificate=_certificate(name, table, environment),
         models=tuple(model for provider, model in models.values() if provider == name),
+        options={option: _filled(value, environment) for option, value in table.options.items()},
     )
 
 

@@ -29,7 +29,7 @@ _MAX_TEMPLATES = 100  # of one client; a template is for a path and its headers
 _BY_CALL = {"content-length", "cookie"}  # headers that belong to one call
 _BODIES = (b"{}", b"[1]")  # of the requests from which a template is learned
 
-# What answers the SDK's next request in this task in the place of the network.
+# Answers the SDK's next request in this task in place of the network.
 _answer: ContextVar[Callable[[httpx2.Request], httpx2.Response] | None] = ContextVar("answer", default=None)
 
 
@@ -198,7 +198,7 @@ def _head(request: httpx2.Request) -> tuple[object, ...]:
 
 
 class _BelowSdk(httpx2.AsyncBaseTransport):
-    """Answers an SDK's request in the place of the network where that is wanted, and else passes it on."""
+    """Answers an SDK's request in the place of the network if that is wanted, and else passes it on."""
 
     def __init__(self, network: httpx2.AsyncClient) -> None:
         self._network = network

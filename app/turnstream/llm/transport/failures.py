@@ -34,7 +34,7 @@ _LONGEST_PYTHON = 10_000  # characters of a Python literal that are read
 _OK = 200  # also the status of a failure in mid-stream
 _TOO_LARGE = 413
 
-# What the operator must settle with the provider.
+# Failures that the operator must settle with the provider.
 _OF_ACCOUNT = frozenset(
     {
         "AccessDeniedException",
@@ -138,7 +138,7 @@ def provider_error(
     """Returns the error for `failure`, a decoded body or event, or its text. `status` and `headers` are those of the
     response.
 
-    Whether a retry can help is decided by the header `x-should-retry`, else by the failure's name, else by its status.
+    The header `x-should-retry`, else the name of the failure, else the status decides whether a retry can help.
     """
     headers, in_stream = headers or httpx2.Headers(), status == _OK
     layers = _layers(failure)
@@ -325,7 +325,7 @@ def _members(failure: object) -> Mapping[str, Any]:
 
 
 def _object_in(text: str) -> object:
-    """The object in a text, as JSON or as Python writes it; None where there is none."""
+    """The object in a text, as JSON or as Python writes it; None if there is none."""
     start, end = text.find("{"), text.rfind("}") + 1
     if not 0 <= start < end:
         return None
@@ -346,7 +346,7 @@ def _object_in(text: str) -> object:
 
 def retry_after(headers: httpx2.Headers) -> float | None:
     """Returns the wait in seconds that the headers ask for, in milliseconds, in seconds, or until a date: the longest,
-    where they ask for several.
+    if they ask for several.
 
     Headers that name the reset of a limit are not read: then the whole limit is free again, which is later than the
     next call is possible.
@@ -413,7 +413,7 @@ _CAUSES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"PoolTimeout"}), "No connection to the provider was free in time."),
     (frozenset({"WriteTimeout"}), "The provider did not read the request in time."),
 )
-# What the transport raises besides the SDK's exceptions: those of a body, and those that OpenAI's SDK does not wrap.
+# Exceptions of the transport besides the SDK's exceptions: those of a body, and those that OpenAI's SDK does not wrap.
 LOST = (httpx2.HTTPError, aiohttp.ClientError, OSError)
 _BROKEN_OFF = frozenset(
     {

@@ -144,7 +144,7 @@ class Adapter(ABC):
 
 
 async def _is_whole(pieces: "_Pieces", response: ModelResponse, wire: Wire) -> bool:
-    """Whether the answer is one JSON value, and no stream of events. The beginning of the body decides where the type
+    """Whether the answer is one JSON value, and no stream of events. The beginning of the body decides if the type
     is another one: some servers send events as text. Raises TransientError for a body that is neither.
     """
     kind = response.headers.get("content-type", "").lower()
@@ -167,7 +167,7 @@ class _Pieces:
         self._rest = b""
 
     async def peek(self, size: int) -> bytes:
-        """Returns the first bytes, at least `size` where there are as many, and leaves them to be read."""
+        """Returns the first bytes, at least `size` if there are as many, and leaves them to be read."""
         while len(self._rest) < size and (chunk := await self._read()):
             self._rest += chunk
         return self._rest

@@ -1,4 +1,4 @@
-"""Interceptors of model calls, below the adapters, where a call is still bytes: they see it, change it or answer it."""
+"""Interceptors of model calls, below the adapters, if a call is still bytes: they see it, change it or answer it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import ContextVar
@@ -65,7 +65,7 @@ def filter_body(
 
 
 def current_call() -> ModelCall | None:
-    """The model call that the request belongs to; None where its provider is no CallPublisher."""
+    """The model call that the request belongs to; None if its provider is no CallPublisher."""
     return _call.get()
 
 

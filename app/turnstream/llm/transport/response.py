@@ -19,7 +19,7 @@ class ModelResponse:
     read: Callable[[], Awaitable[bytes]]
 
     async def whole(self, max_bytes: int) -> bytes:
-        """Returns the body, or its first bytes where it is longer."""
+        """Returns the body, or its first bytes if it is longer."""
         body = bytearray()
         while len(body) < max_bytes and (chunk := await self.read()):
             body += chunk

@@ -64,7 +64,7 @@ class EventSplitter:
 def _data(frame: bytes, *more: bytes) -> bytes:
     """Returns the data of a frame that came in one piece or more."""
     if more:
-        # A line of megabytes is copied once: `strip` copies nothing where there is nothing to strip.
+        # A line of megabytes is copied once: `strip` copies nothing if there is nothing to strip.
         head, mark, line = frame.partition(b"data:")
         if mark and (not head or head.endswith(b"\n")) and not any(b"\n" in piece for piece in (line, *more)):
             return b"".join((line.lstrip(), *more)).strip()

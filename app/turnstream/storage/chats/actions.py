@@ -13,7 +13,7 @@ from turnstream.kit.ids import new_id
 from turnstream.storage.chats.exchanges import ARRIVE, GET_KEY, KEEP_KEY, STEER, IdempotencyKey, key_refused
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Row, Statement, Transaction
-from turnstream.storage.rows import OPEN_STATUSES, ask_from, to_json
+from turnstream.storage.rows import IS_ASKED, OPEN_STATUSES, ask_from, to_json
 
 LOCK_TURN_OF = Statement(
     """
@@ -23,9 +23,8 @@ LOCK_TURN_OF = Statement(
     """
 )
 GET_OPEN_ASKS = Statement(
-    """
-    SELECT asks.*, expires_at <= now() AS expired, asks.kind = 'elicitation'
-        AND NOT (turns.status = 'running' AND asks.attempt = turns.attempt) AS gone,
+    f"""
+    SELECT asks.*, expires_at <= now() AS expired, NOT {IS_ASKED} AS gone,
         to_char(answered_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') AS at
     FROM asks JOIN turns ON turns.id = turn_id WHERE turn_id = :turn ORDER BY round DESC
     """
@@ -84,7 +83,7 @@ class Decision:
     """The answer of a person to the ask for `tool_use_id`. `digest` names the input that the person saw; a result needs
     none. `field` is the path of the answer in the request. `remember`: further calls of the tool in the chat are
     allowed with it, those whose inputs meet the condition `when` (JSON text). A decision that `follows` from another
-    one of the request does not count where the call has its answer already. `elicited`: the answer is that to a
+    one of the request does not count if the call has its answer already. `elicited`: the answer is that to a
     question, whose own id is `tool_use_id`.
     """
 
@@ -120,9 +119,9 @@ class Actions:
         identity: Identity | None = None,
         message: Sequence[Block] = (),
     ) -> Turn:
-        """Stores all of the decisions, or none, and with them a `message` to the turn. `identity` is that of the
-        person who decides, if it is not the owner without a credential. Raises NotFound, RequestRefused, Forbidden,
-        Conflict; with a key that was used for the same decisions before, it does nothing.
+        """Stores all of the decisions, or none, and with them a `message` to the turn. `identity` is the person who
+        decides; the default is the owner. Raises NotFound, RequestRefused, Forbidden, Conflict; with a key that was
+        used for the same decisions before, it does nothing.
         """
         async with self._database.transaction() as connection:
             row = await connection.row(LOCK_TURN_OF, owner=owner, chat=chat, turn=turn)
@@ -139,7 +138,7 @@ class Actions:
         return await self._turns.get(owner, chat, turn)
 
     async def expire(self) -> Sequence[UUID]:
-        """Answers the asks that have expired, and returns their turns, which go on."""
+        """Answers the asks that have expired, and returns their turns, which continue."""
         answer = to_json(AskAnswer("expired"))
         return [row["id"] for row in await self._database.rows(EXPIRE_ASKS, answer=answer)]
 
@@ -174,7 +173,8 @@ class Actions:
         if message:  # in the same transaction, or the model would be called without it
             superseded = to_json(AskAnswer("superseded"))
             await connection.rows(STEER, steer=new_id(), turn=turn, blocks=to_json(message), answer=superseded)
-        await connection.row(ARRIVE, turn=turn)
+        if message or not asks or not all(ask.is_of_job for ask in asks):  # a trigger wakes a job that has its answer
+            await connection.row(ARRIVE, turn=turn)
         if key is not None:
             kept = await connection.row(KEEP_KEY, owner=owner, key=key.key, digest=key.digest, turn=turn, steer=None)
             if kept is None:  # another request has used the key at this moment

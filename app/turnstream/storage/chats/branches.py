@@ -84,7 +84,7 @@ DELETE_LAST = Statement(
 @dataclass(frozen=True, slots=True)
 class Fork:
     """A copy of the path to a turn, into a new chat with this title, or of the turn alone, beside the original.
-    `request` is that of a new answer, where the turn is a user turn.
+    `request` is the request of a new answer, if the turn is a user turn.
     """
 
     cut: CutTurn
@@ -141,7 +141,7 @@ class Branches:
         return chat, leaf
 
     async def delete(self, owner: str, chat: UUID, turn: UUID) -> AsyncGenerator[tuple[int, Sequence[UUID]], None]:
-        """Deletes a turn and all that follow it, and the user turn before it where no other answer is left. Yields for
+        """Deletes a turn and all that follow it, and the user turn before it if no other answer is left. Yields for
         each transaction how many turns it has deleted, and which of them were running. Raises NotFound.
         """
         root: UUID | None = None

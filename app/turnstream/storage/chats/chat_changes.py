@@ -104,9 +104,8 @@ class ChatUpdates:
         return ChatUpdate(chat_from(row), news)
 
     async def turns_known(self, chat: UUID, last: int, open: Collection[int]) -> Mapping[int, UUID | None] | None:
-        """The turns at the places `open`, None for one that was deleted. None for all where the chat has not been in a
-        state in which these are open and no other one up to the place `last`: the chat is another one, or a database
-        was restored.
+        """The turns at the places `open`, None for one that was deleted. Returns None if the chat never had exactly
+        these open turns up to the place `last`: it is another chat, or a database was restored.
         """
         places = [*open, last]
         times = list(map(_time_of, places))

@@ -68,7 +68,7 @@ def chat_from(row: Row) -> Chat:
 
 
 def page_behind(chat: Chat) -> str:
-    """The name of the page behind this chat, where the last changed chats are first."""
+    """The name of the page behind this chat, if the last changed chats are first."""
     return f"{microseconds_of(chat.updated_at)}_{chat.id.hex}"
 
 
@@ -122,8 +122,8 @@ class Chats(ChatReads):
         return chat_from(row)
 
     async def change(self, owner: str, chat: UUID, changed: Callable[[Chat], Mapping[str, Any]]) -> Chat:
-        """Sets those of title, system_prompt and settings that `changed` returns for the chat as it is, which nothing
-        else changes meanwhile. Raises NotFound.
+        """Sets the members of title, system_prompt and settings that `changed` returns for the present chat. The chat
+        is locked meanwhile. Raises NotFound.
         """
         async with self._database.transaction() as connection:
             before = _row(await connection.row(LOCK_CHAT, owner=owner, chat=chat), chat)

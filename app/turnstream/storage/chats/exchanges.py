@@ -58,7 +58,7 @@ GET_BRANCH = Statement(
     """
 )
 LOCK_OPEN_TURN = Statement(f"SELECT id FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} FOR NO KEY UPDATE")
-# The end of the turn waits for this, or this for the end: so one of both wakes the worker for what stands behind.
+# The end of the turn waits for this, or this for the end: so one of both wakes the worker for what follows.
 MARK_FOLLOWED = Statement(f"UPDATE turns SET arrivals = arrivals WHERE id = :turn AND status IN {OPEN_STATUSES}")
 # Turns have their time from their chat, which is locked: in the order of their times they become visible.
 TICK = "updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')"
@@ -206,7 +206,7 @@ Parent = UUID | Literal["newest"] | None
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a message is to go."""
+    """The place of a message in a chat."""
 
     owner: str
     chat: UUID
@@ -248,7 +248,7 @@ class Position:
 class Draft:
     """A place in the tree, held until the transaction ends: nothing else can be added to the chat meanwhile.
 
-    `before` is the answer that comes next on the way to the root, or the one to stand beside; without its contents.
+    `before` is the answer that comes next on the way to the root, or the one to be a sibling of; without its contents.
     `steered` is the open turn that takes the message in. The turns in `interrupted` are to stop.
     """
 
@@ -359,7 +359,7 @@ class Exchanges:
         return Position(chat, (await placement(self._database, target)).before)
 
     async def answer(self, owner: str, chat: UUID, turn: UUID) -> Turn:
-        """The answer that another one is to stand beside, without its contents. Raises NotFound and Conflict."""
+        """The answer that another one is to be a sibling of, without its contents. Raises NotFound and Conflict."""
         row = await self._database.row(GET_TURN, owner=owner, chat=chat, turn=turn)
         if row is None:
             raise NotFound(f"There is no turn {turn} in chat {chat}.")
@@ -370,7 +370,7 @@ class Exchanges:
     async def begin(
         self, position: Position, message: NewExchange, replica: UUID, most_running: int | None = None
     ) -> Exchange | None:
-        """Writes a message, and claims its answer for `replica`, in one statement. None where the answer before is
+        """Writes a message, and claims its answer for `replica`, in one statement. None if the answer before is
         open, the owner has `most_running` turns that run or any in the queue, the position has changed, or the key is
         taken: the transaction of `after` or `in_new_chat` finds the reason.
         """
@@ -422,7 +422,7 @@ class Exchanges:
     async def in_new_chat(
         self, chat: Chat, key: IdempotencyKey | None, most_queued: int | None = None
     ) -> AsyncIterator[Draft]:
-        """Raises KeyTaken, Conflict where the chat is there already, and TooMany where `most_queued` turns of the owner
+        """Raises KeyTaken, Conflict if the chat is there already, and TooMany if `most_queued` turns of the owner
         wait in the queue.
         """
         async with self._database.transaction() as connection:
@@ -449,7 +449,7 @@ class Exchanges:
         read: Position | None = None,
         most_queued: int | None = None,
     ) -> AsyncIterator[Draft]:
-        """Raises NotFound, RequestRefused, and Conflict where the branch is busy and `on_busy` is `reject`. The
+        """Raises NotFound, RequestRefused, and Conflict if the branch is busy and `on_busy` is `reject`. The
         position that was `read` spares a second read while it holds. The owner may have `most_queued`
         turns in the queue.
         """
@@ -509,7 +509,7 @@ def _user_turn(id: UUID, chat: UUID, parent: UUID | None, blocks: Sequence[Block
 
 
 async def placement(database: Database | Transaction, target: Target) -> Placement:
-    """Where a message goes. Raises RequestRefused and Conflict as `Exchanges.after` does."""
+    """Decides the place of a message. Raises RequestRefused and Conflict as `Exchanges.after` does."""
     row, field = None, "parent_id"
     if target.parent == "newest":
         row = await database.row(GET_NEWEST_OF_CHAT, chat=target.chat)

@@ -39,8 +39,8 @@ PUT_RESULT = Statement(
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """What became of a result: it is the outcome of the job; or the job had one before (`settled`), or its turn does
-    not wait for one any more (`turn_ended`). `owner` is that of a turn which has got it.
+    """The effect of a posted result: it is the outcome of the job, or the job had an outcome already (`settled`), or
+    its turn no longer waits (`turn_ended`). `owner` is the owner of the turn that got the result.
     """
 
     turn: UUID
@@ -54,7 +54,7 @@ class JobResults:
         self._database = database
 
     async def put(self, job: UUID, digest: bytes, end: object) -> PutResult | None:
-        """None where no job has that id and the token with that digest."""
+        """None if no job has that id and the token with that digest."""
         row = await self._database.row(PUT_RESULT, job=job, digest=digest, outcome=to_json(end))
         if row is None:
             return None

@@ -38,7 +38,7 @@ class JobStops:
         self._database = database
 
     async def stop(self, owner: str, turn: UUID, tool_use_id: str, *, unrun: object, stopped: object) -> bool:
-        """Stops the job of the call, with the end `unrun` or, if it has begun, `stopped`. False where it is over."""
+        """Stops the job of the call, with the end `unrun` or, if it has begun, `stopped`. False if it is over."""
         call = {"owner": owner, "turn": turn, "tool_use_id": tool_use_id}
         ends = {"unrun": to_json(unrun), "stopped": to_json(stopped)}
         return bool(await self._database.rows(STOP_JOB, **call, **ends))

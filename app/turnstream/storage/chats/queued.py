@@ -1,7 +1,7 @@
 """The queue of a chat as its owner may change it: messages whose turns have not begun, and pending steers.
 
-A change and the delivery of the message meet at a lock: that of the answer's row, which its claim takes too, or that of
-the row of the turn that takes in a steer. So a message is changed before its delivery, or not at all.
+A change and the delivery of a message take the same lock: on the row of the answer, which a claim locks too, or on the
+row of the turn that applies a steer. So a message is changed before its delivery, or not at all.
 
 A queued message that is changed or moved, and all that follow it, are deleted and made again for the readers of the
 chat (turnstream.storage.chats.chat_changes): they keep their ids, and get new places behind all that readers know.
@@ -66,7 +66,7 @@ LOCK_STEERABLE = Statement(
     WHERE id = :turn AND status IN {OPEN_STATUSES} AND NOT cancel_requested FOR NO KEY UPDATE OF turns
     """
 )
-# Where a message that is not in the queue is: the first answer to it, or the turn that has taken it in.
+# The place of a message that is not in the queue: the first answer to it, or the turn that has taken it in.
 GET_DELIVERY = Statement(
     """
     SELECT answer.id AS turn, NULL AS round, answer.status = 'queued' AND answer.attempt = 0 AS is_cancelled
@@ -112,7 +112,7 @@ PLACE_AGAIN = Statement(
     RETURNING turns.id
     """
 )
-# What follows a turn is deleted with it: so nothing may.
+# Turns behind a turn are deleted with it, so the turn must be the last one.
 DELETE_PAIR = Statement(
     """
     DELETE FROM turns WHERE id = :question AND chat_id = :chat AND NOT EXISTS (
@@ -147,15 +147,15 @@ GET_OLDER_REPLICA = Statement("SELECT id FROM replicas WHERE NOT edits_queue AND
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A place in the line: directly behind the message `entry`, or before all others where it is None."""
+    """A place in the line: directly behind the message `entry`, or before all others if it is None."""
 
     entry: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What an entry is to become; None leaves it as it is. `version` is the one that the client has seen. `request` is
-    that of the answer to a steer that becomes a queued message; the owner may have `most_queued` turns in the queue.
+    """The change of an entry; None keeps a member. `version` is the version that the client has seen. `request` is the
+    request of the answer if a steer becomes a queued message; the owner may have `most_queued` turns in the queue.
     `check_target` may refuse a turn that a message is to steer.
     """
 
@@ -302,7 +302,7 @@ class QueuedMessages:
             return list((await _read(moment, chat, await moment.rows(GET_PAIRS, chat=chat))).values())
 
     async def change(self, owner: str, chat: UUID, id: UUID, change: Change) -> QueueEntry:
-        """Makes the entry what `change` describes, and returns it; nothing is written where it is that already. Raises
+        """Makes the entry what `change` describes, and returns it; nothing is written if it is that already. Raises
         Delivered, Conflict, NotFound, RequestRefused, TooMany.
         """
         await self._check_replicas()
@@ -334,7 +334,7 @@ class QueuedMessages:
             return (await _read(connection, chat, rows))[id]
 
     async def withdraw(self, owner: str, chat: UUID, id: UUID, version: str | None) -> QueueEntry | None:
-        """Takes the entry out of the queue, for good, and returns it; None where that was done before. Raises
+        """Takes the entry out of the queue, for good, and returns it; None if that was done before. Raises
         Delivered, Conflict, NotFound.
         """
         await self._check_replicas()

@@ -1,8 +1,8 @@
 """Reports: outcomes of jobs that their turn did not wait for, delivered to the branch of that turn.
 
-A report goes where a message of the user would go: as a steer into the turn that runs, or else as the beginning of a
-new one. The steer has the id of the job. The row of the job changes in the same transaction, so a report is delivered
-once, whatever dies in between.
+A report is placed like a message of the user: it steers the running turn, or else begins a new turn. The steer has the
+id of the job. The row of the job changes in the same transaction, so a report is delivered exactly once, even if a
+process dies.
 """
 
 from collections.abc import Collection, Sequence
@@ -66,7 +66,7 @@ GET_LEAF = Statement(
     SELECT id FROM below WHERE role = 'assistant' ORDER BY created_at DESC, id DESC LIMIT 1
     """
 )
-# Open asks stay open: a report answers none of them. A turn that waits applies the report when it goes on.
+# Open asks stay open: a report answers none of them. A turn that waits applies the report when it continues.
 DELIVER_REPORT = Statement(
     f"""
     WITH steered AS (
@@ -108,7 +108,7 @@ MAY_REPORT = Statement(
 @dataclass(frozen=True, slots=True)
 class JobReport:
     """The outcome of the job `id`, as the JSON text of its row, which is to be delivered. `turn` made the call, with
-    `request`. None where commits were lost.
+    `request`. None if commits were lost.
     """
 
     id: UUID
@@ -138,7 +138,7 @@ class Reports:
         self._exchanges = Exchanges(database)
 
     async def may_report(self, turn: UUID) -> bool:
-        """Whether a call of this turn may go on after it. Otherwise the turn waits for the call."""
+        """Whether a call of this turn may continue after it. Otherwise the turn waits for the call."""
         row = await self._database.row(MAY_REPORT, turn=turn, most=MOST_STARTED)
         return row is not None and bool(row["may_report"])
 
@@ -147,11 +147,11 @@ class Reports:
         return [row["id"] for row in await self._database.rows(DISCARD_REPORTS)]
 
     async def deleted(self, jobs: Collection[UUID]) -> Sequence[UUID]:
-        """Those of these jobs that have no row any more."""
+        """The jobs among these whose rows are gone."""
         return [row["id"] for row in await self._database.rows(GET_DELETED, jobs=list(jobs))]
 
     async def undelivered(self, most: int, but: Collection[UUID]) -> Sequence[JobReport]:
-        """Up to `most` reports that wait, the oldest first, without those of the jobs `but`."""
+        """Up to `most` waiting reports, oldest first, except the reports of the jobs `but`."""
         rows = await self._database.rows(GET_REPORTS, most=most, but=list(but))
         requests = requests_from(rows)
         return [
@@ -169,7 +169,7 @@ class Reports:
         ]
 
     async def deliver(self, report: JobReport, block: Block, outcome: str | None = None) -> DeliveredReport | None:
-        """Gives the report to the branch of its turn, as `block`. An `outcome` replaces that of the job. None where
+        """Gives the report to the branch of its turn, as `block`. An `outcome` replaces that of the job. None if
         another replica has delivered it.
 
         A turn that has never run takes none: its message can still be withdrawn, and the report would go with it.

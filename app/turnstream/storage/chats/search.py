@@ -32,7 +32,7 @@ _WINDOW = """
             start + :length <= length({text}) AS cut_after
     ) AS window_of_text
     """
-# The turn is null where the title has all of the words. No index holds the messages: a server that searches large chats
+# The turn is null if the title has all of the words. No index holds the messages: a server that searches large chats
 # has the extension, and each message costs others nothing.
 FIND_CHATS = Statement(
     f"""
@@ -104,7 +104,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class FoundDocument:
-    """A document that a person has found. The pieces are its path where its text has none of the words."""
+    """A document that a person has found. The pieces are its path if its text has none of the words."""
 
     info: DocumentInfo
     pieces: Sequence[ExcerptPiece]
@@ -138,7 +138,7 @@ class Search(Protocol):
 
 
 class Places:
-    """Those among the searches that a replica runs at once."""
+    """The slots for searches that a replica runs at once."""
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(_CONCURRENT_SEARCHES)
@@ -227,7 +227,7 @@ def _sought(words: Sequence[str]) -> dict[str, object]:
 
 
 def _pieces(row: Row, name: str | None, words: Sequence[str]) -> tuple[ExcerptPiece, ...]:
-    """Those of the text where it has the words, else of the name."""
+    """The pieces of the text if it has the words, else of the name."""
     return pieces_of(excerpt_line(row, words) if row["in_text"] else name or "", words)
 
 

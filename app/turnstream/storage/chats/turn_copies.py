@@ -26,7 +26,7 @@ def _copied(table: Table, *others: str) -> str:
 _OF_TURNS: Final = _copied(
     tables.turns,
     *("id", "chat_id", "parent_id", "parent_role", "status", "stop_reason", "error", "created_at", "ended_at"),
-    # What only an open turn has, and what the original has cost: nothing is paid for a copy.
+    # Columns of open turns only, and the cost of the original: nothing is paid for a copy.
     *(
         "recoveries",
         "deaths",

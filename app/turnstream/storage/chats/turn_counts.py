@@ -36,8 +36,8 @@ COUNT_OPEN = Statement(
 
 @dataclass(frozen=True, slots=True)
 class JobCounts:
-    """The jobs that are not over, by where they are. `overdue` is for how many seconds the longest has been due without
-    a runner, or behind its deadline.
+    """The jobs that are not over, by state. `overdue` is the longest time in seconds that a job has been due without a
+    runner, or past its deadline.
     """
 
     due: int
@@ -47,7 +47,7 @@ class JobCounts:
 
 
 class OpenTurns(NamedTuple):
-    """`oldest` is the age in seconds of the oldest turn that may be claimed, 0 where there is none."""
+    """`oldest` is the age in seconds of the oldest turn that may be claimed, 0 if there is none."""
 
     queued: int
     waiting: int
@@ -70,7 +70,7 @@ class TurnCounts:
         self._counts: OpenTurns | None = None
 
     async def open_turns(self) -> OpenTurns | None:
-        """None where Postgres does not answer in time."""
+        """None if Postgres does not answer in time."""
         async with self._lock:
             if self._counted is None or monotonic() - self._counted >= self._keep:
                 self._counts = await self._count()

@@ -79,7 +79,7 @@ GET_PATH = Statement(
     ORDER BY depth DESC
     """
 )
-# The turns of the path to `leaf` that follow `after`, the first of them first. None where `after` is not on that path.
+# The turns of the path to `leaf` that follow `after`, the first of them first. None if `after` is not on that path.
 GET_PATH_AFTER = Statement(
     f"""
     WITH RECURSIVE path AS (
@@ -171,7 +171,7 @@ BLOCK_COLUMNS = """blocks.turn_id, blocks.index, blocks.round, blocks.attempt, b
     blocks.tool_use_id, blocks.name, blocks.is_error, blocks.interrupted, blocks.notes,
     blocks.client_data"""
 GET_BLOCKS = _of_turns(BLOCK_COLUMNS, "blocks", "index")
-# Of a text no more than `:most` characters; whether there are more stands in `cut`.
+# Of a text no more than `:most` characters; whether there are more is in `cut`.
 GET_BEGINNINGS = Statement(
     f"""
     SELECT {BLOCK_COLUMNS.replace("blocks.text", "left(blocks.text, :most) AS text")},
@@ -189,7 +189,7 @@ GET_ARRIVALS = Statement("SELECT arrivals FROM turns WHERE id = :turn")
 GET_JOBS = Statement(f"SELECT {JOBS} FROM turns WHERE id = :turn")
 
 GET_STARTED_CALLS = Statement("SELECT round, tool_use_id FROM tool_calls WHERE turn_id = :turn AND state = 'started'")
-# A turn that never ran ends at once, unless it stands behind an open one: turns of a branch end in their order. Where
+# A turn that never ran ends at once, unless it follows an open one: turns of a branch end in their order. If
 # its user has cancelled it (`withdraws`), no later turn sends the message.
 CANCEL_TURN = Statement(
     f"""
@@ -280,12 +280,12 @@ class TurnReads:
         )
 
     async def portion(self, turn: UUID, index: int, offset: int, most: int) -> str:
-        """Up to `most` characters of a block's text from `offset` on; none where the turn was deleted."""
+        """Up to `most` characters of a block's text from `offset` on; none if the turn was deleted."""
         row = await self._database.row(GET_PORTION, turn=turn, index=index, start=offset + 1, most=most)
         return row["text"] if row else ""
 
     async def replica_of(self, turn: UUID) -> UUID | None:
-        """The replica that runs the turn; None where none does."""
+        """The replica that runs the turn; None if none does."""
         row = await self._database.row(GET_REPLICA, turn=turn)
         return None if row is None else row["replica"]
 
@@ -299,7 +299,7 @@ class TurnReads:
         return rows[0]["owner"], await _with_contents(self._database, rows)
 
     async def path_to(self, leaf: UUID) -> list[Turn]:
-        """The turns from the root to `leaf`, which have ended. None where they were deleted."""
+        """The turns from the root to `leaf`, which have ended. None if they were deleted."""
         return await _with_contents(self._database, await self._database.rows(GET_PATH_TO, leaf=leaf))
 
     async def refreshed(self, turn: Turn) -> Turn:
@@ -324,7 +324,7 @@ class TurnReads:
 
     async def path_after(self, owner: str, chat: UUID, after: UUID, leaf: UUID, limit: int) -> tuple[list[Turn], bool]:
         """The turns that follow `after` on the path to `leaf`, at most the first `limit` of them, of long ones fewer;
-        and whether others follow. Raises RequestRefused where `after` is not on that path.
+        and whether others follow. Raises RequestRefused if `after` is not on that path.
         """
         async with self._database.transaction(snapshot=True) as moment:
             values = {"owner": owner, "chat": chat, "after": after, "leaf": leaf, "limit": limit, "bytes": _PAGE_BYTES}
@@ -389,7 +389,7 @@ class ToolResults:
 
     async def whole(self, turn: UUID, tool_use_id: str) -> str | None:
         """The full text of the newest result with this id on the path to `turn`; one that was cut comes before one that
-        was not. None where there is no result.
+        was not. None if there is no result.
         """
         row = await self._database.row(GET_WHOLE_ON_PATH, turn=turn, tool_use_id=tool_use_id)
         return row["whole"] if row else None

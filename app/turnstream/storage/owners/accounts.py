@@ -1,8 +1,8 @@
 """Accounts: what owners with a plan have used of its rates, exact over all replicas.
 
 Each operation is one statement that changes the account's row: two replicas wait for each other there, and the second
-one sees what the first one took. What a model call may use is reserved before it, and replaced by its charge in the
-statement that seals or voids its round (app/turnstream/storage/owners/charges.py).
+one sees what the first one took. The greatest use of a model call is reserved before the call, and replaced by its
+charge in the statement that seals or voids its round (app/turnstream/storage/owners/charges.py).
 
 A call that no plan limits has a reservation too, from its first tick until its charge. It counts for no rate. If the
 process dies before the reply begins, the request is charged by it.
@@ -28,7 +28,7 @@ from turnstream.storage.retention import NO_ID
 
 
 def _now(rate: str) -> str:
-    """The present figure of a rate: none where its period is over."""
+    """The present figure of a rate: none if its period is over."""
     period = rate.rpartition("_")[2]
     return f"CASE WHEN {period} >= {beginning(period, 'now()')} THEN {rate} ELSE 0 END"
 
@@ -78,7 +78,7 @@ RESERVE_REQUESTS = Statement(
     JOIN chats ON chats.id = chat_id
     """
 )
-# What a family has used: its charges, and the requests of calls that run.
+# The use of a family: its charges, and the requests of calls that run.
 _FAMILY_USE = """
     SELECT coalesce(sum(tokens), 0)::bigint AS tokens, coalesce(sum(cost), 0)::float8 AS cost
     FROM (
@@ -153,7 +153,7 @@ _RELEASE: Final = f"""
     WHERE owner = whose
 """
 RELEASE = Statement(_RELEASE)
-# What a process that has died had under way. The charge of a round has the same call, and counts alone.
+# The reserved calls of a process that has died. The charge of a round has the same call, and counts alone.
 CHARGE_REQUEST = Statement(
     f"""
     WITH released AS (
@@ -176,8 +176,8 @@ CHARGE_REQUEST = Statement(
 )
 GET_RESERVATIONS = Statement("SELECT id, attempt FROM reservations WHERE turn_id = :turn AND attempt <= :attempt")
 GET_RESERVATIONS_OF_CALL = Statement("SELECT id FROM reservations WHERE turn_id = :turn AND call = :call")
-# What no run settles any more: it has ended, or was taken over. A title is written after the end. An id that is no
-# orphan shows how far it has come.
+# Reservations that no run settles any more: it has ended, or was taken over. A title is written after the end. An id
+# that is no orphan shows how far it has come.
 GET_ORPHANS = Statement(
     """
     SELECT id, reserved_at < now() - interval '2 minutes' AND NOT EXISTS (
@@ -227,7 +227,7 @@ class Accounts:
         self._database = database
 
     async def admit(self, owner: str, plan: Plan, writes: int = 0) -> Refusal | None:
-        """Counts a request with further `writes`, where the plan has room for them and for what they cause."""
+        """Counts a request with further `writes`, if the plan has room for them and for what they cause."""
         adding = {"requests": 1, "tokens": 0, "cost": 0, **({"writes": writes} if writes else {})}
         turns = {"sets_turns": True, "running_turns": plan.running_turns}
         return await self._take(TAKE, owner, plan, adding, **turns)
@@ -278,7 +278,7 @@ class Accounts:
         )
 
     async def family_use(self, owner: str, root: UUID) -> FamilyUse:
-        """What the turn `root` and the turns that were made for it have used."""
+        """The use of the turn `root` and of the turns that were made for it."""
         row = await self._database.row(GET_FAMILY_USE, owner=owner, root=root, turn=None, call=None)
         assert row is not None
         return FamilyUse(row["tokens"], row["cost"])
@@ -351,7 +351,7 @@ def _measure(rate: str) -> str:
 
 
 def _refusal(plan: Plan, adding: Mapping[str, float], row: Row) -> Refusal | None:
-    """None where there is room again."""
+    """None if there is room again."""
     used = {rate: float(row[rate]) for rate in RATES}
     reached = reached_rate(plan, used, adding)
     if reached is None:

@@ -24,13 +24,13 @@ _COLUMNS_OF_C: Final = "c.*, coalesce((SELECT min(reserved_at) FROM released), n
 
 
 def beginning(period: str, at: str) -> str:
-    """When the period began that `at` is in, an expression of SQL. Periods are those of UTC."""
+    """The beginning of the period that contains `at`, as an expression of SQL. Periods are in UTC."""
     return f"date_trunc('{period}', {at}, 'UTC')"
 
 
 def applied(delta: str) -> str:
     """The assignments that add the figures of `delta`, made at its time `at`, to an account. A period that is over by
-    then begins anew; one that began since leaves them out.
+    then begins again; one that began since leaves them out.
     """
     begins = {period: beginning(period, f"{delta}.at") for period in PERIODS}
     return ", ".join(
@@ -82,7 +82,7 @@ CHARGE = Statement(
     )
     + "SELECT count(*) FROM charged"
 )
-# The total comes first. What is not asked for is null in all rows. Days are those of UTC.
+# The total comes first. Columns that are not requested are null in all rows. Days are those of UTC.
 _USAGE: Final = """
     WITH shown AS (
         SELECT input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, cost,
@@ -109,7 +109,7 @@ UsageGroup = Literal["day", "model", "chat", "owner"]
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """The model calls of a group. `cost` is None where none of them has a price; `unpriced` are those without one."""
+    """The model calls of a group. `cost` is None if none of them has a price; `unpriced` are those without one."""
 
     day: date | None
     model: str | None

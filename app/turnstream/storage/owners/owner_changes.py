@@ -22,13 +22,13 @@ from turnstream.storage.retention import NO_ID, ROWS, walk, walk_of
 from turnstream.storage.rows import JOBS_OF_TURN, OPEN_STATUSES, WAITS
 
 # The longest time that is allowed to pass between the time in a row and the first write of its transaction, which gives
-# that a number; between the clocks of two Postgres, too, where one takes the place of the other.
+# that a number; between the clocks of two Postgres, too, if one takes the place of the other.
 OVERLAP = timedelta(seconds=10)
 # The longest time between the time in a row and its commit. While a transaction is open, perhaps in another database of
 # the server, each look reads again what has changed since it began: a forgotten one must not make that ever more.
 LATEST_COMMIT = timedelta(hours=1)
 _MARK_PAUSE = 5.0  # seconds
-# How long it is known that a chat was deleted. What is older is swept later, so that no reader misses a row.
+# The time for which deleted chats are remembered. Older rows are swept later, so that no reader misses a row.
 DELETIONS_KEPT = timedelta(days=30)
 
 # The time, and the number of this transaction. Postgres gives numbers in the order of first writes, over all databases
@@ -43,7 +43,7 @@ GET_MARK = Statement(
 # session behind a pooler.
 _MOMENT = "SELECT now(), CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) AS oldest"
 GET_MOMENT = Statement(_MOMENT)
-# The first join gives a row, and with it the moment before the rows are read, also where no chat has changed. Chats are
+# The first join gives a row, and with it the moment before the rows are read, also if no chat has changed. Chats are
 # read whole that are not `known` as they are: while a transaction is open, each look finds the same ones again.
 GET_CHANGED_CHATS = Statement(
     f"""
@@ -99,8 +99,8 @@ SWEEP_DELETED_CHATS = walk_of("deleted_chats", ["owner", "chat_id"], "deleted_at
 
 @dataclass(frozen=True, slots=True)
 class TurnStatus:
-    """How far an assistant turn has come. `stop_reason` is that of one that has ended. `waiting` counts its calls that
-    wait for a person, `jobs` those that run in the background.
+    """The progress of an assistant turn. `stop_reason` is set when it has ended. `waiting` counts its calls that wait
+    for a person, `jobs` those that run in the background.
     """
 
     id: UUID
@@ -151,7 +151,7 @@ class OwnerChanges:
         most: int | None = None,
     ) -> OwnerUpdate | None:
         """Chats that were made, changed or deleted since the update of `seen_at` (and some before it), the turns that
-        were made in them since, and `turns`, each as it is now. None where there are more than `most` of one of these.
+        were made in them since, and `turns`, each as it is now. None if there are more than `most` of one of these.
         `known` are chats that the update before has found.
         """
         since = seen_at - OVERLAP
@@ -183,12 +183,12 @@ class OwnerChanges:
             TurnStatus(row["id"], row["chat_id"], row["status"], row["stop_reason"], row["waiting"], row["jobs"])
             for row in found
         ]
-        # What was written before `seen_at` was seen then, whether or not this replica knows it of the transactions.
+        # Rows written before `seen_at` were seen then, whether or not this replica knows it of the transactions.
         settled = CLOCK.in_order(max(self._settled(rows[0]), min(seen_at, rows[0]["now"])))
         return OwnerUpdate(settled, changed, chats, gone, statuses)
 
     async def _mark(self) -> None:
-        """Makes a mark where the last one is not new."""
+        """Makes a mark if the last mark is not new."""
         if monotonic() < self._next_mark:
             return
         self._next_mark = monotonic() + _MARK_PAUSE
@@ -196,12 +196,12 @@ class OwnerChanges:
             self._marks.append((mark["now"], mark["number"]))
 
     def _settled(self, moment: Row) -> datetime:
-        """The time before which no transaction was open at this moment: that of the newest mark below the oldest one.
-        An hour before, where nothing is known.
+        """The time before which no transaction was open at this moment: the time of the newest mark below the oldest
+        open transaction. An hour before, if nothing is known.
         """
         now: datetime = moment["now"]
         oldest = now - LATEST_COMMIT
-        # Backwards: nearly always it is the last mark. One is after `now` where the database's clock was set back, or
+        # Backwards: nearly always it is the last mark. One is after `now` if the database's clock was set back, or
         # where another look came in between.
         ended = (time for time, number in reversed(self._marks) if number < moment["oldest"])
         return CLOCK.in_order(min(max(next(ended, oldest), oldest), now))

@@ -72,8 +72,8 @@ LIST_TOKENS = Statement(
 DELETE_TOKEN = Statement("DELETE FROM tokens WHERE name = :name RETURNING id")
 RECORD_USES = Statement("UPDATE tokens SET last_used_at = now() WHERE id = ANY(CAST(:ids AS uuid[]))")
 
-# What the ids of credentials begin with: of stored tokens, of those that were exchanged for a browser, and of sessions
-# of people who signed in on the page.
+# The prefixes of ids of credentials: of stored tokens, of those that were exchanged for a browser, and of sessions of
+# people who signed in on the page.
 STORED_TOKEN = "token:"  # noqa: S105
 BROWSER_TOKEN = "browser:"  # noqa: S105
 LOGIN_SESSION = "session:"
@@ -97,7 +97,7 @@ class TokenInfo:
 
 
 class Tokens:
-    """Tokens have the name of the `cell` in which they are created, where it has one."""
+    """Tokens have the name of the `cell` in which they are created, if it has one."""
 
     def __init__(self, database: Database, cell: str | None = None) -> None:
         self._database = database
@@ -124,8 +124,8 @@ class Tokens:
         return self._written("ts", id, secret)
 
     async def create_for_browser(self, identity: Identity, actor: str | None = None) -> str:
-        """Creates a short-lived token for `identity`, whose credential is exchanged for it. Where that is a stored
-        token, the new one goes with it. `actor` is the caller, for the audit trail, where it is another
+        """Creates a short-lived token for `identity`, whose credential is exchanged for it. If that is a stored
+        token, the new one goes with it. `actor` is the caller, for the audit trail, if it is another
         one. Raises Unauthorized when it has gone already.
         """
         kind, mark, parent = (identity.credential or "").partition(":")
@@ -154,7 +154,7 @@ class Tokens:
         return "_".join([prefix, *([self._cell] if self._cell else []), id.hex, secret])
 
     async def identities(self, tokens: Collection[str]) -> Mapping[str, Identity]:
-        """The identities of those of `tokens` that are valid."""
+        """The identities of the valid `tokens`."""
         forms = {token: form for token in tokens if (form := _FORM.fullmatch(token))}
         rows = await self._database.rows(GET_TOKENS, ids=[UUID(hex=form["id"]) for form in forms.values()])
         by_id = {(row["prefix"], row["id"]): row for row in rows}

@@ -152,8 +152,8 @@ _MARGIN = 3_600_000  # milliseconds by which the clocks of replicas may differ
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file without its bytes. `size` is in bytes; `created` is false where the file was there already. `name` and
-    `purpose` are those of its last upload that had them.
+    """A file without its bytes. `size` is in bytes; `created` is false if the file was there already. `name` and
+    `purpose` come from the last upload that had them.
     """
 
     id: UUID

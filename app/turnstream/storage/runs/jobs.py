@@ -6,20 +6,22 @@ A runner that is gone has no row in `replicas`: another one claims its jobs.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
+from turnstream.domain.asks import AskAnswer
 from turnstream.domain.jobs import Job
 from turnstream.domain.turns import TurnRequest
 from turnstream.storage.database import Database, Row, Statement
-from turnstream.storage.rows import OPEN_STATUSES, TOOLS, from_json, requests_from, to_json
+from turnstream.storage.rows import OPEN_STATUSES, TOOLS, answer_from, from_json, requests_from, to_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
 from turnstream.storage.runs.session import CHANNEL, JOBS
 
 # The owner of a turn, which the row of an open one has.
 _OWNER = "coalesce(turns.queue_owner, (SELECT chats.owner FROM chats WHERE chats.id = turns.chat_id))"
-# A job goes on while its turn is open, nobody has cancelled that, and its owner is not held. One that reports goes on
-# after the end of its turn.
+# A job continues while its turn is open, nobody has cancelled that, and its owner is not held. A reporting job
+# continues after the end of its turn.
 _GOES_ON = f"""
     CASE WHEN turns.status IN {OPEN_STATUSES} THEN NOT turns.cancel_requested
         ELSE jobs.reports AND turns.status <> 'cancelled' END
@@ -57,7 +59,11 @@ CLAIM_JOBS = Statement(
         FROM chosen, turns
         WHERE jobs.id = chosen.id AND turns.id = turn_id
         RETURNING jobs.id, turn_id, round, tool_use_id, name, kind, input, deadline, checkpoint, handle,
-            jobs.attempt, progress, reports,
+            jobs.attempt, progress, reports, (
+                SELECT answer FROM asks
+                WHERE asks.turn_id = jobs.turn_id AND asks.round = jobs.round
+                  AND asks.tool_use_id = jobs.tool_use_id || '#j' || jobs.asked_in || '.0'
+            ) AS answer,
             chat_id, {_OWNER} AS owner, request, {TOOLS} AS tools
     )
     SELECT claimed.*, EXISTS (SELECT FROM unsettled WHERE discarded) OR EXISTS (
@@ -66,7 +72,7 @@ CLAIM_JOBS = Statement(
     FROM (SELECT) AS always LEFT JOIN claimed ON true
     """
 )
-# What this replica holds by its rows, and whether it goes on.
+# The jobs that this replica holds by their rows, and whether they continue.
 GET_HELD_JOBS = Statement(
     f"""
     SELECT jobs.id, jobs.attempt, {_GOES_ON} AS goes_on FROM jobs JOIN turns ON turns.id = turn_id
@@ -86,9 +92,51 @@ RELEASE_JOBS = Statement(
 DETACH_JOB = Statement(
     """
     UPDATE jobs SET handle = CAST(:handle AS json), replica = NULL, progress = coalesce(:message, progress),
-        due_at = CASE WHEN due_at > started_at THEN now()
+        asked_in = NULL, due_at = CASE WHEN due_at > started_at THEN now()
             ELSE coalesce(now() + make_interval(secs => CAST(:after AS double precision)), 'infinity') END
     WHERE id = :job AND attempt = :attempt AND replica = :replica AND settled_at IS NULL RETURNING id
+    """
+)
+# A question of a job. The turn is locked first, as its own writes do: one that is over, or is to stop, asks nobody.
+_ASKING = f"""
+    WITH turn AS (
+        SELECT id FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} AND NOT cancel_requested
+        FOR NO KEY UPDATE
+    )"""
+_IS_HELD = """jobs.id = :job AND turn_id = turn.id AND attempt = :attempt AND replica = :replica
+            AND settled_at IS NULL AND NOT reports"""
+_ASKED = f"""
+    asked AS (
+        INSERT INTO asks (turn_id, round, tool_use_id, name, kind, digest, attempt, expires_at, question, approvers)
+        SELECT turn_id, round, :question_id, name, 'elicitation', :digest, attempt,
+            now() + make_interval(secs => CAST(:seconds AS double precision)), CAST(:question AS json),
+            CAST(:approvers AS text[])
+        FROM held
+        ON CONFLICT DO NOTHING RETURNING turn_id
+    ), counted AS (
+        UPDATE turns SET asked = asked + 1 FROM asked WHERE turns.id = asked.turn_id
+    )
+    SELECT id, pg_notify({CHANNEL}, '{UPDATED} ' || turn_id) FROM held
+"""
+ASK_FOR_JOB = Statement(
+    f"{_ASKING}, held AS (SELECT jobs.* FROM jobs, turn WHERE {_IS_HELD} FOR NO KEY UPDATE OF jobs), {_ASKED}"
+)
+# The job is due at the answer, which is the work of a trigger, or when nobody has answered in time. The time of the job
+# does not run until then. A wake-up during the run waits for the answer too.
+DETACH_TO_ASK = Statement(
+    f"""
+    {_ASKING}, held AS (
+        UPDATE jobs SET handle = CAST(:handle AS json), replica = NULL, progress = coalesce(:message, progress),
+            asked_in = attempt, due_at = now() + pause, deadline = deadline + pause
+        FROM turn, make_interval(secs => CAST(:pause AS double precision)) AS pause
+        WHERE {_IS_HELD}
+        RETURNING jobs.*
+    ), {_ASKED}
+    """
+)
+GET_ANSWER = Statement(
+    """
+    SELECT answer FROM asks WHERE turn_id = :turn AND round = :round AND tool_use_id = :question_id
     """
 )
 # By the clock, not by the begin of the transaction: see above.
@@ -154,7 +202,8 @@ SETTLE_JOB = Statement(
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
     """A job that this replica has claimed. `attempt` is the number of its runs, with this one. `checkpointed` is the
-    last checkpoint of the runs before, `handle` that with which the last of them has detached.
+    last checkpoint of the runs before, `handle` that with which the last of them has detached, `answer` that to the
+    question with which it did.
     """
 
     job: Job
@@ -167,6 +216,7 @@ class ClaimedJob:
     attempt: int
     checkpointed: Any = None
     handle: Any = None
+    answer: AskAnswer | None = None
 
     @property
     def id(self) -> UUID:
@@ -175,7 +225,7 @@ class ClaimedJob:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a job has reported since the last report. `output` is its preliminary output, as JSON text."""
+    """The progress of a job since the last report. `output` is its preliminary output, as JSON text."""
 
     job: UUID
     attempt: int
@@ -184,12 +234,35 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class JobQuestion:
+    """A question of a job to the person, as JSON text. `approvers` alone may answer it, if there are any."""
+
+    id: str
+    text: str
+    seconds: float
+    approvers: Sequence[str] = ()
+
+    @property
+    def digest(self) -> str:
+        return sha256(f"{self.id} {self.text}".encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
 class Detachment:
-    """How a job goes on elsewhere. `handle` is JSON text. The job is due after so many seconds, or when it is woken."""
+    """How a job continues elsewhere. `handle` is JSON text. The job is due after so many seconds, or when it is woken;
+    with a `question` also when that is answered, or has expired.
+    """
 
     handle: str
     after: float | None = None
     message: str | None = None
+    question: JobQuestion | None = None
+
+    @property
+    def pause(self) -> float | None:
+        """The seconds until the job is due; None until it is woken."""
+        spans = [self.after, None if self.question is None else self.question.seconds]
+        return min((span for span in spans if span is not None), default=None)
 
 
 class Jobs:
@@ -209,7 +282,7 @@ class Jobs:
         return [_claimed(row, requests[row["request"], row["tools"]]) for row in claimed], rows[0]["reports_wait"]
 
     async def held(self) -> Mapping[UUID, int | None]:
-        """The jobs that this replica holds by its rows, with their attempt; None where the job is to stop."""
+        """The jobs that this replica holds by its rows, with their attempt; None if the job is to stop."""
         rows = await self._database.rows(GET_HELD_JOBS, replica=self._replica)
         return {row["id"]: row["attempt"] if row["goes_on"] else None for row in rows}
 
@@ -224,19 +297,26 @@ class Jobs:
 
     async def detach(self, job: ClaimedJob, detachment: Detachment) -> bool:
         """Gives the job up until it is due again. False if it is over, or another runner has it."""
-        row = await self._database.row(
-            DETACH_JOB,
-            job=job.id,
-            attempt=job.attempt,
-            replica=self._replica,
-            handle=detachment.handle,
-            after=detachment.after,
-            message=detachment.message,
-        )
-        return row is not None
+        values = {"handle": detachment.handle, "message": detachment.message, **self._held_by(job)}
+        if (question := detachment.question) is None:
+            return await self._database.row(DETACH_JOB, after=detachment.after, **values) is not None
+        values |= {"turn": job.turn, "pause": detachment.pause, **_columns_of_question(question)}
+        return await self._database.row(DETACH_TO_ASK, **values) is not None
+
+    async def ask(self, job: ClaimedJob, question: JobQuestion) -> bool:
+        """Asks the person for a job that runs. False if it is over or to stop, or another runner has it."""
+        values = {"turn": job.turn, **self._held_by(job), **_columns_of_question(question)}
+        return await self._database.row(ASK_FOR_JOB, **values) is not None
+
+    async def answer_to(self, job: ClaimedJob, question: JobQuestion) -> AskAnswer | None:
+        row = await self._database.row(GET_ANSWER, turn=job.turn, round=job.job.round, question_id=question.id)
+        return None if row is None else answer_from(row["answer"])
+
+    def _held_by(self, job: ClaimedJob) -> Mapping[str, object]:
+        return {"job": job.id, "attempt": job.attempt, "replica": self._replica}
 
     async def wake(self, jobs: Collection[UUID]) -> None:
-        """Makes jobs due that wait elsewhere, and notifies the runners. One that runs is run once more."""
+        """Makes detached jobs due, and notifies the runners. A running job is run once more."""
         await self._database.rows(WAKE_JOBS, jobs=list(jobs))
 
     async def admit(self, job: ClaimedJob, digest: bytes) -> bool:
@@ -259,6 +339,16 @@ class Jobs:
         return bool(await self._database.rows(SETTLE_JOB, **values))
 
 
+def _columns_of_question(question: JobQuestion) -> Mapping[str, object]:
+    return {
+        "question_id": question.id,
+        "digest": question.digest,
+        "question": question.text,
+        "seconds": question.seconds,
+        "approvers": list(question.approvers) or None,
+    }
+
+
 def _claimed(row: Row, request: TurnRequest) -> ClaimedJob:
     job = Job(
         row["id"], row["round"], row["tool_use_id"], row["name"], row["kind"], row["progress"], reports=row["reports"]
@@ -274,4 +364,5 @@ def _claimed(row: Row, request: TurnRequest) -> ClaimedJob:
         attempt=row["attempt"],
         checkpointed=from_json(row["checkpoint"]),
         handle=from_json(row["handle"]),
+        answer=answer_from(row["answer"]),
     )

@@ -26,7 +26,7 @@ _LONGER = """ON CONFLICT (turn_id, attempt, index, start) DO UPDATE SET text = E
         WHERE length(EXCLUDED.text) > length(open_text.text)"""
 
 # Not fenced: a reader takes the pieces of a turn only from the log of the replica that its row names, and only those of
-# its attempt. A tick continues the log only where the last one is still there. It writes nothing that is logged, so its
+# its attempt. A tick continues the log only if the last one is still there. It writes nothing that is logged, so its
 # commit does not wait for the disk; a foreign key to `replicas` would lock a row there, and make it wait.
 APPEND_TICK = Statement(
     """
@@ -138,7 +138,7 @@ class Journal:
         return self._newest_text > self._pruned
 
     async def append(self, entries: Sequence[JournalEntry]) -> bool:
-        """Writes a tick. False where nothing was written: Postgres has crashed and emptied the log, or this replica
+        """Writes a tick. False if nothing was written: Postgres has crashed and emptied the log, or this replica
         counted as gone. The next tick is written all the same and must have the whole text of all open blocks.
         """
         self._tick += 1  # also after an error: that tick may be there, and have been read
@@ -178,7 +178,7 @@ class OpenTexts:
         await self._database.row(STORE_TEXT, pieces=to_json(entries))
 
     async def open_block(self, turn: Turn) -> Block | None:
-        """The open block of the turn's unsealed round, as far as it is stored; None where nothing is."""
+        """The open block of the turn's unsealed round, as far as it is stored; None if nothing is."""
         rows = await self._database.rows(GET_OPEN_TEXT, turn=turn.id)
         block, _ = open_block_from(turn, map(entry_from, rows))
         return block
@@ -208,7 +208,7 @@ def entries_of(tick: Row) -> Sequence[JournalEntry]:
 
 
 def open_block_from(turn: Turn, entries: Iterable[JournalEntry], known: int = 0) -> tuple[Block | None, int]:
-    """The open block of `turn` from pieces of the journal in any order, and the offset of its text: above 0 where
+    """The open block of `turn` from pieces of the journal in any order, and the offset of its text: above 0 if
     `known` characters of the block were known. Pieces of an earlier, voided call are skipped.
     """
     unsealed = [round for round in turn.rounds if not round.sealed and not round.voided]

@@ -54,8 +54,8 @@ _FOR_THIS_REPLICA = f"""
     )
 """
 # Suspects are claimed before all others and apart from them, those of the fewest deaths first, so that faults of others
-# are not counted for one turn again and again. Those of more deaths are claimed one at a time, which finds the one. The
-# replica's row names those of the last claim.
+# are not counted for one turn again and again. Turns with more deaths are claimed one at a time, which finds the cause.
+# The replica's row names those of the last claim.
 _SUSPECTS = f"""
     fewest AS (
         SELECT min(deaths) AS deaths FROM turns AS next
@@ -155,7 +155,7 @@ DECLINE = Statement(
 )
 GET_CLAIMED = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
 # The row has the time of the renewal before, also after a failover: if that is later than now, the clock was set back.
-# What was written between the two renewals has a time from a lease before now to a lease after the renewal before.
+# A row written between the two renewals has a time from a lease before now to a lease after the renewal before.
 RENEW_LEASE = Statement(
     """
     WITH noticed AS (
@@ -188,8 +188,8 @@ GET_PEERS = Statement(
     FROM replicas WHERE id <> :replica
     """
 )
-# The attempt stays: the next claim raises it, which fences off an owner that is only slow. What such an owner still
-# appends to its log is read by nobody: the turn's row names no replica, or the next one.
+# The attempt stays: the next claim raises it, which fences off an owner that is only slow. Rows that such an owner
+# still appends to its log are read by nobody: the turn's row names no replica, or the next one.
 #
 # At most one turn ended the process. If nothing was claimed after suspects, the death counts for them only, else for
 # all. Only a turn that ran alone is charged a recovery. Text that is kept is progress, after which the recoveries are
@@ -220,7 +220,7 @@ TAKE_OVER = Statement(
     SELECT id FROM taken
     """
 )
-# Where a turn could not be released, row and log stay for a takeover: a replica without a row is missed by nobody for a
+# If a turn could not be released, row and log stay for a takeover: a replica without a row is missed by nobody for a
 # minute.
 LEAVE = Statement(
     """
@@ -232,7 +232,7 @@ LEAVE = Statement(
     DELETE FROM replicas WHERE id = :replica AND NOT EXISTS (SELECT FROM held) RETURNING id
     """
 )
-# Where the schema is out of reach for a while there is no channel either.
+# If the schema is out of reach for a while there is no channel either.
 NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload) WHERE current_schema() IS NOT NULL")
 
 
@@ -317,13 +317,13 @@ class Queue:
         return Claim([row["id"] for row in rows], deaths if deaths >= SUSPICIOUS else 0)
 
     async def claim_again(self, turns: Collection[UUID]) -> Collection[UUID]:
-        """Claims those of these turns that this replica owns by their rows, for a new run."""
+        """Claims the turns among these that this replica owns by their rows, for a new run."""
         rows = await self._database.rows(CLAIM_AGAIN, turns=turns, replica=self.replica, step=attempts.draw_step())
         return {row["id"] for row in rows}
 
     async def give_back(self, turns: Collection[UUID], *, every: bool) -> Set[UUID]:
-        """Puts those of these turns back into the queue that this replica owns by their rows: `every` one, or those of
-        owners who are held. None may run. Returns those that were put back.
+        """Puts turns that this replica owns by their rows back into the queue: `every` one, or only turns of held
+        owners. None of them may run. Returns the turns that were put back.
         """
         rows = await self._database.rows(GIVE_BACK, turns=turns, replica=self.replica, every=every)
         return {row["id"] for row in rows}
@@ -370,7 +370,7 @@ class Queue:
         return is_draining
 
     async def peers(self) -> Sequence[Peer]:
-        """The other replicas. Where there are any, it learns the time of Postgres."""
+        """The other replicas. If there are any, it learns the time of Postgres."""
         asked = monotonic()
         rows = await self._database.rows(GET_PEERS, replica=self.replica, address=self._address)
         if rows:
@@ -386,8 +386,8 @@ class Queue:
         return [row["id"] for row in await self._database.rows(TAKE_OVER, gone=gone)]
 
     async def leave(self) -> None:
-        """Deletes the row of this replica, and its log, unless a turn is still its own. A row that stays is found
-        like that of a dead replica.
+        """Deletes the row of this replica, and its log, unless a turn is still its own. A row that stays is found like
+        the row of a dead replica.
         """
         with suppress(StorageError):
             await self._database.row(LEAVE, replica=self.replica)

@@ -1,11 +1,11 @@
-"""Writes of a running turn, each fenced by the attempt that owns the turn: where no row comes back, the claim is lost.
+"""Writes of a running turn, each fenced by the attempt that owns the turn: if no row comes back, the claim is lost.
 
 A fence locks the turn's row first. That puts a stale owner and a new one in an order: the stale one waits for the lock,
 and then finds its attempt gone.
 
-A failover to an asynchronous standby loses the last commits, in the middle of turns that go on. So a fence lets a write
-pass only where the rows hold all that the run has written before, and the run writes first what is lost. Thus rows hold
-at each moment a state in which the turn has been, from which any later run goes on.
+A failover to an asynchronous standby loses the last commits, in the middle of turns that continue. So a fence lets a
+write pass only if the rows hold all that the run has written before, and the run writes first what is lost. Thus rows
+hold at each moment a state in which the turn has been, from which any later run continues.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Status, Turn
 from turnstream.storage.database import Database, Row, Statement, retry_while_unavailable
 from turnstream.storage.owners.charges import CHARGES, charging, columns_of_charges
-from turnstream.storage.rows import columns_of, columns_of_rounds, from_json, to_json
+from turnstream.storage.rows import IS_OF_JOB, columns_of, columns_of_rounds, from_json, to_json
 from turnstream.storage.runs.attempts import next_attempt
 from turnstream.storage.runs.journal import JournalEntry, OpenTexts
 from turnstream.storage.runs.session import CHANNEL, JOBS
@@ -46,7 +46,7 @@ _HOLDS_BLOCKS = "(SELECT coalesce(max(index) + 1, 0) FROM blocks WHERE turn_id =
 def _fence(
     held: str = "attempt = :attempt AND status = 'running'", *, columns: str = "id", writes: str = "whole"
 ) -> str:
-    """The beginning of a statement that writes only where the turn's row meets `held`, and the rows are whole."""
+    """The beginning of a statement that writes only if the turn's row meets `held`, and the rows are whole."""
     return f"""
     WITH held AS (
         SELECT {columns}, asked >= CAST(:held_asks AS bigint) AND {_HOLDS_BLOCKS.format(blocks=":held_blocks")}
@@ -266,20 +266,21 @@ ASK_TO_SIGN_IN = Statement(
 # WAIT and END_TURN put the turn back into the queue where something has arrived that the run does not know of. Each may
 # be written again when its answer was lost, so it takes a turn in the statuses that it writes, too. A turn that is
 # queued by then stays queued: it may have been taken over.
-# Steers that wait to be taken in came before the asks, or they had answered them: they stand for the answers too. They
-# do not stop a job: as for a tool that runs inside the turn, they are taken in after its end. A report answers nothing.
+# Steers that wait to be taken in came before the asks, or they had answered them: they represent the answers too. They
+# do not stop a job: as for a tool that runs inside the turn, they are taken in after its end. A steer may be older than
+# the question of a job, and does not answer it. A report answers nothing.
 WAIT = Statement(
     _fence(
         "attempt = :attempt AND status IN ('running', 'waiting', 'queued')",
-        columns="""
+        columns=f"""
             id, EXISTS (SELECT FROM steers WHERE turn_id = turns.id AND taken_at IS NULL AND NOT is_report)
-            AND EXISTS (SELECT FROM asks WHERE turn_id = turns.id AND answer IS NULL) AS spoken
+            AND EXISTS (SELECT FROM asks WHERE turn_id = turns.id AND answer IS NULL AND NOT {IS_OF_JOB}) AS spoken
         """,
     )
-    + """
+    + f"""
     , superseded AS (
         UPDATE asks SET answer = CAST(:superseded AS json), answered_at = now()
-        FROM fenced WHERE turn_id = fenced.id AND answer IS NULL AND spoken
+        FROM fenced WHERE turn_id = fenced.id AND answer IS NULL AND spoken AND NOT {IS_OF_JOB}
     ), paused AS (
         UPDATE turns
         SET replica = NULL, status = CASE
@@ -352,7 +353,7 @@ _END_FENCE = _fence(
     "attempt = :attempt AND status IN ('running', :status)",
     columns="id, chat_id, status = 'running' AND arrivals > :arrivals AS goes_on, turns.xmin AS version",
 )
-# A message that is enqueued behind the turn writes its row (MARK_FOLLOWED). Where it committed after this statement
+# A message that is enqueued behind the turn writes its row (MARK_FOLLOWED). If it committed after this statement
 # took its snapshot, the row that the fence has locked is a newer one than the snapshot has.
 _ENDED = """
     , ended AS (
@@ -420,8 +421,8 @@ RESTORE = Statement(
 
 @dataclass(frozen=True, slots=True)
 class SettledCall:
-    """A call's result, as its block, and the state of the call. `whole` is the full text where the block holds a part
-    of it.
+    """A call's result, as its block, and the state of the call. `whole` is the full text if the block holds a part of
+    it.
     """
 
     result: Block
@@ -533,7 +534,7 @@ class Records:
         await self._write(statement, states=[call.state for call in calls], **columns)
 
     async def apply_steers(self, blocks: Sequence[Block], steers: Sequence[Steer]) -> bool:
-        """Makes the steers blocks of the turn. Returns False, and writes nothing, where one of them has changed."""
+        """Makes the steers blocks of the turn. Returns False, and writes nothing, if one of them has changed."""
         values = {
             **_fenced_by(self._known()),
             "steers": [steer.id for steer in steers],
@@ -545,7 +546,7 @@ class Records:
         return is_fresh
 
     async def wait(self, arrivals: int) -> Status:
-        """Lets the turn wait for a person. Puts it back into the queue instead where more has arrived than `arrivals`
+        """Lets the turn wait for a person. Puts it back into the queue instead if more has arrived than `arrivals`
         counts, or a steer came before the asks.
         """
         row = await self._write(WAIT, arrivals=arrivals, superseded=to_json(AskAnswer("superseded")))
@@ -553,8 +554,8 @@ class Records:
         return status
 
     async def end(self, turn: Turn) -> tuple[datetime | None, bool]:
-        """Ends the turn and returns the time, and whether another turn stands behind it. None for the time where the
-        turn went back into the queue, since more has arrived than `turn` counts.
+        """Ends the turn and returns the time, and whether another turn follows it. The time is None if the turn went
+        back into the queue, because more has arrived than `turn` counts.
         """
         row = await self._write(END_TURN, **_sums(turn), **_ended(turn))
         return row["ended_at"], row["followed"]
@@ -594,7 +595,7 @@ class Records:
         return row
 
     async def _restore(self) -> None:
-        """Makes the rows what this run knows of the turn, where it still has the claim."""
+        """Makes the rows what this run knows of the turn, if it still has the claim."""
         turn, replica = self._known(), self._replica
         done = [round for round in turn.rounds if round.sealed or round.voided]
         settled = {block.key for block in turn.blocks if block.type == TOOL_RESULT}
@@ -648,7 +649,8 @@ def _fenced_by(turn: Turn) -> dict[str, int]:
         "held_blocks": len(turn.blocks),
         "held_rounds": sum(round.sealed or round.voided for round in turn.rounds),
         "held_sealed": sum(round.sealed for round in turn.rounds),
-        "held_asks": len(turn.asks) + len(turn.jobs),
+        # Questions of jobs are not written by the run.
+        "held_asks": sum(not ask.is_of_job for ask in turn.asks) + len(turn.jobs),
     }
 
 

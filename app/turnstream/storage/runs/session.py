@@ -22,9 +22,8 @@ _PROBE = 5.0  # seconds; within them a broken session is noticed
 class ReplicaSession:
     """One connection outside the pool. It holds the advisory lock `key` as long as it lives, and passes the payload of
     every notification to `on_notify`. Both are only hints: after a lost session the others check the lease, a lost
-    notification costs a poll interval. `on_open` is called when notifications are received from now on: what was
-    notified before is not known. `on_lost` is called when the session has ended, and again after each failed try to
-    open it.
+    notification costs a poll interval. `on_open` is called when the session begins to receive notifications; earlier
+    notifications are lost. `on_lost` is called when the session has ended, and again after each failed try to open it.
     """
 
     def __init__(

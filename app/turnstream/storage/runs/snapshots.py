@@ -73,8 +73,8 @@ class Tick(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
-    """The log of a replica, as far as it is not stored or new: the ticks from place `new` on have come with this
-    snapshot. `continues`: they follow those of the snapshot before.
+    """The part of a replica's log that is not stored yet. The ticks from place `new` on came with this snapshot.
+    `continues`: they follow the ticks of the snapshot before.
     """
 
     ticks: Sequence[Tick] = ()
@@ -86,8 +86,8 @@ class ReplicaLog:
         return self.ticks[-1].number if self.ticks else 0
 
     def extended(self, ticks: Sequence[Tick]) -> "ReplicaLog":
-        """This log with the ticks behind it. The number of a tick that could not be written is missing, like those of
-        ticks that were deleted.
+        """This log followed by the ticks. The numbers of ticks that were deleted, or could not be written, are
+        missing.
         """
         continues = bool(self.ticks) and (not ticks or ticks[0].number == self.last + 1)
         ticks = [*self.ticks, *ticks]
@@ -101,8 +101,8 @@ class ReplicaLog:
 
 class Snapshots:
     """The snapshots of one mirror. The logs of replicas are read on from the tick that the snapshot before has seen.
-    The stored text is asked for only where that is not enough: for a turn that is new here or was claimed again, and
-    where ticks were deleted before they were read.
+    The stored text is asked for only if that is not enough: for a turn that is new here or was claimed again, and
+    if ticks were deleted before they were read.
     """
 
     def __init__(self, database: Database) -> None:

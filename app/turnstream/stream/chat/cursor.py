@@ -24,9 +24,9 @@ UNKNOWN_CURSOR = (
 
 @dataclass(slots=True)
 class ChatCursor:
-    """What a client knows: all turns up to `place` (`chat_changes` in turnstream.storage.chats), the fields of the
-    chat whose digest is `digest`, and each turn in `open` up to its cursor, or not even its existence where that is
-    None. Of all other turns it knows the end.
+    """The client's state: it knows all turns up to `place` (`chat_changes` in turnstream.storage.chats), the fields of
+    the chat whose digest is `digest`, and each turn in `open` up to its cursor; with None it does not know that the
+    turn exists. It knows the end of all other turns.
     """
 
     place: int = 0

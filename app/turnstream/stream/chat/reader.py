@@ -61,8 +61,8 @@ class Sources(NamedTuple):
 
 
 class ChatReader:
-    """One reader of one chat, from `cursor` on. The cursor is changed in place. With `caught_up` a notice comes behind
-    what there was.
+    """One reader of one chat, from `cursor` on. The cursor is changed in place. With `caught_up` a notice follows the
+    stored events.
     """
 
     def __init__(

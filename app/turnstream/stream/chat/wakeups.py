@@ -43,7 +43,7 @@ class ChatWakeups:
                 log.warning("chats.unwatched", error=str(error))
 
     async def look(self) -> None:
-        """Wakes the readers of chats that have changed since the last look. Asks nothing where there are none."""
+        """Wakes the readers of chats that have changed since the last look. Asks nothing if there are none."""
         watched = dict(self._watched)
         if not watched:
             return

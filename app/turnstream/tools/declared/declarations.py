@@ -22,8 +22,8 @@ _CHECKED_WITH_SPEC = frozenset({"memo", "cache_seconds", "retries", "fallback"})
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
-    """The content of a tools file. `tables` are those of sources, by kind and name. `policies` are options for tools by
-    name. `source` is named in error texts. Texts of tables may name variables of the `environment`.
+    """The content of a tools file. `tables` are the tables of sources, by kind and name. `policies` are options for
+    tools by name. `source` is named in error texts. Texts of tables may name variables of the `environment`.
     """
 
     source: str = ""
@@ -32,8 +32,8 @@ class Declarations:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def each(self, kind: str, make: Callable[[str, Any], Made]) -> list[Made]:
-        """What `make` makes of the name and the keys of each table `[kind.NAME]`. Raises ConfigError with the place
-        where it raises ValueError.
+        """The results of `make` for the name and the keys of each table `[kind.NAME]`. A ValueError becomes a
+        ConfigError with the place in the file.
         """
         made = []
         for name, table in self.tables.get(kind, {}).items():
@@ -42,7 +42,7 @@ class Declarations:
         return made
 
     def fill(self, key: str, text: str) -> str:
-        """The text with variables in the place of `$NAME` and `${NAME}`, and a dollar in that of `$$`."""
+        """The text with variables in place of `$NAME` and `${NAME}`, and a dollar sign in place of `$$`."""
         try:
             return Template(text).substitute(self.environment)
         except KeyError as error:
@@ -85,7 +85,7 @@ def _with_options(tool: Any, options: PolicyOptions) -> Tool:
     """The same tool with another policy. Raises ValueError for an option that this tool cannot have."""
     policy_of(tool.spec, {key: value for key, value in options.items() if key in _CHECKED_WITH_SPEC})
     policy = replace(tool.policy, **options)
-    # The tool itself may read its policy, for the form of its results: replace the field where there is one.
+    # The tool itself may read its policy, for the form of its results: replace the field if there is one.
     if is_dataclass(tool) and any(each.name == "policy" for each in fields(tool)):
         return cast("Tool", replace(tool, policy=policy))  # type: ignore[type-var]
     return _ToolWithPolicy(tool, policy)

@@ -50,7 +50,7 @@ def _default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def _key_type(hint: Any) -> Any:
-    """The type of a field in a file: a dataclass is a table, `false` stands for None, and there are no functions."""
+    """The type of a field in a file: a dataclass is a table, `false` means None, and there are no functions."""
     if isinstance(hint, type) and is_dataclass(hint):
         table = create_model("Table", __base__=_Table, **_keys_of(hint))
         return Annotated[table, AfterValidator(lambda keys: hint(**dict(keys)))]
@@ -81,7 +81,7 @@ class PolicyTable(_Table):
 
 
 def read_file(path: Path, kinds: Mapping[str, type[PolicyTable]]) -> Mapping[str, Mapping[str, Any]]:
-    """Parses and validates a tools file, whose tables are `[policy.NAME]` and those of `kinds`. Returns them by kind
+    """Parses and validates a tools file, with tables `[policy.NAME]` and tables of `kinds`. Returns the tables by kind
     and name. Raises ConfigError with a sentence for every mistake.
     """
     tables: Mapping[str, type[PolicyTable]] = {**kinds, "policy": PolicyTable}

@@ -10,15 +10,15 @@ from turnstream.tools.schemas import InputSchema
 from turnstream.tools.tool import Outcome, Tool
 
 _REASONS = {"error": "failed", "timeout": "ran out of time", "unavailable": "is not available"}
-FAILURES: frozenset[str] = frozenset(_REASONS)  # the kinds of outcome that a fallback stands in for
+FAILURES: frozenset[str] = frozenset(_REASONS)  # the kinds of outcome that a fallback replaces
 _MOST_SHOWN = 500  # characters of a changed input
 
 _Schema = Mapping[str, Any]
 
 
 def fallback_problem(tool: Tool, tools: Mapping[str, Tool]) -> str | None:
-    """The reason why the fallback of a tool, if it has one, must not or cannot stand in for it. A call may be run
-    early, twice or without an approval only if that holds for both tools.
+    """The reason why the fallback of a tool, if it has one, cannot replace the tool. A call may be run early, twice or
+    without an approval only if both tools allow it.
     """
     name, fallback = tool.spec.name, tool.policy.stand_in
     if fallback is None:
@@ -46,7 +46,7 @@ def input_of(fallback: Fallback, sent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_fallback(first: Outcome, fallback: Fallback, second: Outcome, input_json: str | None = None) -> Outcome:
-    """The outcome of a call that failed, when its fallback was run after it; with `input_json` where that differs."""
+    """The outcome of a call that failed, when its fallback was run after it; with `input_json` if that differs."""
     note: dict[str, Any] = {"tool": fallback.tool, "because": first.kind}
     called = ""
     if input_json is not None:
@@ -67,7 +67,7 @@ def with_fallback(first: Outcome, fallback: Fallback, second: Outcome, input_jso
 
 
 def _misfit(fallback: Fallback, first: _Schema, second: _Schema) -> str | None:
-    """Why no input that `first` allows can be one for `second`. None where one can, or where that is not known."""
+    """Why no input that `first` allows can be one for `second`. None if one can, or if that is not known."""
     known, needed, takes = _members(first), _required(first), _members(second)
     for name, value in fallback.add.items():
         if name not in takes and _is_closed(second):
@@ -116,7 +116,7 @@ def _is_closed(schema: _Schema) -> bool:
 
 
 def _types(schema: Any) -> frozenset[str]:
-    """The JSON types that a schema names; empty where it names none."""
+    """The JSON types that a schema names; empty if it names none."""
     match schema:
         case {"type": str(one)}:
             return frozenset({one})

@@ -65,7 +65,7 @@ def fit(outcome: Outcome, sizes: Sizes, tool_use_id: str, tools: Iterable[str]) 
 
 
 def _fit_data(outcome: Outcome) -> Outcome:
-    """Makes plain JSON values of the data for clients, or leaves it out where it is too long or no JSON."""
+    """Makes plain JSON values of the data for clients, or leaves it out if it is too long or no JSON."""
     try:
         data = serialize(outcome.data, "json")
         if len(data) <= MOST_DATA:

@@ -106,8 +106,8 @@ class TimeLimit:
 
 
 class Limiter:
-    """Runs a call in one of `slots`, that of a tool which came with a request in one of `declared`. A cancelled tool
-    has `patience` seconds to stop; then it is abandoned.
+    """Runs a call in one of `slots`; a tool from a request has a slot in `declared`. A cancelled tool has `patience`
+    seconds to stop, and is then abandoned.
     """
 
     def __init__(

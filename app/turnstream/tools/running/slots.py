@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 
 class Slots:
-    """`most` slots. One that becomes free goes to the waiting owner with the fewest calls. With `reserved`, an owner
-    has at most as many calls running as slots are free: of 64 the first one gets 32, the next one 16. So a slot is
-    left for another owner, however long calls take.
+    """`most` slots. A free slot goes to the waiting owner with the fewest calls. With `reserved`, an owner has at most
+    as many calls running as slots are free: of 64 the first one gets 32, the next one 16. So a slot is left for another
+    owner, however long calls take.
     """
 
     def __init__(self, most: int, *, reserved: bool = False) -> None:

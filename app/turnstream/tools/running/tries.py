@@ -1,4 +1,4 @@
-"""The tries of a tool: retries where they do no harm, every failure as an outcome."""
+"""Tries of a tool: harmless retries, and every failure as an outcome."""
 
 import asyncio
 from collections.abc import Callable

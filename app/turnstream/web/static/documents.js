@@ -49,7 +49,11 @@ export class Documents {
   }
 
   async #draw() {
-    const documents = await this.#readAll()
+    const documents = await this.#readAll().catch((error) => {
+      if (error.status !== 404) throw error
+      setText(this.report, texts.leftOut)
+      return []
+    })
     find('#no-documents').hidden = documents.length > 0
     this.tree.replaceChildren(this.#list(treeOf(documents)))
   }

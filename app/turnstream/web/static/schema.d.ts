@@ -947,7 +947,7 @@ export interface components {
         };
         /**
          * @description The output of a structured turn: JSON by a schema. Validators and handlers have the names under which the program
-         *     registered them. With a handler the model refines drafts and submits the last one. Where the model gives its output
+         *     registered them. With a handler the model refines drafts and submits the last one. If the model gives its output
          *     by calling tools, these have the names and descriptions here.
          */
         OutputIn: {
@@ -1164,8 +1164,8 @@ export interface components {
             data: components["schemas"]["ResetEvent"];
         };
         /**
-         * @description The result of a client tool. An `output` that is not a string is sent to the model as JSON. `blocks` take its
-         *     place where the result holds images or documents. `data` is stored for clients and not sent to the model.
+         * @description The result of a client tool. An `output` that is not a string is sent to the model as JSON. `blocks` replace it
+         *     if the result holds images or documents. `data` is stored for clients and not sent to the model.
          */
         ResultIn: {
             /**

@@ -226,6 +226,7 @@ export const TEXTS = {
     removeNote: (what) => `The tools will not find it any more: ${what}.`,
     removeAction: 'Remove',
     removed: (name) => `Removed ${name}.`,
+    leftOut: 'This server keeps no documents: it leaves out the extension `documents`.',
   },
   questions: {
     keep: 'Keep',

@@ -105,7 +105,7 @@ class Blocks:
             parts += (BlockOpened(key, type, to_json(shell), "", id), BlockClosed(key))
 
     def append_details(self, details: Sequence[dict[str, Any]], parts: list[Part]) -> None:
-        """Adds pieces of what the server wants back with its thought; those of one index and type are joined."""
+        """Adds details that the server wants back with its thought. Details with the same index and type are joined."""
         if self._member is None or not _is_thought(self._member):
             self._begin("reasoning_details", parts)
         for detail in details:
@@ -166,7 +166,7 @@ class Blocks:
         last = self.calls[-1] if self.calls else None
         if fragment.index is None:
             if fragment.id:
-                found = next((call for call in self.calls if call.sent_id == fragment.id), None)
+                found = next((call for call in reversed(self.calls) if call.sent_id == fragment.id), None)
             else:
                 found = None if fragment.name else last
         elif last is not None and last.index == fragment.index:
@@ -174,10 +174,12 @@ class Blocks:
         else:
             found = next((call for call in reversed(self.calls) if call.index == fragment.index), None)
         if found and fragment.name and found.state != "unnamed":
-            # A named fragment with another id, or without an id behind a call that is whole, begins another call.
-            has_ids = fragment.id and found.sent_id
-            begins_another = fragment.id != found.sent_id if has_ids else found.is_whole
-            return None if begins_another else found
+            # A named fragment with another id begins another call. So does one behind a call that is whole, if it has
+            # no id, or repeats the id and has arguments of its own.
+            if fragment.id and found.sent_id:
+                more = found.is_whole and (fragment.arguments or "").strip()
+                return None if more or fragment.id != found.sent_id else found
+            return None if found.is_whole else found
         return found
 
     def _new(self, fragment: Fragment, parts: list[Part]) -> PendingCall | None:

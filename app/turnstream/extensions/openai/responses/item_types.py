@@ -65,10 +65,10 @@ class Item:
     """An item that has begun. `key` is that of its present block. `streamed` has the pieces of each member (`text`,
     `refusal`, `thought`, `summary`, `input`) so far; `member` is the present one, and `number` the server's number for
     its present piece. `implied`: a delta began the item, and nothing else. `place` is its index in the output. A call
-    that nobody was offered keeps its parts in `held`, and its final form in `final`, until it is known whose it is.
+    that nobody was offered keeps its parts in `held`, and its final form in `final`, until its owner is known.
 
     Servers count pieces within the item, over the whole answer, or with every delta (vLLM), so a number identifies no
-    piece. Where pieces are announced, one begins with each announcement; elsewhere, with each new number.
+    piece. If pieces are announced, one begins with each announcement; elsewhere, with each new number.
     """
 
     __slots__ = (

@@ -200,7 +200,7 @@ class Items:
         return self.open(place, Raw(to_json({"type": kind}).encode()), parts, implied=True)
 
     def _begin_piece(self, item: Item, member: str, parts: list[Part]) -> None:
-        """Begins a piece: of a message, it is a block; those of a thought are divided by a blank line in one block."""
+        """Begins a piece: a block of a message, or a paragraph of a thought."""
         if item.role == "message":
             if item.member is not None:
                 parts.append(BlockClosed(item.key))
@@ -279,7 +279,7 @@ class Items:
                 self._add_result(item, known.name, raw, parts)
 
     def _release(self, parts: list[Part], *, by_server: bool) -> None:
-        """Passes on the calls of tools that nobody offered. If the server goes on behind a call, it has run the tool
+        """Passes on the calls of tools that nobody offered. If the server continues behind a call, it has run the tool
         itself (xAI reports its searches so). A call at the end of the answer is a mistake of the model.
         """
         for item in self._items:
@@ -357,7 +357,7 @@ def _abandon(item: Item, parts: list[Part]) -> None:
 
 
 def _rests(streamed: Sequence[str], finals: Sequence[str]) -> list[_Rest]:
-    """Returns the rest of each final piece. Where the final text differs from the streamed one, what clients have seen
+    """Returns the rest of each final piece. If the final text differs from the streamed one, what clients have seen
     stays, and a piece is added only if there are more of them than were streamed.
     """
     whole = "".join(streamed)

@@ -1,0 +1,178 @@
+"""Helpers of the dialects, whose clients make ids of their own and create a chat with its first message."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid5
+
+from pydantic import ValidationError
+
+from turnstream.api.caller import held_options
+from turnstream.api.exchange import cancel_turn, generate_again, post_message, wait_for_end
+from turnstream.api.http.validation import invalid
+from turnstream.api.schemas.requests import ChatSettings, NewTurn, TurnOptions, UiOptions
+from turnstream.api.services import Services
+from turnstream.dialects.posting import History, post_in_seeded_chat
+from turnstream.domain.chats import Chat, OnBusy
+from turnstream.domain.errors import Conflict, NotFound, RequestRefused
+from turnstream.domain.identity import Identity
+from turnstream.domain.turns import Turn
+from turnstream.kit.clock import CLOCK
+from turnstream.kit.ids import new_id
+from turnstream.kit.text import unstorable
+from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
+
+_NAMESPACE = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
+# An end that is longer ago is no news to a client that connects.
+_RECENTLY = timedelta(minutes=1)
+
+
+async def chat_of(services: Services, identity: Identity, id: str) -> UUID:
+    """The id of a chat: `id` itself if it names one of the owner's chats, else a UUID made from it. Raises Forbidden
+    if the credential is bound to another chat, or to a turn.
+    """
+    try:
+        chat = UUID(id)
+        await services.storage.chats.get(identity.owner, chat)
+    except (ValueError, NotFound):
+        chat = uuid5(_NAMESPACE, f"{identity.owner}\0{id}")
+    identity.require_reach(chat)
+    return chat
+
+
+def new_chat(owner: str, id: UUID | None = None, settings: Mapping[str, Any] | None = None) -> Chat:
+    now = CLOCK.now()
+    return Chat(id or new_id(), owner, None, None, dict(settings or {}), created_at=now, updated_at=now)
+
+
+async def newest_turn(services: Services, owner: str, chat: UUID) -> Turn | None:
+    newest = await services.storage.turns.newest(owner, chat)
+    return await services.storage.turns.get(owner, chat, newest) if newest else None
+
+
+async def newest_path(services: Services, owner: str, chat: UUID) -> Sequence[Turn]:
+    """The path to the newest turn. Raises NotFound if there is no such chat."""
+    await services.storage.chats.get(owner, chat)
+    newest = await services.storage.turns.newest(owner, chat)
+    return await services.storage.turns.path(owner, chat, newest) if newest else []
+
+
+def is_news(turn: Turn) -> bool:
+    """Whether a client that connects may lack the end of the turn: it is open, or has ended just now."""
+    return turn.ended_at is None or turn.ended_at > CLOCK.now() - _RECENTLY
+
+
+async def newest_answer(services: Services, owner: str, user_turn: Turn | None) -> Turn | None:
+    if user_turn is None:
+        return None
+    answer = await services.storage.chat_changes.newest_answer(user_turn.chat_id, user_turn.id)
+    return await services.storage.turns.get(owner, user_turn.chat_id, answer) if answer else None
+
+
+def new_turn(options: UiOptions, blocks: Sequence[dict[str, Any]]) -> NewTurn:
+    """A message with its options. Raises RequestRefused."""
+    members = options.model_dump(exclude_unset=True, by_alias=True)
+    return checked_turn({**members, "on_busy": options.on_busy, "blocks": blocks})
+
+
+def checked_turn(members: Mapping[str, Any]) -> NewTurn:
+    """Raises RequestRefused."""
+    try:
+        return NewTurn.model_validate(members)
+    except ValidationError as error:
+        raise invalid(NewTurn, error) from None
+
+
+async def post_by_chat(
+    services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, seed: Callable[[], History | None]
+) -> Exchange:
+    """Posts a message. The chat is created with it if it is missing, behind the history that `seed` makes of the
+    messages that the client already has.
+    """
+    for _ in range(3):
+        with suppress(NotFound):
+            return await post_message(services, new, target, key)
+        with suppress(Conflict):  # another request has just created it
+            created = new_chat(target.owner, target.chat)
+            return await post_in_seeded_chat(services, new, created, key, seed())
+    raise Conflict(f"Chat {target.chat} is created and deleted all the time; try again later.")
+
+
+async def replace_answer(
+    services: Services, owner: str, turn: Turn, options: TurnOptions, on_busy: OnBusy, key: IdempotencyKey | None
+) -> Exchange:
+    """Another answer beside `turn`, which is cancelled first if it runs and `on_busy` demands it."""
+    # Behind the read of `turn`: it may be the answer that the first request with this key made.
+    if key and (made := await services.storage.exchanges.find(owner, key)):
+        return made
+    if not turn.ended and on_busy == "interrupt":
+        await cancel_turn(services, owner, turn.chat_id, turn.id)
+        await wait_for_end(services, owner, turn)
+    return await generate_again(services, owner, turn.chat_id, turn.id, options, key)
+
+
+@dataclass(frozen=True, slots=True)
+class PageOptions:
+    """The additions of a page to the options of a turn: all the `tools` that it runs, as `page_tool` makes them, or
+    None if its client does not name them; its system prompt, and what follows the prompt.
+    """
+
+    tools: Sequence[dict[str, Any]] | None = None
+    system: str = ""
+    context: Sequence[str] = ()
+
+
+# Seconds for which the calls of a program wait for it. A page has a person, who may come back the next day.
+PROGRAM_EXPIRY, PAGE_EXPIRY = 3600.0, 86_400.0
+
+
+def page_tool(name: str, description: str | None, schema: object) -> dict[str, Any]:
+    input_schema = schema if isinstance(schema, dict) else {"type": "object"}
+    about = {"name": name, "description": description or name, "input_schema": input_schema}
+    return {"type": "client", **about, "expiry": PAGE_EXPIRY}
+
+
+async def with_page(
+    services: Services, owner: str, chat: UUID, options: UiOptions, page: PageOptions, before: Turn | None
+) -> UiOptions:
+    """The options, with those of the page. The tools of the page join those of the turn, the chat or the server. The
+    next turn has them only if the page sends them again. `before` is the answer that the turn follows.
+    """
+    stored: Chat | None = None
+    with suppress(NotFound):
+        stored = await services.storage.chats.get(owner, chat)
+    changes: dict[str, Any] = {}
+    had = before is not None and before.request is not None and any(spec.client for spec in before.request.tools)
+    had = had and "tools" not in held_options()  # else the turn keeps those that it has
+    if page.tools or (page.tools is not None and had and options.tools is None):
+        settings = ChatSettings.model_validate(stored.settings if stored else {})
+        own = options.tools if options.tools is not None else settings.tools
+        changes["tools"] = [*(services.resolver.toolset.names if own is None else own), *page.tools]
+    if page.system or page.context:
+        usual = stored.system_prompt if stored and stored.system_prompt else services.resolver.defaults.system_prompt
+        prompt = options.system_prompt or page.system or usual
+        changes["system_prompt"] = "\n\n".join(part for part in (prompt, *page.context) if part)
+    if not changes:
+        return options
+    members = options.model_dump(exclude_unset=True, by_alias=True) | {"on_busy": options.on_busy}
+    try:
+        return UiOptions.model_validate({**members, **changes})
+    except ValidationError as error:
+        raise invalid(UiOptions, error) from None
+
+
+async def stop_all(services: Services, owner: str, chat: UUID) -> list[str]:
+    """Cancels all open turns of the chat; returns their ids. Raises NotFound."""
+    await services.storage.chats.get(owner, chat)
+    state = await services.storage.chat_changes.state(chat)
+    for turn in state.open:
+        await cancel_turn(services, owner, chat, turn)
+    return [str(turn) for turn in state.open]
+
+
+def storable_in_messages(text: str) -> str:
+    if problem := unstorable(text):
+        raise RequestRefused(f"`messages` {problem}, which cannot be stored; remove it.", field="messages")
+    return text

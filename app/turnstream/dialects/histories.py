@@ -1,0 +1,484 @@
+"""Histories that clients send: the digest of what was sent, its match with stored turns, the place in a chat that
+follows from the match, and the exchanges to record if nothing matches.
+
+Some messages have the ids of turns (`last_answer`), others ids of their client (`key_of`, `posted_with`). A dialect of
+messages without ids translates them into items: `find_place` looks for the turn that they led to, and `history_of`
+makes exchanges of them.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import takewhile
+from typing import Any, Self
+from uuid import UUID
+
+from turnstream.api.attachments import Contents, allowed_blocks, allowed_text, user_blocks
+from turnstream.api.caller import CALLER, with_fixed
+from turnstream.api.codec import to_json
+from turnstream.api.schemas.requests import NewTurn
+from turnstream.api.services import Services
+from turnstream.dialects.chats import checked_turn
+from turnstream.dialects.past_exchanges import PastExchange, histories_of
+from turnstream.dialects.posting import History, post_behind, post_in_seeded_chat
+from turnstream.dialects.projection import Close, Closed, Projection, calls_of_client
+from turnstream.dialects.streams import current_view
+from turnstream.domain.blocks import Block
+from turnstream.domain.chats import Chat, title_from
+from turnstream.domain.errors import Conflict, NotFound, RequestRefused
+from turnstream.domain.identity import Identity
+from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
+from turnstream.domain.output import output_of
+from turnstream.domain.turns import Role, Turn
+from turnstream.kit.offload import Portions
+from turnstream.kit.text import unstorable
+from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
+
+_MOST_RECORDED = 1000  # exchanges of one history: they are written in one transaction
+_LONGEST_ID = 256  # characters: the ids of calls are in an index
+_NO_MESSAGE = "…"  # before an answer that came first: providers want a message
+
+
+@dataclass(frozen=True, slots=True)
+class PastMessage:
+    """A message of the user, with its blocks as NewTurn takes them."""
+
+    blocks: Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class PastText:
+    """A text of an answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PastCall:
+    """A call of a tool that the client ran."""
+
+    id: str | None
+    name: str | None
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class PastResult:
+    call: str
+    text: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PastBlock:
+    """A block of an answer that only its provider understands, such as a thought with its signature: `data` and `text`
+    as in `Block`.
+    """
+
+    type: str
+    data: str
+    text: str = ""
+    id: str | None = None
+    name: str | None = None
+
+
+PastItem = PastMessage | PastText | PastCall | PastResult | PastBlock
+
+
+# --- messages with ids -----------------------------------------------------------------------------------------------
+
+
+async def turn_of(services: Services, owner: str, chat: UUID, id: str, role: Role) -> Turn | None:
+    """The turn of the chat that a client's id names, if it does name one of this role."""
+    try:
+        turn = await services.storage.turns.get(owner, chat, UUID(id))
+    except (ValueError, NotFound):
+        return None
+    return turn if turn.role == role else None
+
+
+async def last_answer(services: Services, owner: str, chat: UUID, ids: Sequence[str]) -> tuple[Turn | None, int]:
+    """The last answer of the chat that one of these ids names, and the number of ids through it."""
+    for place in range(len(ids), 0, -1):
+        if turn := await turn_of(services, owner, chat, ids[place - 1], "assistant"):
+            return turn, place
+    return None, 0
+
+
+def key_of(protocol: str, *parts: object) -> IdempotencyKey:
+    """The key that makes one exchange of the same parts, however often a client sends them."""
+    digest = hashlib.sha256(to_json([str(part) if isinstance(part, UUID) else part for part in parts])).digest()
+    return IdempotencyKey(f"{protocol} {digest.hex()}", digest)
+
+
+async def posted_with(services: Services, owner: str, key: IdempotencyKey | None) -> Turn | None:
+    """The user turn that a message with this key became."""
+    with suppress(RequestRefused):
+        exchange = await services.storage.exchanges.find(owner, key) if key else None
+        return exchange.user_turn if exchange else None
+    return None
+
+
+# --- items without ids -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPlace:
+    """An answer, or the part of it before a wait, that a history ends with."""
+
+    chat: UUID
+    turn: UUID
+    part: int
+
+
+async def digest_of(items: Iterable[PastItem]) -> bytes:
+    """The digest of a history, without the forms in which it may be sent. In a thread: to measure thousands of items
+    takes as long as to encode them.
+    """
+
+    def digest() -> bytes:
+        # Blocks of providers are no part of it: some clients leave them out.
+        return hashlib.sha256(to_json([_canonical(item) for item in items if not isinstance(item, PastBlock)])).digest()
+
+    return await asyncio.to_thread(digest)
+
+
+async def find_place(
+    services: Services, identity: Identity, history: Iterable[PastItem], answer: Iterable[PastItem]
+) -> HistoryPlace | None:
+    """The newest turn to which the same history has led, with the same answer, if the caller reaches its chat."""
+    wanted = _PastAnswer.of_items(answer)
+    async for turn in _turns_behind(services, identity, history):
+        answers = await _answers_of(services, turn)
+        begun = "" if wanted in answers else await _text_before(services, identity.owner, turn)
+        for part, given in enumerate(answers):
+            if wanted == (replace(given, text=begun + given.text) if part == 0 else given):
+                return HistoryPlace(turn.chat_id, turn.id, part)
+    return None
+
+
+async def find_continuation(
+    services: Services, identity: Identity, history: Sequence[PastItem], answer: Sequence[PastItem]
+) -> tuple[Target, Sequence[PastItem]] | None:
+    """The place in a chat where a model continues the text `answer`, and the items to record there before. No item is
+    recorded if an answer of the chat ends with that text. Returns None if no chat has the history. A different text (an
+    edited one, or the beginning of an answer that still runs) becomes a branch beside that answer.
+    """
+    owner = identity.owner
+    if found := await find_place(services, identity, history, answer):
+        turn = await services.storage.turns.get(owner, found.chat, found.turn)
+        if turn.ended and found.part == len({ask.round for ask in turn.asks if ask.is_marked}):
+            if not turn.blocks:  # it failed before its first word: the text is that of an answer before
+                _, earlier = await _question_of(services, owner, turn)
+                turn = next((each for each in reversed(earlier) if each.blocks), turn)
+            return Target(owner, found.chat, turn.id), ()
+    message = list(takewhile(lambda item: isinstance(item, PastMessage), reversed(history)))[::-1]
+    if message:
+        async for turn in _turns_behind(services, identity, history):
+            question, _ = await _question_of(services, owner, turn)
+            return Target(owner, turn.chat_id, question.parent_id), [*message, *answer]
+    return None
+
+
+async def _turns_behind(services: Services, identity: Identity, history: Iterable[PastItem]) -> AsyncIterator[Turn]:
+    """The turns to which this history has led, the newest first, if the caller reaches their chats."""
+    for chat, id in await histories_of(services).find(identity.owner, await digest_of(history)):
+        if identity.chat in {None, chat}:
+            try:
+                turn = await services.storage.turns.get(identity.owner, chat, id)
+            except NotFound:  # deleted
+                continue
+            yield turn
+
+
+async def _question_of(services: Services, owner: str, turn: Turn) -> tuple[Turn, Sequence[Turn]]:
+    """The message that the turn answers, and the answers to it that the turn continues from: each has a message without
+    blocks behind it.
+    """
+    earlier: list[Turn] = []
+    assert turn.parent_id is not None
+    question = await services.storage.turns.get(owner, turn.chat_id, turn.parent_id)
+    while not question.blocks and question.parent_id is not None:
+        earlier.append(await services.storage.turns.get(owner, turn.chat_id, question.parent_id))
+        assert earlier[-1].parent_id is not None
+        question = await services.storage.turns.get(owner, turn.chat_id, earlier[-1].parent_id)
+    return question, earlier[::-1]
+
+
+async def _text_before(services: Services, owner: str, turn: Turn) -> str:
+    """The text of the answers that the turn continues from: clients send it with its own as one answer."""
+    try:
+        _, earlier = await _question_of(services, owner, turn)
+    except NotFound:  # deleted meanwhile
+        return ""
+    return "".join([(await _answers_of(services, each))[-1].text for each in earlier])
+
+
+@dataclass(frozen=True, slots=True)
+class _PastAnswer:
+    """A client's copy of an answer: the text without white space, and the ids of the calls."""
+
+    text: str
+    calls: tuple[str | None, ...]
+
+    @classmethod
+    def of_items(cls, items: Iterable[PastItem]) -> Self:
+        found = list(items)
+        text = "".join(item.text for item in found if isinstance(item, PastText))
+        return cls("".join(text.split()), tuple(item.id for item in found if isinstance(item, PastCall)))
+
+    @classmethod
+    def of_part(cls, part: Sequence[Closed], output: str | None) -> Self:
+        """`output` is the output of a structured turn. Clients have no other text of such a turn."""
+        texts = [closed.block.text for closed in part if isinstance(closed, Close) and closed.block.type == TEXT]
+        text = "".join(texts) if output is None else output
+        return cls("".join(text.split()), tuple(call.tool_use_id for call in calls_of_client(part)))
+
+
+async def _answers_of(services: Services, turn: Turn) -> list[_PastAnswer]:
+    """The parts of the answer as of now. Others get their turn on the event loop."""
+    view = current_view(services, turn)
+    projection, written, portions = Projection(view.turn), view.block_being_written(), Portions()
+    for mark in view.marks.copy():  # as of one moment
+        projection.take(mark)
+        await portions.pause()
+    if written is not None:
+        projection.close(written)
+    is_structured = view.turn.request is not None and view.turn.request.output is not None
+    output = (output_of(view.turn) or "") if is_structured else None
+    return [_PastAnswer.of_part(projection.part(part), output) for part in range(projection.waits + 1)]
+
+
+def _canonical(item: PastMessage | PastText | PastCall | PastResult) -> list[Any]:
+    """Digests are stored: the same history has the same one in every version."""
+    match item:
+        case PastMessage(blocks=blocks):
+            return ["user", [block["text"] if "text" in block else str(block["source"]) for block in blocks]]
+        case PastText(text=text):
+            return ["assistant", text.strip()]
+        case PastCall(id=id):
+            return ["call", id]
+        case PastResult(call=call, text=text):
+            return ["output", call, text]
+
+
+# --- exchanges that took place elsewhere -----------------------------------------------------------------------------
+
+# In the place of a message where an answer continues from results of calls. It is not stored.
+NO_MESSAGE = {"type": "text", "text": "…"}
+
+
+def history_of(
+    services: Services,
+    owner: str,
+    items: Iterable[PastItem],
+    place: str,
+    *,
+    goes_on: bool = False,
+    follows: bool = False,
+) -> History:
+    """Exchanges from the items of the field `place`. `goes_on`: they end with results of calls or a text, and the model
+    is to continue from these. `follows`: they are recorded behind an answer. Raises RequestRefused.
+    """
+    pasts = list(_exchanges_of(items, place))
+    if len(pasts) > _MOST_RECORDED:
+        detail = f"`{place}` must have at most {_MOST_RECORDED:,} messages of a history that is not known here."
+        raise RequestRefused(detail, field=place)
+    return History(len(pasts), partial(_load, services, owner, pasts, place, follows=follows), goes_on)
+
+
+def check_may_record(identity: Identity, items: Iterable[PastItem]) -> None:
+    """Raises Forbidden if the credential may send messages only: answers in a history are no messages of a person.
+    A greeting is left to it: texts before the first message, which a page shows to everybody.
+    """
+    if not all(isinstance(item, PastText) for item in items):
+        identity.require("chat")
+
+
+def check_prefill(services: Services, new: NewTurn, items: Sequence[PastItem], place: str) -> None:
+    """Raises RequestRefused unless the model can continue with the text that these items end with."""
+    resolver = services.resolver
+    model = resolver.models.check(with_fixed(new).model or resolver.defaults.model)
+    if not model.prefill or not items or not isinstance(items[-1], PastText):
+        detail = f"`{place}` must end with a message of the user, or with the results of calls"
+        raise RequestRefused(f"{detail}: the model {model.id} does not continue an answer.", field=place)
+
+
+async def continue_answer(
+    services: Services,
+    identity: Identity,
+    new: NewTurn,
+    history: Sequence[PastItem],
+    answer: Sequence[PastItem],
+    key: IdempotencyKey | None,
+    place: str,
+) -> Turn | None:
+    """The turn that continues the text `answer`, in the chat that has the history. None if no chat is known to have it.
+    Raises RequestRefused.
+    """
+    found = await find_continuation(services, identity, history, answer)
+    if found is None:
+        return None
+    target, items = found
+    check_may_record(identity, items)
+    past = history_of(services, identity.owner, items, place, goes_on=True)
+    return (await post_behind(services, new, target, key, past)).assistant_turn
+
+
+def seed_of(services: Services, identity: Identity, items: Iterable[PastItem], place: str) -> History | None:
+    """The history of a chat that begins with messages of its client. Raises RequestRefused."""
+    found = list(items)
+    check_may_record(identity, found)
+    return history_of(services, identity.owner, found, place) if found else None
+
+
+async def go_on_from_results(
+    services: Services,
+    new: NewTurn,
+    chat: Chat,
+    before: Turn | None,
+    items: Sequence[PastItem],
+    key: IdempotencyKey | None,
+    place: str,
+) -> Exchange | None:
+    """Records a history that ends in results of calls, and has the model continue from them. The history follows the
+    answer `before`. Without `before`, the history begins a new chat, or a branch at the root of the chat. Returns None
+    if the history does not end in complete pairs of call and result. Raises RequestRefused, and Conflict while the
+    answer before runs.
+    """
+    calls = {item.id for item in items if isinstance(item, PastCall)}
+    results = {item.call for item in items if isinstance(item, PastResult)}
+    if not items or not isinstance(items[-1], PastResult) or items[-1].call not in calls or calls - results:
+        return None
+    CALLER.get().require("chat")
+    history = history_of(services, chat.owner, items, place, goes_on=True, follows=before is not None)
+    target = Target(chat.owner, chat.id, before.id if before else None)
+    if before is None:
+        with suppress(NotFound):
+            return await post_behind(services, new, target, key, history)
+        with suppress(Conflict):  # another request has just created it
+            return await post_in_seeded_chat(services, new, chat, key, history)
+    return await post_behind(services, new, target, key, history)
+
+
+def past_answer(path: Sequence[Turn], items: Iterable[PastItem], place: str) -> Turn | None:
+    """The answer that these items end with, if the chat of the path began with them. Raises RequestRefused."""
+    count = sum(1 for _ in _exchanges_of(items, place))
+    is_whole = path[0].parent_id is None and 0 < 2 * count <= len(path)
+    return path[2 * count - 1] if is_whole and is_recorded(path[2 * count - 1]) else None
+
+
+def is_recorded(turn: Turn) -> bool:
+    """Whether the answer was recorded from a client's history. An answer that a model gives here takes time."""
+    return turn.role == "assistant" and turn.created_at == turn.ended_at
+
+
+def spoken(path: Sequence[Turn]) -> Sequence[Turn]:
+    """The path without messages that nobody wrote: a first one, because the recorded history began with an answer, and
+    one without blocks, because an answer continues from results.
+    """
+    began = len(path) > 1 and is_recorded(path[1]) and [block.text for block in path[0].blocks] == [_NO_MESSAGE]
+    return [turn for turn in (path[1:] if began else path) if turn.blocks or turn.role == "assistant"]
+
+
+@dataclass(slots=True)
+class _Past:
+    """An exchange: the message as NewTurn takes it, and the blocks of its answer in rounds."""
+
+    message: list[dict[str, Any]] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    stop_reasons: list[str] = field(default_factory=list)
+    open: dict[str, str] = field(default_factory=dict)  # calls without a result, with their names
+
+    def add(
+        self,
+        type: str,
+        text: str,
+        id: str | None = None,
+        name: str | None = None,
+        *,
+        data: str | None = None,
+        error: bool = False,
+    ) -> None:
+        if type != TOOL_RESULT and (not self.blocks or self.blocks[-1].type == TOOL_RESULT):
+            self.stop_reasons.append("end_turn")
+        if type == TOOL_USE:
+            self.stop_reasons[-1] = "tool_use"
+            self.open[id or ""] = name or ""
+        round, index = len(self.stop_reasons), len(self.blocks)
+        self.blocks.append(Block(index, round, 1, type, text, data, tool_use_id=id, name=name, is_error=error))
+
+    def answer(self, id: str, text: str, *, error: bool = False) -> None:
+        """Adds the result of a call. A result without its call is left out, because no provider accepts it."""
+        if (name := self.open.pop(id, None)) is not None:
+            self.add(TOOL_RESULT, text, id, name, error=error)
+
+    def close(self) -> None:
+        for id in list(self.open):
+            self.answer(id, "This call has no result.", error=True)
+
+
+def _exchanges_of(items: Iterable[PastItem], place: str) -> Iterator[_Past]:
+    """Every call gets a result. Raises RequestRefused."""
+    now = _Past()
+    for item in items:
+        match item:
+            case PastMessage(blocks=blocks):
+                if now.blocks:
+                    now.close()
+                    yield now
+                    now = _Past()
+                now.message += blocks
+            case PastText(text=text):
+                if text.strip():
+                    now.close()
+                    now.add(TEXT, text)
+            case PastCall(id=id, name=name, arguments=arguments):
+                if not id or not name or len(id) > _LONGEST_ID:
+                    detail = f"`{place}` must have calls with a `name` and an id of at most {_LONGEST_ID} characters."
+                    raise RequestRefused(detail, field=place)
+                if now.blocks and now.blocks[-1].type == TOOL_RESULT:
+                    now.close()
+                now.add(TOOL_USE, arguments, id, name)
+            case PastResult(call=call, text=text, is_error=is_error):
+                now.answer(call, text, error=is_error)
+            case PastBlock(type=type, data=data, text=text, id=id, name=name):
+                if now.blocks and now.blocks[-1].type == TOOL_RESULT:
+                    now.close()
+                now.add(type, text, id, name, data=data)
+    now.close()
+    if now.message or now.blocks:
+        yield now
+
+
+async def _load(
+    services: Services, owner: str, pasts: Sequence[_Past], place: str, *, follows: bool
+) -> Sequence[PastExchange]:
+    """The exchanges as rows keep them. Bytes of files become uploads. Raises RequestRefused."""
+    exchanges, contents = [], Contents(services.http.max_turn_bytes)
+    for past in pasts:
+        blocks: Sequence[Block] = ()
+        if past.message or not follows:  # an answer behind another one has an empty message before it
+            new = checked_turn({"blocks": past.message or [{"type": "text", "text": _NO_MESSAGE}]})
+            allowed = await allowed_blocks(new.blocks, owner, services)
+            blocks = await user_blocks(allowed, owner, services, contents=contents)
+        for block in past.blocks:
+            for text in (block.tool_use_id, block.name, block.text):
+                if text and (problem := unstorable(text)):
+                    raise RequestRefused(f"`{place}` {problem}, which cannot be stored; remove it.", field=place)
+            contents.add_text(block.text, place)
+        texts = [block.text for block in blocks if block.text]
+        answer = [await _allowed(block, owner, services) for block in past.blocks]
+        exchanges.append(PastExchange(blocks, answer, past.stop_reasons, title_from(texts[0]) if texts else None))
+    return exchanges
+
+
+async def _allowed(block: Block, owner: str, services: Services) -> Block:
+    """A block of an answer; a result of a tool as guards let it pass."""
+    if block.type != TOOL_RESULT:
+        return block
+    text = await allowed_text(block.text, owner, services, "tool_result")
+    return block if text == block.text else replace(block, text=text, data=None)

@@ -1,0 +1,73 @@
+"""The statements of the server in full, with the types of their parameters and their plans, for people and for psql."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from turnstream.storage.database import Statement
+
+_PACKAGE = Path(__file__).parents[2]
+# A plan that does not depend on the values of parameters: those of EXECUTE are all null here.
+_ANY_VALUES = "SET plan_cache_mode = force_generic_plan"
+_UNPLANNED = re.compile(r"\s*LOCK\b")  # PREPARE refuses these
+_TYPES = "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = $1"
+
+
+def statements() -> Mapping[str, Statement]:
+    """Every statement by the module and the name of its declaration: `runs.queue.CLAIM_TURNS`. A statement in a table
+    of statements has its key or number appended.
+    """
+    found: dict[str, Statement] = {}
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "Statement(" not in text:
+            continue
+        inner = ".".join(path.relative_to(_PACKAGE).with_suffix("").parts)
+        short = inner.removeprefix("storage.").removeprefix("extensions.")  # Postgres cuts names after 63 bytes
+        for name, value in vars(import_module(f"turnstream.{inner}")).items():
+            if re.search(rf"^{name}\b", text, re.MULTILINE):  # not one that is imported
+                found |= dict(_in(f"{short}.{name}", value))
+    # A table of databases of earlier versions.
+    return {name: each for name, each in found.items() if " alembic_version" not in each.sql}
+
+
+def named(wanted: str | None) -> Mapping[str, Statement]:
+    """Returns the statements whose name is `wanted`, or has `wanted` as one of its parts; all statements for None."""
+    return {name: each for name, each in statements().items() if wanted in {None, name, *name.split(".")}}
+
+
+async def described(connection: Any, name: str, statement: Statement, *, plan: bool) -> str:
+    """The statement as PREPARE; the plan behind it as comments. `connection` is one of the driver."""
+    lines = [f"-- {name}" + (f": {statement.timeout:g} seconds at most" if statement.timeout else "")]
+    parameters = ", ".join(f"${number} {each}" for number, each in enumerate(statement.names, 1))
+    lines += [f"--   {line}" for line in wrap(parameters, 110)]
+    if _UNPLANNED.match(statement.sql):
+        return "\n".join([*lines, f"{statement.sql.strip()};"])
+    prepared = re.sub(r"\W", "_", name).lower()
+    await connection.execute(f"PREPARE {prepared} AS {statement.sql}")
+    types = await connection.fetchval(_TYPES, prepared)
+    lines += [f"PREPARE {prepared}{_listed(types)} AS", f"{statement.sql.strip()};"]
+    if plan:
+        await connection.execute(_ANY_VALUES)
+        explain = f"EXPLAIN EXECUTE {prepared}{_listed(['NULL'] * len(types))}"
+        lines += [f"-- {row[0]}" for row in await connection.fetch(explain)]
+    await connection.execute(f"DEALLOCATE {prepared}")
+    return "\n".join(lines)
+
+
+def _listed(words: Sequence[str]) -> str:
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _in(name: str, value: Any) -> Iterator[tuple[str, Statement]]:
+    if isinstance(value, Statement):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _in(f"{name}.{key}", each)
+    elif isinstance(value, tuple | list):
+        for number, each in enumerate(value):
+            yield from _in(f"{name}.{number}", each)

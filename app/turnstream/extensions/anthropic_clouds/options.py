@@ -1,0 +1,70 @@
+"""The `options` of providers at clouds: what an address or a signature needs besides the credentials."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from turnstream.config import read_environment
+from turnstream.domain.errors import ConfigError
+from turnstream.llm.models.api import ProviderSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """`variables` of the environment that replace it, as in the SDK. `needed` even if there is a `base_url`; with
+    `in_address` only if there is none.
+    """
+
+    variables: tuple[str, ...] = ()
+    needed: bool = False
+    in_address: bool = False
+
+
+_AWS_REGION = Option(("AWS_REGION", "AWS_DEFAULT_REGION"), needed=True)
+# By the names of the APIs.
+OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
+    {
+        "anthropic-aws": {
+            "region": _AWS_REGION,
+            "profile": Option(),
+            "workspace": Option(("ANTHROPIC_AWS_WORKSPACE_ID",), needed=True),
+        },
+        "anthropic-bedrock": {"region": _AWS_REGION, "profile": Option()},
+        "anthropic-foundry": {"resource": Option(("ANTHROPIC_FOUNDRY_RESOURCE",), in_address=True)},
+        "anthropic-google-cloud": {
+            "location": Option(("ANTHROPIC_GOOGLE_CLOUD_LOCATION",)),
+            # The SDK can find it in the credentials.
+            "project": Option(("ANTHROPIC_GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_PROJECT")),
+            "workspace": Option(("ANTHROPIC_GOOGLE_CLOUD_WORKSPACE_ID",), in_address=True),
+        },
+        "anthropic-vertex": {
+            "region": Option(("CLOUD_ML_REGION",), needed=True),
+            "project": Option(("ANTHROPIC_VERTEX_PROJECT_ID",), needed=True),
+        },
+    }
+)
+
+# The packages that find the credentials, and their extras; a key makes them unnecessary.
+PACKAGES = {
+    "anthropic-aws": ("boto3", "aws"),
+    "anthropic-bedrock": ("boto3", "aws"),
+    "anthropic-foundry": ("azure.identity", "azure"),
+    "anthropic-google-cloud": ("google.auth", "google"),
+    "anthropic-vertex": ("google.auth", "google"),
+}
+
+
+def values_of(spec: ProviderSpec) -> Mapping[str, str | None]:
+    """Returns the value of each option, of the file of models, else of the environment. Raises ConfigError if one is
+    missing.
+    """
+    environment, found = read_environment(), dict[str, str | None]()
+    for name, option in OPTIONS[spec.api.name].items():
+        named = (environment.get(variable) for variable in option.variables)
+        value = found[name] = spec.options.get(name) or next(filter(None, named), None)
+        if value is None and (option.needed or (option.in_address and spec.base_url is None)):
+            raise ConfigError(
+                f"`options.{name}` of [providers.{spec.name}] must be set, or {' or '.join(option.variables)} in the"
+                " environment."
+            )
+    return found

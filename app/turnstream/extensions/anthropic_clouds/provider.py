@@ -1,0 +1,195 @@
+"""Adapters to the Anthropic Messages API at clouds. The SDK finds the credentials, refreshes tokens and signs."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any
+from urllib.parse import quote
+
+import anthropic
+from anthropic._constants import ANTHROPIC_API_VERSION
+
+from turnstream.domain.errors import AccountRefused, ConfigError, TransientError
+from turnstream.extensions.anthropic_clouds.options import PACKAGES, values_of
+from turnstream.kit.offload import offload
+from turnstream.llm.anthropic.parameters import SAMPLING
+from turnstream.llm.anthropic.provider import AnthropicProvider, SdkClient
+from turnstream.llm.anthropic.render import render, render_count
+from turnstream.llm.models.api import CallOptions, ProviderSpec
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.transport.failures import report_account
+
+# The version that has sampling parameters, by its name at Vertex.
+_WITH_SAMPLING = "vertex-2023-10-16"
+_ENTRA_SCOPE = "https://ai.azure.com/.default"
+# Exceptions of the packages of credentials that a later try may not meet, by the names of their classes.
+_PASSING = frozenset({"ConnectionError", "HTTPClientError", "ServiceRequestError", "TransportError"})
+# The modules in which these packages have the base class of their exceptions, by the names of the extras.
+_EXCEPTIONS = {
+    "aws": ("botocore.exceptions", "BotoCoreError"),
+    "azure": ("azure.core.exceptions", "AzureError"),
+    "google": ("google.auth.exceptions", "GoogleAuthError"),
+}
+
+Values = Mapping[str, str | None]
+Make = Callable[..., SdkClient]
+
+
+class CloudProvider(AnthropicProvider):
+    """Claude models at a cloud. `failures` are the exceptions of the package that finds the credentials."""
+
+    def __init__(self, *, name: str, failures: tuple[type[Exception], ...] = (), **common: Any) -> None:
+        self.name = name
+        # By RuntimeError and its own exception the SDK reports that there are none.
+        self._failures: tuple[type[Exception], ...] = (*failures, RuntimeError, anthropic.AnthropicError)
+        super().__init__(None, **common)
+
+    async def _sdk(self, path: str, headers: Mapping[str, str], body: bytes) -> anthropic.AsyncStream[object]:
+        try:
+            return await super()._sdk(path, headers, body)
+        except anthropic.APIError:
+            raise
+        except self._failures as error:
+            names = {kind.__name__ for kind in type(error).__mro__}
+            if names & _PASSING or getattr(error, "retryable", False):
+                raise TransientError("connection_error", "The server of the cloud's credentials failed.") from error
+            raise _refused("authentication_error", f"The credentials of {self.name} are not usable: {error}") from error
+
+
+class VertexProvider(CloudProvider):
+    """The model is in the path, and the version in the body. The SDK would do the same with a copy of the whole
+    conversation.
+    """
+
+    _beta_query = ""
+
+    def __init__(self, parent: str, **common: Any) -> None:
+        self._parent = parent
+        super().__init__(**common)
+
+    async def _message(self, request: ModelRequest) -> tuple[str, bytes]:
+        path = f"{self._parent}/{quote(request.model, safe='@')}:streamRawPredict"
+        return path, await offload(request.size, render, request, self._members, _version(request))
+
+    async def _count(self, request: ModelRequest) -> tuple[str, bytes]:
+        path = f"{self._parent}/count-tokens:rawPredict"
+        return path, await offload(request.size, render_count, request, self._members, _version(request))
+
+
+def _version(request: ModelRequest) -> str:
+    return _WITH_SAMPLING if SAMPLING.intersection(request.params) else ANTHROPIC_API_VERSION
+
+
+def connect(spec: ProviderSpec, options: CallOptions) -> AnthropicProvider:
+    """Returns the adapter. Raises AccountRefused if the SDK cannot use the table of the provider."""
+    try:
+        return _connected(spec, options)
+    except (ConfigError, ValueError, anthropic.AnthropicError) as error:
+        raise _refused("configuration", f"[providers.{spec.name}] is not usable: {error}") from error
+
+
+def _refused(type: str, message: str) -> AccountRefused:
+    refused = AccountRefused(type, message)
+    report_account(refused)
+    return refused
+
+
+def _connected(spec: ProviderSpec, options: CallOptions) -> AnthropicProvider:
+    values = values_of(spec)
+    common: dict[str, Any] = {
+        "name": spec.name,
+        "make": _CLIENTS[spec.api.name](spec.key, values),
+        "failures": _exceptions(spec.api.name) if spec.key is None else (),
+        "base_url": spec.base_url,
+        "params": spec.params,
+        "headers": spec.headers,
+        "max_event_bytes": options.max_event_bytes,
+        "interceptors": options.interceptors,
+        # A token of a cloud changes within the hour, and the SDK refreshes it for each call. Keys do not change.
+        "direct": options.direct and spec.key is not None,
+        "client_certificate": spec.client_certificate,
+    }
+    if spec.api.name != "anthropic-vertex":
+        return CloudProvider(**common)
+    project, region = (quote(values[name] or "", safe="") for name in ("project", "region"))
+    return VertexProvider(f"/projects/{project}/locations/{region}/publishers/anthropic/models", **common)
+
+
+def _exceptions(api: str) -> tuple[type[Exception], ...]:
+    module, name = _EXCEPTIONS[PACKAGES[api][1]]
+    return (getattr(import_module(module), name),)
+
+
+def _aws(key: str | None, values: Values) -> Make:
+    return _without_key(
+        anthropic.AsyncAnthropicAWS,
+        api_key=key,
+        aws_region=values["region"],
+        aws_profile=values["profile"],
+        workspace_id=values["workspace"],
+    )
+
+
+def _bedrock(key: str | None, values: Values) -> Make:
+    return _without_key(
+        anthropic.AsyncAnthropicBedrockMantle,
+        api_key=key,
+        aws_region=values["region"],
+        aws_profile=values["profile"],
+    )
+
+
+def _foundry(key: str | None, values: Values) -> Make:
+    return _without_key(
+        anthropic.AsyncAnthropicFoundry,
+        api_key=key,
+        azure_ad_token_provider=_entra_tokens() if key is None else None,
+        **({"resource": values["resource"]} if values["resource"] else {}),
+    )
+
+
+def _google_cloud(key: str | None, values: Values) -> Make:
+    return _without_key(
+        anthropic.AsyncAnthropicGoogleCloud,
+        project=values["project"],
+        location=values["location"],
+        workspace_id=values["workspace"],
+        token_provider=None if key is None else lambda: key,
+    )
+
+
+def _vertex(key: str | None, values: Values) -> Make:
+    return _without_key(
+        anthropic.AsyncAnthropicVertex,
+        region=values["region"],
+        project_id=values["project"],
+        access_token=key,
+    )
+
+
+_CLIENTS: Mapping[str, Callable[[str | None, Values], Make]] = {
+    "anthropic-aws": _aws,
+    "anthropic-bedrock": _bedrock,
+    "anthropic-foundry": _foundry,
+    "anthropic-google-cloud": _google_cloud,
+    "anthropic-vertex": _vertex,
+}
+
+
+def _without_key(client: Callable[..., SdkClient], **own: Any) -> Make:
+    """Returns what makes the client with its `own` arguments in the place of the common `api_key`."""
+
+    def make(*, api_key: None, **common: Any) -> SdkClient:
+        assert api_key is None
+        return client(**common, **own)
+
+    return make
+
+
+def _entra_tokens() -> Callable[[], Any]:
+    """Returns a function for the tokens of Microsoft's Entra ID, which are cached and refreshed below it."""
+    from azure.identity import DefaultAzureCredential, get_bearer_token_provider  # noqa: PLC0415
+
+    token = get_bearer_token_provider(DefaultAzureCredential(), _ENTRA_SCOPE)
+    return partial(asyncio.to_thread, token)

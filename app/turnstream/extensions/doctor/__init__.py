@@ -1,0 +1,9 @@
+"""`turnstream doctor`: the checks of a start, without a start and without a change."""
+
+from turnstream.extension import Extension
+
+EXTENSION = Extension(
+    "doctor",
+    "a command that checks the settings and the database",
+    commands={"doctor": "turnstream.extensions.doctor.command"},
+)

@@ -1,0 +1,124 @@
+"""Documents of an owner, with full-text search."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnstream.domain.errors import StatementRefused
+from turnstream.domain.limits import ReachedLimit
+from turnstream.domain.plans import Plan
+from turnstream.storage.database import Statement
+from turnstream.storage.owners.documents import DocumentInfo, DocumentTexts
+
+PUT_DOCUMENT = Statement(
+    """
+    INSERT INTO documents (owner, path, content, searchable) VALUES (:owner, :path, :content, :searchable)
+    ON CONFLICT (owner, path)
+        DO UPDATE SET content = EXCLUDED.content, searchable = EXCLUDED.searchable, updated_at = now()
+    RETURNING path, length(content) AS size, updated_at, xmax = 0 AS created
+    """
+)
+# One document of an owner is put after the other, so that two do not take the same room.
+LOCK_DOCUMENTS = Statement("SELECT pg_advisory_xact_lock(hashtextextended(:owner, 36))")
+COUNT_OTHERS = Statement(
+    """
+    SELECT count(*) AS documents, coalesce(sum(octet_length(content)), 0) AS document_bytes
+    FROM documents WHERE owner = :owner AND path <> :path
+    """
+)
+DELETE_DOCUMENT = Statement("DELETE FROM documents WHERE owner = :owner AND path = :path RETURNING path")
+LIST_DOCUMENTS = Statement(
+    """
+    SELECT path, length(content) AS size, updated_at FROM documents
+    WHERE owner = :owner AND starts_with(path, :prefix) AND path COLLATE "C" > :after
+    ORDER BY path COLLATE "C" LIMIT :limit
+    """
+)
+# A document matches with any of the words, and ranks first with all: the query of a model is no filter. The snippet is
+# by the words alone: before PostgreSQL 16 a phrase of a hundred words keeps ts_headline busy for minutes.
+SEARCH_DOCUMENTS = Statement(
+    """
+    WITH query AS (
+        SELECT websearch_to_tsquery('english', :query) AS strict,
+               replace(plainto_tsquery('english', :query)::text, '&', '|')::tsquery AS loose
+    ), hits AS (
+        SELECT path, left(content, searchable) AS content,
+               (search @@ strict)::int * (1 + ts_rank_cd(search, strict, 32)) + ts_rank_cd(search, loose, 32) AS rank
+        FROM documents, query
+        WHERE owner = :owner AND search @@ (loose || strict)
+        ORDER BY rank DESC, path LIMIT :limit
+    )
+    SELECT path, rank, ts_headline('english', content, loose,
+        'StartSel="**", StopSel="**", MaxFragments=2, MaxWords=30, MinWords=10, FragmentDelimiter=" … "') AS snippet
+    FROM hits, query ORDER BY rank DESC, path
+    """
+)
+
+_EVERYTHING = 100_000
+# Characters of a document that are searched, at first. The words of most texts of this length fit into a tsvector.
+_SEARCHABLE = 600_000
+_NO_LIMITS = Plan("none")
+# The class of errors of Postgres for what is too large, such as a tsvector of more than a megabyte.
+_LIMIT_EXCEEDED = "54"
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentHit:
+    """A document that was found; `snippet` sets the words found in **bold**."""
+
+    path: str
+    rank: float
+    snippet: str
+
+
+class Documents(DocumentTexts):
+    async def put(self, owner: str, path: str, content: str) -> tuple[DocumentInfo, bool]:
+        """Writes a document. The flag is true for a new one."""
+        put = await self.put_within(owner, path, content, _NO_LIMITS)
+        assert not isinstance(put, ReachedLimit)
+        return put
+
+    async def put_within(
+        self, owner: str, path: str, content: str, plan: Plan
+    ) -> tuple[DocumentInfo, bool] | ReachedLimit:
+        """The same, unless the documents of the owner are then more than the plan allows."""
+        return await self._put(owner, path, content, _SEARCHABLE, plan)
+
+    async def _put(
+        self, owner: str, path: str, content: str, searchable: int, plan: Plan
+    ) -> tuple[DocumentInfo, bool] | ReachedLimit:
+        """Tries with half as many searchable characters as long as their words do not fit into a tsvector."""
+        limits = (("documents", plan.documents, 1), ("document_bytes", plan.document_bytes, len(content.encode())))
+        document = {"owner": owner, "path": path, "content": content, "searchable": searchable}
+        try:
+            if all(limit is None for _, limit, _ in limits):
+                row = await self._database.row(PUT_DOCUMENT, **document)
+            else:
+                async with self._database.transaction() as connection:
+                    await connection.row(LOCK_DOCUMENTS, owner=owner)
+                    others = await connection.row(COUNT_OTHERS, owner=owner, path=path)
+                    assert others is not None
+                    for name, limit, size in limits:
+                        if limit is not None and others[name] + size > limit:
+                            return ReachedLimit(name, limit, int(others[name]))
+                    row = await connection.row(PUT_DOCUMENT, **document)
+        except StatementRefused as error:
+            if not getattr(error.__cause__, "sqlstate", "").startswith(_LIMIT_EXCEEDED):
+                raise
+            return await self._put(owner, path, content, searchable // 2, plan)
+        assert row is not None
+        return DocumentInfo(row["path"], row["size"], row["updated_at"]), row["created"]
+
+    async def tree(
+        self, owner: str, prefix: str = "", *, after: str = "", limit: int = _EVERYTHING
+    ) -> Sequence[DocumentInfo]:
+        """The documents whose path begins with `prefix`, in the order of their paths."""
+        rows = await self._database.rows(LIST_DOCUMENTS, owner=owner, prefix=prefix, after=after, limit=limit)
+        return [DocumentInfo(row["path"], row["size"], row["updated_at"]) for row in rows]
+
+    async def delete(self, owner: str, path: str) -> bool:
+        return await self._database.row(DELETE_DOCUMENT, owner=owner, path=path) is not None
+
+    async def search(self, owner: str, query: str, limit: int) -> Sequence[DocumentHit]:
+        """The best matches first."""
+        rows = await self._database.rows(SEARCH_DOCUMENTS, owner=owner, query=query, limit=limit)
+        return [DocumentHit(row["path"], row["rank"], row["snippet"]) for row in rows]

@@ -1,0 +1,33 @@
+"""The checks of a server by all of its guards."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from turnstream.domain.guards import Place
+from turnstream.domain.plans import Plans
+from turnstream.engine.text_checks import TurnChecks
+from turnstream.guards.checks import InputGuards, ResultGuards
+from turnstream.guards.guard import Guard
+from turnstream.guards.reply_gate import ReplyGate
+
+
+class GuardChecks:
+    """Each text is checked by one guard after the other."""
+
+    def __init__(self, guards: Sequence[Guard], plans: Plans) -> None:
+        self._guards = guards
+        self._inputs = InputGuards(guards, plans)
+
+    async def check_message(self, owner: str, plan: str | None, text: str, place: Place) -> str:
+        return await self._inputs.check(owner, plan, text, place)
+
+    def of(self, owner: str, plan: str) -> TurnChecks:
+        guards = [guard for guard in self._guards if not guard.plans or plan in guard.plans]
+        of_replies = [guard for guard in guards if guard.on & {"text", "thinking"}]
+        of_results = [guard for guard in guards if "tool_result" in guard.on]
+        return TurnChecks(
+            partial(ReplyGate, of_replies, owner) if of_replies else None,
+            ResultGuards(of_results, owner).check if of_results else None,
+            # The check of such a guard has not seen the end, and could not take back what a kept round has.
+            any("text" in guard.on and guard.window is not None and not guard.continues for guard in guards),
+        )

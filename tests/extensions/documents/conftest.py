@@ -1,0 +1,3 @@
+from tests.unit.tools.conftest import context, progress
+
+__all__ = ("context", "progress")

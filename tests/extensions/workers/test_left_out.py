@@ -1,0 +1,29 @@
+"""`turnstream serve` of a server that leaves the extension out."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.server_process import turnstream
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "problem"),
+    [
+        (
+            ("--workers", "2"),
+            {},
+            "`serve --workers` needs the extension workers: add workers to TURNSTREAM_EXTENSIONS.",
+        ),
+        (
+            (),
+            {"TURNSTREAM_WORKERS": "2"},
+            "TURNSTREAM_WORKERS is a setting of the extension workers, which TURNSTREAM_EXTENSIONS leaves out.",
+        ),
+    ],
+)
+def test_several_processes_are_refused_by_name(
+    tmp_path: Path, arguments: tuple[str, ...], settings: dict[str, str], problem: str
+) -> None:
+    done = turnstream(tmp_path, "serve", *arguments, TURNSTREAM_EXTENSIONS="none", **settings)
+    assert (done.returncode, done.stderr) == (1, f"turnstream: {problem}\n")
