@@ -77,10 +77,10 @@ def _work(context: Context) -> Work:
     logins = read_logins(context.settings)
     if logins is None:
         return Work()
-    from turnstream.extensions.login.flow import SignIn
+    from turnstream.extensions.login.flow import LoginFlow
     from turnstream.setup.identity import login_scopes
 
-    sign_in = SignIn(context.database, logins, login_scopes(context.settings))
+    sign_in = LoginFlow(context.database, logins, login_scopes(context.settings))
     return Work(state=sign_in, tasks=[sign_in.run])
 
 

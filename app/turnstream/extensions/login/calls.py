@@ -22,13 +22,13 @@ from turnstream.domain.identity import SCOPES, Identity, checked_scopes
 from turnstream.extensions.login.flow import (
     PENDING_LIFE,
     WAY_BACK,
-    Opened,
+    LoginFlow,
+    OpenedSession,
     PendingLogin,
-    SignIn,
     key_of,
     logout_address,
 )
-from turnstream.extensions.login.issuers import SignInFailed
+from turnstream.extensions.login.issuers import LoginFailed
 from turnstream.extensions.login.sessions import cookie_of, digest_of
 from turnstream.kit.text import unstorable
 from turnstream.storage.database import Statement
@@ -86,7 +86,7 @@ class SessionEnded(BaseModel):
     ]
 
 
-class _PageRefused(Exception):
+class _LoginRefused(Exception):
     """A page that leads nowhere: the status and a sentence for the person."""
 
     def __init__(self, status: int, sentence: str) -> None:
@@ -132,7 +132,7 @@ async def end_session(request: Request) -> Response:
         try:
             back = f"{sign_in.logins.base}/"
             url = logout_address(await provider.configuration(), provider.issuer, back, hint)
-        except SignInFailed:  # here the session has ended all the same
+        except LoginFailed:  # here the session has ended all the same
             url = None
     response = json_response(SessionEnded(ended=id, logout_url=url))
     _clear(response, sign_in)
@@ -144,23 +144,23 @@ def _session_id(identity: Identity) -> UUID | None:
     return UUID(id) if kind + mark == LOGIN_SESSION else None
 
 
-def _sign_in(request: Request) -> SignIn | None:
+def _sign_in(request: Request) -> LoginFlow | None:
     """None on a server without an issuer."""
     sign_in = services_of(request).states.get("login")
-    return sign_in if isinstance(sign_in, SignIn) else None
+    return sign_in if isinstance(sign_in, LoginFlow) else None
 
 
 # --- the way of a browser --------------------------------------------------------------------------------------------
 
 
-def _page_of(handler: Callable[[Request, SignIn], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+def _page_of(handler: Callable[[Request, LoginFlow], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
     async def page(request: Request) -> Response:
         if (sign_in := _sign_in(request)) is None:
             words = "This server has no login on the page; its operator adds one with TURNSTREAM_LOGIN_ISSUER."
             return _page("Nobody can sign in here", f"<p>{words}</p>", 404)
         try:
             return await handler(request, sign_in)
-        except _PageRefused as refused:
+        except _LoginRefused as refused:
             return _refusal(request, refused.status, str(refused))
 
     return page
@@ -171,20 +171,20 @@ def _refusal(request: Request, status: int, sentence: str) -> Response:
     return _page("You are not signed in", f"<p>{escape(sentence)}</p>{link}", status)
 
 
-async def _begin(request: Request, sign_in: SignIn) -> Response:
+async def _begin(request: Request, sign_in: LoginFlow) -> Response:
     query, issuers = request.query_params, sign_in.logins.issuers
     to, name = query.get("to", ""), query.get("issuer")
     if not WAY_BACK.fullmatch(to):
-        raise _PageRefused(400, "`to` must be empty, `admin`, or the name of a chat behind a `#`.")
+        raise _LoginRefused(400, "`to` must be empty, `admin`, or the name of a chat behind a `#`.")
     if name is None and len(issuers) > 1:
         return _choice(sign_in, to)
     issuer = issuers.get(name or next(iter(issuers)))
     if issuer is None:
-        raise _PageRefused(400, f"`issuer` must be one of {', '.join(issuers)}.")
+        raise _LoginRefused(400, f"`issuer` must be one of {', '.join(issuers)}.")
     try:
         url, pending = await sign_in.begin(issuer.name, to)
-    except SignInFailed as failed:
-        raise _PageRefused(502, str(failed)) from None
+    except LoginFailed as failed:
+        raise _LoginRefused(502, str(failed)) from None
     response = RedirectResponse(url, 303, _HEADERS)
     others = [each for each in request.cookies if each.startswith(_pending(sign_in, ""))]
     for each in others[: max(0, len(others) - _MOST_PENDING + 1)]:
@@ -193,7 +193,7 @@ async def _begin(request: Request, sign_in: SignIn) -> Response:
     return response
 
 
-def _choice(sign_in: SignIn, to: str) -> Response:
+def _choice(sign_in: LoginFlow, to: str) -> Response:
     links = "".join(
         f'<p><a href="?{escape(f"issuer={quote(name)}&to={quote(to)}")}">{escape(issuer.title)}</a></p>'
         for name, issuer in sign_in.logins.issuers.items()
@@ -201,28 +201,28 @@ def _choice(sign_in: SignIn, to: str) -> Response:
     return _page("Sign in", links)
 
 
-async def _callback(request: Request, sign_in: SignIn) -> Response:
+async def _callback(request: Request, sign_in: LoginFlow) -> Response:
     query = request.query_params
     given = {name: query.get(name) for name in ("state", "code", "iss", "error")}
     if any(value is not None and (len(value) > _LONGEST or unstorable(value)) for value in given.values()):
-        raise _PageRefused(400, "A parameter of the address is not valid.")
+        raise _LoginRefused(400, "A parameter of the address is not valid.")
     state, code, error = given["state"], given["code"], given["error"]
     if state is None or (code is None) == (error is None) or len(query.multi_items()) != len(query):
-        raise _PageRefused(400, "The address must have `state`, and either `code` or `error`, each once.")
+        raise _LoginRefused(400, "The address must have `state`, and either `code` or `error`, each once.")
     cookie = _pending(sign_in, key_of(state))
     pending = PendingLogin.decoded(request.cookies.get(cookie, ""))
     # Each issuer has an address of its own: the answer of one cannot pass for that of another.
     if pending is None or pending.issuer != request.path_params["issuer"] or pending.issuer not in sign_in.providers:
-        raise _PageRefused(
+        raise _LoginRefused(
             403, "This login was not begun in this browser, is too old, or was completed already. Are cookies off?"
         )
     try:
         if code is None:
             title = sign_in.logins.issuers[pending.issuer].title
-            raise SignInFailed(f"{title} answered: {error}.")
+            raise LoginFailed(f"{title} answered: {error}.")
         before = cookie_of(request, sign_in.logins)
         opened = await sign_in.complete(pending, state, code, given["iss"], before)
-    except SignInFailed as failed:
+    except LoginFailed as failed:
         response = _refusal(request, 403, str(failed))
         _set(response, sign_in, cookie, "", 0)
         return response
@@ -232,14 +232,14 @@ async def _callback(request: Request, sign_in: SignIn) -> Response:
     return response
 
 
-def _landing(sign_in: SignIn, opened: Opened) -> str:
+def _landing(sign_in: LoginFlow, opened: OpenedSession) -> str:
     """Operators who may not read go to their own page."""
     scopes = opened.identity.scopes
     to = "admin" if "admin" in scopes and "read" not in scopes else opened.to
     return f"{sign_in.logins.base}/{to}"
 
 
-async def _end_by_issuer(request: Request, sign_in: SignIn) -> Response:
+async def _end_by_issuer(request: Request, sign_in: LoginFlow) -> Response:
     """The issuer ends sessions (Back-Channel Logout 1.0)."""
     headers, issuer = {"Cache-Control": "no-store"}, request.path_params["issuer"]
     body = b""
@@ -256,7 +256,7 @@ async def _end_by_issuer(request: Request, sign_in: SignIn) -> Response:
         return JSONResponse({"error": "invalid_request", "error_description": words}, 400, headers)
     try:
         await sign_in.end_by_issuer(issuer, tokens[0])
-    except SignInFailed as failed:
+    except LoginFailed as failed:
         return JSONResponse({"error": "invalid_request", "error_description": str(failed)}, 400, headers)
     return Response(status_code=HTTPStatus.OK, headers=headers)
 
@@ -264,15 +264,15 @@ async def _end_by_issuer(request: Request, sign_in: SignIn) -> Response:
 # --- cookies ---------------------------------------------------------------------------------------------------------
 
 
-def _pending(sign_in: SignIn, key: str) -> str:
+def _pending(sign_in: LoginFlow, key: str) -> str:
     return sign_in.logins.cookie(f"login_{key}")
 
 
-def _hint(sign_in: SignIn) -> str:
+def _hint(sign_in: LoginFlow) -> str:
     return f"{'__Secure-' if sign_in.logins.is_secure else ''}turnstream_id_token"
 
 
-def _remember(response: Response, sign_in: SignIn, opened: Opened) -> None:
+def _remember(response: Response, sign_in: LoginFlow, opened: OpenedSession) -> None:
     """The session; whether somebody has signed in, and who, for the page's own storage; and what the issuer wants to
     see at the end, which only the call that ends the session gets.
     """
@@ -284,13 +284,13 @@ def _remember(response: Response, sign_in: SignIn, opened: Opened) -> None:
         _set(response, sign_in, _hint(sign_in), opened.id_token, life, path=_path_of_end(sign_in))
 
 
-def _clear(response: Response, sign_in: SignIn) -> None:
+def _clear(response: Response, sign_in: LoginFlow) -> None:
     for name in ("session", "signed_in"):
         _set(response, sign_in, sign_in.logins.cookie(name), "", 0, httponly=name == "session")
     _set(response, sign_in, _hint(sign_in), "", 0, path=_path_of_end(sign_in))
 
 
-def _path_of_end(sign_in: SignIn) -> str:
+def _path_of_end(sign_in: LoginFlow) -> str:
     _, _, rest = sign_in.logins.base.partition("://")
     _, slash, prefix = rest.partition("/")
     return f"{slash}{prefix}/api/session"
@@ -298,7 +298,7 @@ def _path_of_end(sign_in: SignIn) -> str:
 
 def _set(
     response: Response,
-    sign_in: SignIn,
+    sign_in: LoginFlow,
     name: str,
     value: str,
     age: int,

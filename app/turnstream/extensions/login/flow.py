@@ -16,7 +16,7 @@ from turnstream.api.identity.issuer_keys import claim_of, texts_of
 from turnstream.api.identity.way import LoginScopes, identity_from
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity, checked_scopes
-from turnstream.extensions.login.issuers import LoginIssuer, Logins, SignInFailed
+from turnstream.extensions.login.issuers import LoginFailed, LoginIssuer, Logins
 from turnstream.extensions.login.sessions import CREATE_SESSION, END_SESSION, END_SESSIONS_OF_ISSUER, digest_of
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
@@ -62,7 +62,7 @@ class PendingLogin:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedSession:
     """A session that has begun: the value of its cookie, whose it is, and where the browser goes."""
 
     cookie: str = field(repr=False)
@@ -71,17 +71,18 @@ class Opened:
     to: str
 
 
-class SignIn:
+class LoginFlow:
     """Logins at all issuers. Connections are held until `run` ends."""
 
     def __init__(self, database: Database, logins: Logins, scopes: LoginScopes) -> None:
-        from turnstream.extensions.login.provider import Provider  # noqa: PLC0415
+        from turnstream.extensions.login.provider import OpenIdProvider  # noqa: PLC0415
 
         self.logins = logins
         self._database = database
         self._scopes = scopes
-        self.providers: Mapping[str, Provider] = {
-            name: Provider(issuer, f"{logins.base}/login/callback/{name}") for name, issuer in logins.issuers.items()
+        self.providers: Mapping[str, OpenIdProvider] = {
+            name: OpenIdProvider(issuer, f"{logins.base}/login/callback/{name}")
+            for name, issuer in logins.issuers.items()
         }
 
     async def run(self) -> None:
@@ -92,19 +93,19 @@ class SignIn:
                 await provider.close()
 
     async def begin(self, issuer: str, to: str) -> tuple[str, PendingLogin]:
-        """The address of the issuer, and what the browser keeps meanwhile. Raises SignInFailed."""
+        """The address of the issuer, and what the browser keeps meanwhile. Raises LoginFailed."""
         state, nonce, verifier = token_urlsafe(32), token_urlsafe(32), token_urlsafe(48)
         url = await self.providers[issuer].begin(state, nonce, verifier)
         return url, PendingLogin(issuer, state, nonce, verifier, to, CLOCK.seconds())
 
     async def complete(
         self, pending: PendingLogin, state: str, code: str, iss: str | None, before: str | None
-    ) -> Opened:
-        """Makes a session, in the place of the one of the cookie `before`. Raises SignInFailed."""
+    ) -> OpenedSession:
+        """Makes a session, in the place of the one of the cookie `before`. Raises LoginFailed."""
         if not hmac.compare_digest(pending.state.encode(), state.encode()):
-            raise SignInFailed("This login was not begun in this browser.")
+            raise LoginFailed("This login was not begun in this browser.")
         if not 0 <= CLOCK.seconds() - pending.at + 1 <= PENDING_LIFE:
-            raise SignInFailed("This login took too long.")
+            raise LoginFailed("This login took too long.")
         provider = self.providers[pending.issuer]
         claims, id_token = await provider.complete(code, pending.nonce, pending.verifier, iss)
         identity = self._identity(provider.issuer, claims)
@@ -126,8 +127,8 @@ class SignIn:
             before=digest_of(before) if before else None,
         )
         if row is None:
-            raise SignInFailed("This login was completed already.")
-        return Opened(secret, identity, id_token, pending.to)
+            raise LoginFailed("This login was completed already.")
+        return OpenedSession(secret, identity, id_token, pending.to)
 
     async def end(self, identity: Identity, id: UUID) -> str | None:
         """Ends a session of the owner. The name of its issuer; None if it has ended already."""
@@ -139,7 +140,7 @@ class SignIn:
         )
 
     async def end_by_issuer(self, issuer: str, token: str) -> int:
-        """Ends the sessions that a token of the issuer names. Their number. Raises SignInFailed."""
+        """Ends the sessions that a token of the issuer names. Their number. Raises LoginFailed."""
         provider = self.providers[issuer]
         claims = await provider.logout_claims(token)
         sid, subject = claims.get("sid"), claims.get("sub")
@@ -152,7 +153,7 @@ class SignIn:
         return len(rows)
 
     def _identity(self, issuer: LoginIssuer, claims: Mapping[str, Any]) -> Identity:
-        """Raises SignInFailed for somebody who may do nothing here."""
+        """Raises LoginFailed for somebody who may do nothing here."""
         groups = texts_of(claim_of(claims, issuer.groups_claim)) if issuer.groups_claim else ()
         plan = next((plan for group, plan in self.logins.plans.items() if group in groups), None)
         try:
@@ -164,9 +165,9 @@ class SignIn:
                 roles=frozenset(groups),
             )
         except Unauthorized as error:
-            raise SignInFailed(str(error)) from None
+            raise LoginFailed(str(error)) from None
         if not identity.scopes:
-            raise SignInFailed("You are known, but none of your groups may use this server.")
+            raise LoginFailed("You are known, but none of your groups may use this server.")
         return identity
 
 

@@ -22,7 +22,7 @@ _TAKEN: Final = frozenset({MAIN, "jwt", "proxy", "person", "role", "owner", "loc
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class SignInFailed(Exception):
+class LoginFailed(Exception):
     """A login cannot be begun or completed. The text is a sentence for the person."""
 
 

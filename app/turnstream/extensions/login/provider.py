@@ -18,7 +18,7 @@ from joserfc.jwk import JWKRegistry, RSAKey
 
 from turnstream.api.http.errors import Unavailable
 from turnstream.api.identity.issuer_keys import IssuerKeys, check_key_url, claim_of
-from turnstream.extensions.login.issuers import LoginIssuer, SignInFailed
+from turnstream.extensions.login.issuers import LoginFailed, LoginIssuer
 from turnstream.kit.clock import CLOCK
 
 # Signatures with a public key: whoever checks a shared one could make it.
@@ -35,7 +35,7 @@ _OLDEST_LOGOUT: Final = 300  # seconds
 Claims = Mapping[str, Any]
 
 
-class Provider:
+class OpenIdProvider:
     """An issuer as a running server asks it."""
 
     def __init__(self, issuer: LoginIssuer, redirect_uri: str) -> None:
@@ -49,65 +49,65 @@ class Provider:
         await self._http.aclose()
 
     async def configuration(self) -> Claims:
-        """Raises SignInFailed."""
+        """Raises LoginFailed."""
         try:
             found = await self._keys.configuration()
             check_configuration(found)
         except (Unavailable, ValueError) as error:
-            raise SignInFailed(f"Nobody can sign in at {self.issuer.title} now: {error}") from None
+            raise LoginFailed(f"Nobody can sign in at {self.issuer.title} now: {error}") from None
         return found
 
     async def begin(self, state: str, nonce: str, verifier: str) -> str:
-        """The address at which the person signs in. Raises SignInFailed."""
+        """The address at which the person signs in. Raises LoginFailed."""
         endpoint = (await self.configuration())["authorization_endpoint"]
         async with self._client({}) as client:
             url, _ = client.create_authorization_url(endpoint, state=state, code_verifier=verifier, nonce=nonce)
         return cast("str", url)
 
     async def complete(self, code: str, nonce: str, verifier: str, iss: str | None) -> tuple[Claims, str]:
-        """The claims of the person, and the ID token. Raises SignInFailed."""
+        """The claims of the person, and the ID token. Raises LoginFailed."""
         about = await self.configuration()
         needs_iss = about.get("authorization_response_iss_parameter_supported") is True
         if iss != self.issuer.url and (iss is not None or needs_iss):
-            raise SignInFailed(f"The answer is not of {self.issuer.title}, which was asked.")
+            raise LoginFailed(f"The answer is not of {self.issuer.title}, which was asked.")
         try:
             async with asyncio.timeout(_TIMEOUT), self._client(about) as client:
                 token = await client.fetch_token(
                     about["token_endpoint"], grant_type="authorization_code", code=code, code_verifier=verifier
                 )
         except AuthlibBaseError as error:
-            raise SignInFailed(f"{self.issuer.title} refused the login: {error.error}.") from None
+            raise LoginFailed(f"{self.issuer.title} refused the login: {error.error}.") from None
         except (httpx2.HTTPError, TimeoutError, ValueError, TypeError, AttributeError) as error:
-            raise SignInFailed(f"{self.issuer.title} gave no answer that is one: {type(error).__name__}.") from None
+            raise LoginFailed(f"{self.issuer.title} gave no answer that is one: {type(error).__name__}.") from None
         id_token, access = (token.get(name) for name in ("id_token", "access_token"))
         if not isinstance(id_token, str) or not isinstance(access, str):
-            raise SignInFailed(f"{self.issuer.title} sent no ID token.")
+            raise LoginFailed(f"{self.issuer.title} sent no ID token.")
         claims = await self._verified(id_token, nonce=nonce, access=access)
         wanted = {self.issuer.owner_claim, self.issuer.groups_claim or "sub"}
         url = about.get("userinfo_endpoint")
         if isinstance(url, str) and any(claim_of(claims, name) is None for name in wanted):
             more = await self._userinfo(url, access)
             if more.get("sub") != claims["sub"]:  # OpenID Connect Core 1.0, 5.3.2
-                raise SignInFailed(f"{self.issuer.title} sent the claims of another person.")
+                raise LoginFailed(f"{self.issuer.title} sent the claims of another person.")
             claims = {**more, **claims}
         return claims, id_token
 
     async def logout_claims(self, token: str) -> Claims:
-        """The claims of a token by which the issuer ends sessions (Back-Channel Logout 1.0). Raises SignInFailed."""
+        """The claims of a token by which the issuer ends sessions (Back-Channel Logout 1.0). Raises LoginFailed."""
         claims = await self._decoded(token)
         events: Any = claims.get("events")
         issued: Any = claims.get("iat")
         if not isinstance(events, dict) or not isinstance(events.get(_LOGOUT_EVENT), dict) or "nonce" in claims:
-            raise SignInFailed("The token is none for a logout.")
+            raise LoginFailed("The token is none for a logout.")
         audience = claims.get("aud")
         if self.issuer.client_id not in (audience if isinstance(audience, list) else [audience]):
-            raise SignInFailed("The token is for another client.")
+            raise LoginFailed("The token is for another client.")
         if claims.get("iss") != self.issuer.url:
-            raise SignInFailed("The token is of another issuer.")
+            raise LoginFailed("The token is of another issuer.")
         if type(issued) not in {int, float} or abs(CLOCK.seconds() - issued) > _OLDEST_LOGOUT:
-            raise SignInFailed("The token is not one of now.")
+            raise LoginFailed("The token is not one of now.")
         if not any(isinstance(claims.get(name), str) for name in ("sub", "sid")):
-            raise SignInFailed("The token must have `sub` or `sid`.")
+            raise LoginFailed("The token must have `sub` or `sid`.")
         return claims
 
     def _client(self, about: Claims) -> AsyncOAuth2Client:
@@ -141,10 +141,10 @@ class Provider:
                 response.raise_for_status()
             return msgspec.json.decode(response.content, type=dict[str, Any])
         except (httpx2.HTTPError, TimeoutError, ValueError) as error:
-            raise SignInFailed(f"{self.issuer.title} sent no claims: {type(error).__name__}.") from None
+            raise LoginFailed(f"{self.issuer.title} sent no claims: {type(error).__name__}.") from None
 
     async def _verified(self, token: str, nonce: str, access: str) -> Claims:
-        """The claims of an ID token for this login. Raises SignInFailed."""
+        """The claims of an ID token for this login. Raises LoginFailed."""
         header: dict[str, Any] = {}
         claims = await self._decoded(token, header)
         options = {
@@ -154,36 +154,36 @@ class Provider:
         params = {"nonce": nonce, "client_id": self.issuer.client_id, "access_token": access}
         times = [claims[name] for name in ("exp", "iat", "nbf") if name in claims]
         if not all(type(each) in {int, float} and 0 <= each <= _LATEST for each in times):
-            raise SignInFailed(f"{self.issuer.title} sent an ID token whose times are no numbers.")
+            raise LoginFailed(f"{self.issuer.title} sent an ID token whose times are no numbers.")
         if not isinstance(claims.get("sub"), str) or not claims["sub"]:
-            raise SignInFailed(f"{self.issuer.title} sent an ID token of nobody.")
+            raise LoginFailed(f"{self.issuer.title} sent an ID token of nobody.")
         try:
             CodeIDToken(dict(claims), header, options, params).validate(int(CLOCK.seconds()), _LEEWAY)
         except (JoseError, ValueError, TypeError) as error:
-            raise SignInFailed(f"{self.issuer.title} sent an ID token that is not valid: {error}") from None
+            raise LoginFailed(f"{self.issuer.title} sent an ID token that is not valid: {error}") from None
         return claims
 
     async def _decoded(self, token: str, header: dict[str, Any] | None = None) -> Claims:
-        """The claims of a token whose signature is good; its header is added to `header`. Raises SignInFailed."""
+        """The claims of a token whose signature is good; its header is added to `header`. Raises LoginFailed."""
         wrong = f"{self.issuer.title} sent a token that is not valid"
         if len(token) > _LONGEST_TOKEN:
-            raise SignInFailed(f"{wrong}: it is too long.")
+            raise LoginFailed(f"{wrong}: it is too long.")
         try:
             sent = jws.extract_compact(token.encode()).headers()
             algorithm, id = sent.get("alg"), sent.get("kid")
             if algorithm not in ALGORITHMS:
-                raise SignInFailed(f"{wrong}: it is signed by {algorithm!r}.")
+                raise LoginFailed(f"{wrong}: it is signed by {algorithm!r}.")
             jwk = await self._keys.find(id if isinstance(id, str) else None)
             if jwk is None or jwk.get("alg", algorithm) != algorithm:
-                raise SignInFailed(f"{wrong}: its key is none of the issuer's.")
+                raise LoginFailed(f"{wrong}: its key is none of the issuer's.")
             key = JWKRegistry.import_key(dict(jwk))
             if isinstance(key, RSAKey) and key.public_key.key_size < _LEAST_RSA_BITS:
-                raise SignInFailed(f"{wrong}: its key has less than {_LEAST_RSA_BITS} bits.")
+                raise LoginFailed(f"{wrong}: its key has less than {_LEAST_RSA_BITS} bits.")
             claims = jwt.decode(token, key, algorithms=[algorithm]).claims
         except Unavailable as error:
-            raise SignInFailed(str(error)) from None
+            raise LoginFailed(str(error)) from None
         except (JoseError, ValueError, TypeError, KeyError) as error:
-            raise SignInFailed(f"{wrong}: {error}") from None
+            raise LoginFailed(f"{wrong}: {error}") from None
         if header is not None:
             header.update(sent)
         return claims
@@ -213,7 +213,7 @@ def check_configuration(about: Claims) -> None:
         check_key_url(about[name])
 
 
-class _Bounded(httpx2.AsyncByteStream):
+class _BoundedAnswer(httpx2.AsyncByteStream):
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream
 
@@ -234,4 +234,4 @@ async def _bounded(response: httpx2.Response) -> None:
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("the answer is compressed, which was not asked for")
     assert isinstance(response.stream, httpx2.AsyncByteStream)
-    response.stream = _Bounded(response.stream)
+    response.stream = _BoundedAnswer(response.stream)
