@@ -973,6 +973,7 @@ export interface components {
          */
         Params: {
             betas?: string[] | null;
+            cached_content?: string | null;
             chat_template_kwargs?: {
                 [key: string]: unknown;
             } | null;
@@ -1036,6 +1037,9 @@ export interface components {
                 [key: string]: unknown;
             } | null;
             safety_identifier?: string | null;
+            safety_settings?: {
+                [key: string]: unknown;
+            }[] | null;
             seed?: number | null;
             service_tier?: ("auto" | "default" | "fast" | "flex" | "priority" | "scale" | "standard_only" | "ultrafast") | null;
             speed?: ("standard" | "fast") | null;
