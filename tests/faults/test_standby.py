@@ -274,7 +274,7 @@ async def test_a_conflict_with_recovery_between_two_queries_costs_no_other_read(
     assert await reads.read(Request({"type": "http", "headers": [(b"cache-control", b"max-stale")], "state": {}}), read)
     OWNER.reset(owner)
     assert asked == ["standby", "primary"]
-    assert reads._standby._circuit.failures == 0
+    assert reads._copy._circuit.failures == 0
     await execute(pair.standby, "ALTER SYSTEM RESET max_standby_streaming_delay", "SELECT pg_reload_conf()")
 
 

@@ -242,7 +242,10 @@ CHECKED = {
         "tests/extensions/anthropic_clouds/test_clouds.py::test_the_provider_of_the_page_can_be_read"
     ),
     ("docs/providers.md", "Gemini", "toml"): (
-        "tests/extensions/gemini/test_gemini_sdk.py::test_the_provider_of_the_page_calls_vertex"
+        "tests/extensions/gemini/test_gemini_sdk.py::test_the_provider_of_the_page_calls_vertex_with_tokens_that_are_refreshed"
+    ),
+    ("docs/providers.md", "Behind a gateway", "toml"): (
+        "tests/extensions/gemini/test_gemini_sdk.py::test_the_providers_behind_a_gateway_can_be_read"
     ),
     ("docs/providers.md", "Parameters that the operator allows", "sh"): (
         f"{HERE}test_the_allowed_parameters_of_the_page_are_known"

@@ -1,49 +1,27 @@
 """Reads on a standby, if the client accepts that the answer is some seconds old; else on the primary."""
 
-import math
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
 from starlette.requests import Request
 
-from turnstream.domain.errors import RequestRefused, StorageError
+from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import ChatReads
 from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turns import TurnReads
-from turnstream.storage.database import Database
-from turnstream.telemetry import STANDBY_READS
 
 T = TypeVar("T")
 
 
-class Moment(Protocol):
-    """One snapshot of a copy. It has all that was committed `age` seconds ago, and that was before `time` of the
-    database.
-    """
-
-    @property
-    def age(self) -> float: ...
-
-    @property
-    def time(self) -> datetime | None: ...
-
-    @property
-    def database(self) -> Database: ...
-
-
 class ReadCopy(Protocol):
-    """A copy of the database. An extension has it. Its answers are at most `staleness` seconds old."""
+    """A copy of the database. An extension has it, and decides which requests the copy answers."""
 
-    @property
-    def staleness(self) -> float: ...
-
-    def moment(self) -> AbstractAsyncContextManager[Moment]:
-        """Raises StorageError."""
+    async def read(self, request: Request, primary: "ReadStorage", work: "Callable[[ReadStorage], Awaitable[T]]") -> T:
+        """Returns the result of `work` on the copy. If the copy refuses or fails, `work` is called on the primary."""
         ...
 
 
@@ -75,52 +53,13 @@ class ReadStorage:
 
 
 class Reads:
-    """The answers of a standby are at most as old as it allows, and as the client accepts."""
+    """Reads for requests, on a copy of the database if the server has one."""
 
-    def __init__(self, primary: ReadStorage, standby: ReadCopy | None) -> None:
+    def __init__(self, primary: ReadStorage, copy: ReadCopy | None) -> None:
         self._primary = primary
-        self._standby = standby
+        self._copy = copy
 
     async def read(self, request: Request, work: Callable[[ReadStorage], Awaitable[T]]) -> T:
-        """Returns the result of `work` on the standby. If the standby refuses or fails, `work` is called again on the
-        primary. A response from the standby has the header `Age`.
-        """
-        accepted = accepted_staleness(request)
-        if self._standby is None or not accepted:
+        if self._copy is None:
             return await work(self._primary)
-        try:
-            async with self._standby.moment() as moment:
-                staleness = self._standby.staleness
-                if moment.age > min(accepted, staleness):
-                    raise NotOnStandby("behind" if moment.age > staleness else "too_recent")
-                found = await work(self._of(moment))
-        except NotOnStandby as reason:
-            outcome = reason.detail
-        except RequestRefused:
-            outcome = "refused"
-        except StorageError:
-            outcome = "away"
-        else:
-            STANDBY_READS.labels("standby").inc()
-            request.state.age = math.ceil(moment.age)
-            return found
-        STANDBY_READS.labels(outcome).inc()
-        return await work(self._primary)
-
-    def _of(self, moment: Moment) -> ReadStorage:
-        database = moment.database
-        search = self._primary.search.on(database)
-        return ReadStorage(ChatReads(database), ChatUpdates(database), search, TurnReads(database), moment.time)
-
-
-def accepted_staleness(request: Request) -> float:
-    """The seconds by which the answer may be old: `max-stale` of `Cache-Control` (RFC 9111, 5.2.1.2), else 0."""
-    directives: dict[str, str] = {}
-    for line in request.headers.getlist("cache-control"):
-        for directive in line.lower().split(","):
-            name, _, value = directive.partition("=")
-            directives[name.strip()] = value.strip(' "')
-    seconds = directives.get("max-stale", "0")
-    if not {"no-cache", "no-store"}.isdisjoint(directives):
-        return 0
-    return math.inf if not seconds else float(seconds) if seconds.isascii() and seconds.isdecimal() else 0
+        return await self._copy.read(request, self._primary, work)

@@ -10,7 +10,6 @@ from turnstream.domain.limits import ReachedLimit
 from turnstream.domain.media import media_type_of
 from turnstream.domain.plans import Plan
 from turnstream.domain.results import ResultPart, joined_texts, layout_of
-from turnstream.engine.model_spans import cut
 from turnstream.kit.clock import CLOCK
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.owners.uploads import Uploads
@@ -35,7 +34,10 @@ async def measured(
     ):
         outcome = await invoke()
         if TRACING.content:
-            span.set(gen_ai__tool__call__arguments=cut(input_json), gen_ai__tool__call__result=cut(outcome.text))
+            span.set(
+                gen_ai__tool__call__arguments=TRACING.cut(input_json),
+                gen_ai__tool__call__result=TRACING.cut(outcome.text),
+            )
         span.set(**{f"turnstream__{name}": _figure(outcome.notes[name]) for name in outcome.notes})
         if outcome.is_error:
             span.failed(outcome.kind)

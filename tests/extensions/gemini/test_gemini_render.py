@@ -70,6 +70,13 @@ def test_the_parts_of_a_reply_return_to_their_model_as_they_came(name: str) -> N
     assert parts_after(tuple(blocks_of(STREAMS[name]))) == received(name)
 
 
+def test_what_a_part_holds_returns_byte_for_byte() -> None:
+    part = rb'{"toolResponse":{"id":"t","toolType":"URL_CONTEXT","response":{"n":1.0,"s":"\u00e9\/"}}}'
+    body = b'data: {"candidates":[{"content":{"parts":[' + part + b']},"finishReason":"STOP"}]}\n\n'
+    reply = Message("assistant", tuple(blocks_of(body)))
+    assert part in render(asked(user("Hello"), reply, user("And now?")))
+
+
 @pytest.mark.parametrize("name", STREAMS)
 def test_no_signature_goes_to_another_model(name: str) -> None:
     parts = parts_after(tuple(blocks_of(STREAMS[name])), model="gemini-3.1-pro-preview")

@@ -12,19 +12,23 @@ import pytest
 from google import genai
 from google.genai import types
 
+from tests.extensions.anthropic_clouds.test_clouds import TokenServer, service_account, tokens
 from tests.extensions.gemini.streams import FIRST, MODEL, STREAMS, blocks_of
-from tests.support.canned import Answer, CannedServer, canned_server
+from tests.support.canned import Answer, CannedServer, canned_server, served
 from tests.support.model_apis import providers_of
 from tests.support.pages import blocks
+from turnstream.domain import extras
 from turnstream.domain.blocks import Block
-from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TooLong, TransientError
+from turnstream.domain.errors import AccountRefused, ConfigError, PermanentError, ProviderError, TooLong, TransientError
 from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.gemini.provider import GeminiProvider
+from turnstream.llm.models.api import ProviderSpec
 from turnstream.llm.models.connect import connect_providers
-from turnstream.llm.provider import Message, ModelRequest
+from turnstream.llm.provider import Message, ModelRequest, count_tokens
 
 # The SDK extends a class of aiohttp.
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+VERTEX = '[providers.gemini-vertex]\napi = "gemini"\nquirks = "vertex"\nbase_url = "{url}"\n'
 SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}}
 TOOLS = (ToolSpec("doc_search", "Searches.", json.dumps(SCHEMA)),)
 QUESTION = Message("user", (Block(0, 0, 0, "text", "Hello"),))
@@ -184,22 +188,80 @@ async def test_a_model_is_a_part_of_the_path(model: str, path: str, server: Cann
     assert sent.target == f"/v1{path}:streamGenerateContent?alt=sse"
 
 
-async def test_the_provider_of_the_page_calls_vertex(server: CannedServer, tmp_path: Path) -> None:
+def vertex_spec(folder: Path, table: str) -> ProviderSpec:
+    (folder / "models.toml").write_text(table)
+    (spec,) = (spec for spec in providers_of(folder / "models.toml", {}) if spec.name == "gemini-vertex")
+    return spec
+
+
+async def test_the_provider_of_the_page_calls_vertex_with_tokens_that_are_refreshed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (table,) = blocks("docs/providers.md", "Gemini", "toml")
+    async with served(TokenServer(answer=Answer(STREAMS["grounding"]))) as issuer:
+        service_account(issuer.url, monkeypatch)
+        spec = vertex_spec(tmp_path, table.replace("https://aiplatform.googleapis.com", issuer.url))
+        spec.api.verify(spec)
+        async with connect_providers([spec]) as (offered,):
+            for seconds in (3_600, 1, 1):  # Google's package refreshes minutes before the end
+                issuer.seconds = seconds
+                async for _ in offered.provider.stream(ModelRequest(MODEL, (QUESTION,))):
+                    pass
+        assert tokens(issuer) == ["Bearer t1", "Bearer t1", "Bearer t1"]
+        async with connect_providers([spec]) as (offered,):
+            for _ in range(2):
+                async for _ in offered.provider.stream(ModelRequest(MODEL, (QUESTION,))):
+                    pass
+        assert tokens(issuer)[3:] == ["Bearer t2", "Bearer t3"]
+        sent = issuer.requests[-1]
+        model = f"/v1/projects/our-project/locations/global/publishers/google/models/{MODEL}"
+        assert sent.target == f"{model}:streamGenerateContent?alt=sse"
+        assert "x-goog-api-key" not in sent.headers
+
+
+async def test_refused_credentials_are_the_operators_business(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with served(TokenServer(answer=Answer(STREAMS["grounding"]))) as issuer:
+        issuer.refusal = Answer(b'{"error": "invalid_grant"}', 400, {"content-type": "application/json"})
+        service_account(issuer.url, monkeypatch)
+        spec = vertex_spec(tmp_path, VERTEX.format(url=issuer.url))
+        async with connect_providers([spec]) as (offered,):
+            with pytest.raises(AccountRefused, match="credentials of Google are not usable"):
+                await count_tokens(offered.provider, ModelRequest(MODEL, (QUESTION,)))
+    async with connect_providers([spec]) as (offered,):
+        with pytest.raises(TransientError, match="server of Google's credentials"):
+            await count_tokens(offered.provider, ModelRequest(MODEL, (QUESTION,)))
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        (VERTEX.replace("base_url", "# base_url"), r"^`base_url` of \[providers.gemini-vertex\] must be set"),
+        (VERTEX, r"has no `key`, needs the package google.auth: pip install 'turnstream\[google\]'\.$"),
+    ],
+)
+def test_vertex_needs_its_address_and_credentials(
+    table: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    spec = vertex_spec(tmp_path, table.format(url="http://127.0.0.1:1"))
+    with pytest.raises(ConfigError, match=problem):
+        spec.api.verify(spec)
+    with_header = vertex_spec(tmp_path, VERTEX.format(url="http://127.0.0.1:1") + 'headers = { authorization = "a" }')
+    with_header.api.verify(with_header)
+
+
+def test_the_providers_behind_a_gateway_can_be_read(tmp_path: Path) -> None:
+    (tables,) = blocks("docs/providers.md", "Behind a gateway", "toml")
     file = tmp_path / "models.toml"
-    file.write_text(table.replace("https://aiplatform.googleapis.com", server.url))
-    (spec,) = (spec for spec in providers_of(file, {"GOOGLE_TOKEN": "a token"}) if spec.name == "gemini-vertex")
-    async with (
-        connect_providers([spec]) as (offered,),
-        aclosing(offered.provider.stream(ModelRequest(MODEL, (QUESTION,)))) as stream,
-    ):
-        async for _ in stream:
-            pass
-    (sent,) = server.requests
-    model = f"/v1/projects/our-project/locations/global/publishers/google/models/{MODEL}"
-    assert sent.target == f"{model}:streamGenerateContent?alt=sse"
-    assert sent.headers["authorization"] == "Bearer a token"
-    assert "x-goog-api-key" not in sent.headers
+    file.write_text(tables)
+    found = {spec.name: (spec.api.name, spec.key) for spec in providers_of(file, {"LITELLM_KEY": "k"})}
+    assert found == {
+        "claude-by-litellm": ("anthropic", "k"),
+        "gemini-by-litellm": ("gemini", "k"),
+        "others-by-litellm": ("openai-chat", "k"),
+    }
 
 
 def test_a_key_offers_the_models_of_google() -> None:

@@ -143,6 +143,8 @@ def test_other_parts_are_kept_whole() -> None:
         {"text": "", "thoughtSignature": SECOND},
     )
     assert blocks_of(chunk({}, {"thought": True}, **STOP)) == []
+    (text,) = blocks_of(chunk({"text": "So"}) + chunk({"text": " it is.", "partMetadata": {"a": 1}}, **STOP))
+    assert (text.type, text.text) == ("text", "So it is.")
     (later,) = blocks_of(chunk({"somethingNew": {"a": 1}}, **STOP))
     assert later.type == "gemini_somethingNew"
 

@@ -20,7 +20,7 @@ from tests.support.spans import PARENT, TRACE, collected, of_trace
 from turnstream.config import Settings
 from turnstream.domain import extras
 from turnstream.domain.errors import ConfigError, TransientError
-from turnstream.extensions.otel import EXTENSION
+from turnstream.extensions.otel import EXTENSION, tracer
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
@@ -250,10 +250,10 @@ def tracer_that_fails(at: str) -> Any:
 async def test_an_sdk_that_raises_costs_spans_and_no_turn(
     harness: Harness, spans: InMemorySpanExporter, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TRACING, "_tracer", tracer_that_fails(at))
+    monkeypatch.setattr(TRACING.tracer, "_tracer", tracer_that_fails(at))
     if at == "everywhere":
-        monkeypatch.setattr(TRACING, "_propagate", Failing())
-        monkeypatch.setattr(TRACING, "_histograms", defaultdict(Failing))
+        monkeypatch.setattr(tracer, "propagate", Failing())
+        monkeypatch.setattr(TRACING.tracer, "_histograms", defaultdict(Failing))
     asked = await harness.ask("Go.", tools=[look], trace=PARENT)
     replies = [message_of(tool_use("look", {}, "a")), message_of(text("Bye."))]
     async with harness.replica(ScriptedProvider(replies), [look]) as replica:

@@ -10,11 +10,13 @@ import pytest
 from tests.support.http_client import Client
 from tests.support.http_server import serving
 from tests.support.openapi_document import Document
+from turnstream import Extension
+from turnstream.extensions.documents import EXTENSION as DOCUMENTS
 
 
 @asynccontextmanager
-async def core(database_url: str) -> AsyncIterator[Client]:
-    async with serving(database_url, extensions=[]) as server, Client(server.url) as plain:
+async def core(database_url: str, *extensions: Extension) -> AsyncIterator[Client]:
+    async with serving(database_url, extensions=extensions) as server, Client(server.url) as plain:
         document = Document(await plain.json("GET", "/openapi.json"))
         async with Client(server.url, document) as api:
             yield api
@@ -68,7 +70,7 @@ async def test_a_search_has_filters_and_pages_and_the_last_changed_chat_is_first
 
 @pytest.mark.extensions("documents")
 async def test_documents_are_found_by_their_paths_and_by_what_is_in_them(database_url: str) -> None:
-    async with core(database_url) as api:
+    async with core(database_url, DOCUMENTS) as api:
         for path, content in {
             "light/house.md": "Nothing.",
             "a.md": "Lights of the harbours.",

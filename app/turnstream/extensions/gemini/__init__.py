@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from pydantic import AliasChoices, Field, SecretStr
 
 from turnstream.config import Section, Settings
+from turnstream.domain.errors import ConfigError
+from turnstream.domain.extras import need
 from turnstream.extension import Extension
 
 if TYPE_CHECKING:
@@ -20,14 +22,31 @@ class GeminiSettings(Section):
     )
 
 
+def _has_own_credentials(spec: "ProviderSpec") -> bool:
+    return spec.quirks != "vertex" or spec.key is not None or "authorization" in map(str.lower, spec.headers)
+
+
+def _verify(spec: "ProviderSpec") -> None:
+    if spec.quirks == "vertex" and spec.base_url is None:
+        raise ConfigError(f"`base_url` of [providers.{spec.name}] must be set: that of Vertex AI names the project.")
+    if not _has_own_credentials(spec):
+        need("google.auth", "google", f"The provider {spec.name} of the file of models, which has no `key`,")
+
+
 def _connect(spec: "ProviderSpec", options: "CallOptions") -> "OwnedProvider":
     from turnstream.extensions.gemini.provider import GeminiProvider
 
+    credentials = None
+    if not _has_own_credentials(spec):
+        from turnstream.extensions.gemini.credentials import GoogleTokens
+
+        credentials = GoogleTokens().headers
     return GeminiProvider(
         spec.key or "",
         spec.base_url,
         name=spec.name,
         vertex=spec.quirks == "vertex",
+        credentials=credentials,
         params=spec.params,
         headers=spec.headers,
         max_event_bytes=options.max_event_bytes,
@@ -50,6 +69,7 @@ def _providers(_: Settings) -> "Sequence[ModelApi]":
             own_members=OWN_MEMBERS,
             catalog=Path(__file__).with_name("models.toml"),
             prefills=False,
+            verify=_verify,
         )
     ]
 

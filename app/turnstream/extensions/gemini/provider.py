@@ -1,6 +1,6 @@
 """Adapter to the Gemini API, without its SDK: the requests are simple, and parts return with the bytes that came."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
 from urllib.parse import quote
@@ -30,7 +30,7 @@ class _Count(msgspec.Struct):
 
 class GeminiProvider(Adapter):
     """`base_url` ends before `/models`; `headers` are sent with every request; `read_timeout` is in seconds. `params`
-    are further members of a request that turns may set.
+    are further members of a request that turns may set. `credentials` returns headers that change from call to call.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class GeminiProvider(Adapter):
         *,
         name: str = "gemini",
         vertex: bool = False,
+        credentials: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
         params: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
         read_timeout: float | None = None,
@@ -50,6 +51,7 @@ class GeminiProvider(Adapter):
         self.name = name
         self._base_url = (base_url or BASE_URL).rstrip("/")
         self._vertex = vertex
+        self._credentials = credentials
         self._further = frozenset(params)
         self._headers = {**({"x-goog-api-key": api_key} if api_key else {}), **(headers or {})}
         self._client = http_client(
@@ -80,6 +82,8 @@ class GeminiProvider(Adapter):
             raise TransientError("connection_error", f"The connections to {self.name} have been closed.")
         path = quote(model if "/" in model else f"models/{model}", safe="/@:")
         headers = {**self._headers, "Accept": accept, "Accept-Encoding": "identity", "Content-Type": "application/json"}
+        if self._credentials is not None:
+            headers |= await self._credentials()
         async with AsyncExitStack() as stack:
             try:
                 response = await self._send(

@@ -129,7 +129,7 @@ def _reply(blocks: Sequence[Block], model: str) -> Iterator[Any]:
             called = True
             yield {"functionCall": {**id, **call}, **(signed or unsigned)}
         elif "item" in own:
-            item = members_of(msgspec.json.encode(own["item"]))
+            item = members_of(members_of(block.data or "{}")["item"])
             yield (
                 item if own.get("model") == model else {name: each for name, each in item.items() if name != SIGNATURE}
             )

@@ -55,6 +55,14 @@ class _Text(Struct, gc=False, forbid_unknown_fields=True):
     thoughtSignature: str | None = None  # noqa: N815
 
 
+class _LaxText(Struct):
+    """A piece of text with members that are not read."""
+
+    text: str
+    thought: bool = False
+    thoughtSignature: str | None = None  # noqa: N815
+
+
 class _Call(Struct):
     name: str
     id: str | None = None
@@ -93,6 +101,7 @@ class _Chunk(Struct, gc=False):
 
 _chunk = msgspec.json.Decoder(_Chunk)
 _text = msgspec.json.Decoder(_Text)
+_lax_text = msgspec.json.Decoder(_LaxText)
 _call = msgspec.json.Decoder(_Call)
 _identified = msgspec.json.Decoder(_Identified)
 
@@ -184,7 +193,7 @@ class GeminiWire(Wire):
         elif reason == _UNSIGNED:
             self.failure = {"code": "INVALID_ARGUMENT", "message": message or "A thought signature is missing."}
 
-    def _read_text(self, piece: _Text, raw: Raw, parts: list[Part]) -> None:
+    def _read_text(self, piece: _Text | _LaxText, raw: Raw, parts: list[Part]) -> None:
         type = THINKING if piece.thought else TEXT
         if not piece.text:
             if piece.thoughtSignature is None:
@@ -207,6 +216,9 @@ class GeminiWire(Wire):
             parts.append(BlockData(self._key, "signed_from", start))
 
     def _read_other(self, raw: Raw, members: dict[str, Raw], parts: list[Part]) -> None:
+        if "text" in members:
+            self._read_text(_lax_text.decode(raw), raw, parts)
+            return
         self._end_open(parts)
         if "functionCall" in members:
             self._read_call(members, parts)

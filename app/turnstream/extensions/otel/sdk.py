@@ -3,8 +3,9 @@
 from importlib.metadata import version
 from typing import Final
 
-from opentelemetry import context, metrics, propagate, trace
+from opentelemetry import metrics, trace
 
+from turnstream.extensions.otel.tracer import OtelTracer
 from turnstream.tracing import TRACING
 
 # The metrics of the conventions, with the boundaries that these advise.
@@ -25,4 +26,4 @@ def begin(content: int = 0) -> None:
         for name, (unit, words, boundaries) in _HISTOGRAMS.items()
     }
     tracer = trace.get_tracer("turnstream", version("turnstream"))
-    TRACING.begin(tracer, histograms, content, trace=trace, propagate=propagate, context=context)
+    TRACING.begin(OtelTracer(tracer, histograms, content))

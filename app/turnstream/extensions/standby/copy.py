@@ -8,21 +8,26 @@ follows another primary, shows no new one.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
 
 import asyncpg
 import structlog
 from pydantic import SecretStr
+from starlette.requests import Request
 
+from turnstream.api.reads import NotOnStandby, ReadStorage
 from turnstream.config import Settings
-from turnstream.domain.errors import ConfigError, StatementTooLong, StorageError, StorageUnavailable
+from turnstream.domain.errors import ConfigError, RequestRefused, StatementTooLong, StorageError, StorageUnavailable
 from turnstream.kit.circuit import Circuit
 from turnstream.setup.databases import addressed, database_url, session_url
+from turnstream.storage.chats.chat_changes import ChatUpdates
+from turnstream.storage.chats.chats import ChatReads
+from turnstream.storage.chats.turns import TurnReads
 from turnstream.storage.database import (
     Database,
     Row,
@@ -33,9 +38,11 @@ from turnstream.storage.database import (
     single_connection,
 )
 from turnstream.storage.runs.queue import Renewal, Renewals
-from turnstream.telemetry import STANDBY_AGE_SECONDS
+from turnstream.telemetry import STANDBY_AGE_SECONDS, STANDBY_READS
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 # Seconds for the standby to accept a connection, and for each statement; then the primary is asked.
 PATIENCE = 2.0
@@ -71,10 +78,6 @@ class StandbyMoment(Database):
     @property
     def age(self) -> float:
         return monotonic() - self._asked
-
-    @property
-    def database(self) -> Database:
-        return self
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         return await self._transaction.rows(statement, **values)
@@ -118,8 +121,33 @@ class StandbyReads:
         self._database = database
         self._replica = replica
         self._renewals = renewals
-        self.staleness = staleness
+        self._staleness = staleness
         self._circuit = Circuit(1, _PAUSE, monotonic)
+
+    async def read(self, request: Request, primary: ReadStorage, work: Callable[[ReadStorage], Awaitable[T]]) -> T:
+        """An answer of the standby is at most as old as the standby allows, and as the client accepts. It has the
+        header `Age`.
+        """
+        accepted = accepted_staleness(request)
+        if not accepted:
+            return await work(primary)
+        try:
+            async with self.moment() as moment:
+                if moment.age > min(accepted, self._staleness):
+                    raise NotOnStandby("behind" if moment.age > self._staleness else "too_recent")
+                found = await work(_read_storage(moment, primary))
+        except NotOnStandby as reason:
+            outcome = reason.detail
+        except RequestRefused:
+            outcome = "refused"
+        except StorageError:
+            outcome = "away"
+        else:
+            STANDBY_READS.labels("standby").inc()
+            request.state.age = math.ceil(moment.age)
+            return found
+        STANDBY_READS.labels(outcome).inc()
+        return await work(primary)
 
     @asynccontextmanager
     async def moment(self) -> AsyncIterator[StandbyMoment]:
@@ -140,6 +168,24 @@ class StandbyReads:
                 if not of_one_read and self._circuit.failed():
                     log.warning("standby.away", error=str(error), seconds=_PAUSE)
                 raise
+
+
+def _read_storage(moment: StandbyMoment, primary: ReadStorage) -> ReadStorage:
+    search = primary.search.on(moment)
+    return ReadStorage(ChatReads(moment), ChatUpdates(moment), search, TurnReads(moment), moment.time)
+
+
+def accepted_staleness(request: Request) -> float:
+    """The seconds by which the answer may be old: `max-stale` of `Cache-Control` (RFC 9111, 5.2.1.2), else 0."""
+    directives: dict[str, str] = {}
+    for line in request.headers.getlist("cache-control"):
+        for directive in line.lower().split(","):
+            name, _, value = directive.partition("=")
+            directives[name.strip()] = value.strip(' "')
+    seconds = directives.get("max-stale", "0")
+    if not {"no-cache", "no-store"}.isdisjoint(directives):
+        return 0
+    return math.inf if not seconds else float(seconds) if seconds.isascii() and seconds.isdecimal() else 0
 
 
 async def standby_lag(url: str, primary: str, most: float) -> float | None:

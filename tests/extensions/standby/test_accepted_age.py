@@ -5,7 +5,7 @@ import math
 import pytest
 from starlette.requests import Request
 
-from turnstream.api.reads import accepted_staleness
+from turnstream.extensions.standby.copy import accepted_staleness
 
 
 @pytest.mark.parametrize(
