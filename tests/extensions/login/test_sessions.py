@@ -46,7 +46,7 @@ async def test_a_cookie_counts_for_pages_of_the_server_and_of_named_origins(
             await browser.sign_in()
             cookie = {"Cookie": f"turnstream_session={browser.cookie()}"}
         async with httpx2.AsyncClient(base_url=site.url) as page:
-            json = {} if method == "POST" else None
+            json: dict[str, str] | None = {} if method == "POST" else None
             answer = await page.request(method, "/api/chats", headers={**headers, **cookie}, json=json)
             assert answer.status_code == status
             ended = await page.delete("/api/session", headers={"Origin": "https://evil.example", **cookie})

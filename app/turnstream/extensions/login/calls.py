@@ -273,8 +273,8 @@ def _hint(sign_in: LoginFlow) -> str:
 
 
 def _remember(response: Response, sign_in: LoginFlow, opened: OpenedSession) -> None:
-    """The session; whether somebody has signed in, and who, for the page's own storage; and what the issuer wants to
-    see at the end, which only the call that ends the session gets.
+    """Sets three cookies: of the session; a digest of the owner, which the page reads; and the ID token, which the
+    issuer requires at a logout. Only the call that ends the session gets the ID token.
     """
     life = int(sign_in.logins.life)
     _set(response, sign_in, sign_in.logins.cookie("session"), opened.cookie, life)

@@ -25,7 +25,7 @@ from turnstream.storage.database import Database
 # The library is imported on servers with an issuer alone: it takes a tenth of a second.
 
 PENDING_LIFE: Final = 600  # seconds at the issuer
-# Where a login leads: a page of this server, and what it shows. Nothing else, so that no link leads through a login to
+# The end of a login: a page of this server, and its chat. Nothing else, so that no link leads through a login to
 # a foreign page.
 WAY_BACK: Final = re.compile(r"(admin)?(#[\w/-]{0,200})?", re.ASCII)
 _LONGEST_NAME: Final = 200
@@ -153,7 +153,7 @@ class LoginFlow:
         return len(rows)
 
     def _identity(self, issuer: LoginIssuer, claims: Mapping[str, Any]) -> Identity:
-        """Raises LoginFailed for somebody who may do nothing here."""
+        """Raises LoginFailed for a person without any scope."""
         groups = texts_of(claim_of(claims, issuer.groups_claim)) if issuer.groups_claim else ()
         plan = next((plan for group, plan in self.logins.plans.items() if group in groups), None)
         try:

@@ -21,7 +21,7 @@ from turnstream.api.identity.issuer_keys import IssuerKeys, check_key_url, claim
 from turnstream.extensions.login.issuers import LoginFailed, LoginIssuer
 from turnstream.kit.clock import CLOCK
 
-# Signatures with a public key: whoever checks a shared one could make it.
+# Signatures with a public key alone: a server that checks a shared key could also sign with it.
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _TIMEOUT: Final = 10.0
 _MOST_BYTES: Final = 512_000
@@ -190,7 +190,7 @@ class OpenIdProvider:
 
 
 async def check_provider(issuer: LoginIssuer) -> str:
-    """What an issuer offers, in words. Raises ValueError for one at which nobody can sign in."""
+    """Returns the offer of an issuer, in words. Raises ValueError for one at which nobody can sign in."""
     async with httpx2.AsyncClient(timeout=5.0, follow_redirects=False) as client:
         keys = IssuerKeys(issuer.url, None, client)
         found = await keys.read()
