@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
+import structlog
 from hypothesis import settings
 
 from tests.support.effort import FULL, tries
@@ -195,6 +196,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             terminalreporter.write_line(f"{name}: {value}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_logs() -> None:
+    """Tracebacks drawn for people take a second each."""
+    processors = structlog.processors
+    structlog.configure([processors.add_log_level, processors.format_exc_info, processors.KeyValueRenderer()])
 
 
 # --- databases -----------------------------------------------------------------------------------------------

@@ -245,18 +245,6 @@ class Settings(Section):
         None, description="more scopes by role, such as `staff=read chat approve admin, guest=read`"
     )
     browser_token_life: int = Field(3600, ge=1, description="longest life of a token of POST /api/tokens")
-    url_tokens: bool = Field(
-        False, description="true: streams accept such a token, if it only reads, as `?access_token=`, for EventSource"
-    )
-    token_cookie: str | None = Field(
-        None,
-        pattern=r"^[\w-]+$",
-        description="cookie in which such a token is accepted, from pages of the same origin and of those below",
-    )
-    cors_origins: str | None = Field(
-        None, description="origins whose pages may call the API, such as `https://app.example`, separated by commas"
-    )
-    cors_credentials: bool = Field(False, description="true: browsers send cookies with the calls of these pages")
     metrics_token: SecretStr | None = Field(
         None, description="token that `GET /metrics` needs in `Authorization: Bearer`; without it /metrics is open"
     )
@@ -292,14 +280,6 @@ class Settings(Section):
     lease: float = Field(10, gt=0, description="a replica that does not renew its lease for this long loses its turns")
     poll_interval: float = Field(1, gt=0, description="pause between looks at the queue when no notification comes")
     grace_period: float = Field(10, ge=0, description="time that running turns get to finish when the server stops")
-    retain_chats_days: float | None = Field(
-        None, gt=0, description="days without a change after which a chat is deleted; never unless it is set"
-    )
-    retain_uploads_days: float | None = Field(
-        None,
-        gt=0,
-        description="days after which an upload is deleted, also where a chat refers to it; never unless it is set",
-    )
     retain_idempotency_keys_days: float = Field(
         30, gt=0, description="days for which a repeated request is recognised by its idempotency key"
     )

@@ -20,7 +20,10 @@ from turnstream.kit.extension_packages import GROUP
 if TYPE_CHECKING:
     from socket import socket
 
+    from starlette.middleware import Middleware
+
     from turnstream.api.http.call_group import CallGroup
+    from turnstream.api.identity.stored import StoredTokens
     from turnstream.api.identity.way import Admit, Authenticate, LoginScopes
     from turnstream.api.neighbours import Neighbours
     from turnstream.api.reads import ReadCopy
@@ -244,6 +247,14 @@ async def _no_stored_way(_: "Settings", __: "LoginScopes", ___: "Database") -> "
     yield None
 
 
+def _no_token_way(_: "Settings", __: "StoredTokens") -> "Authenticate | None":
+    return None
+
+
+def _no_middleware(_: "Settings") -> "Sequence[Middleware]":
+    return ()
+
+
 def _no_call_links(_: "Settings", __: "Database") -> CallLinks | None:
     return None
 
@@ -260,7 +271,8 @@ def _no_cell(_: "Settings") -> None:
 class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`, by
     their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for
-    it, and `stored_way` another way, for credentials in rows. `providers` are APIs of models, `tools` its own tools,
+    it, and `stored_way` another way, for credentials in rows; `token_way` accepts tokens of the server in another place
+    than the header, and `middleware` is around all calls. `providers` are APIs of models, `tools` its own tools,
     `tool_sources` kinds of tools from elsewhere. `interceptors` opens those of model calls, the nearest to the network
     first. `recordings` are files of turns, if the settings ask for them. `database` is a Postgres that the server runs
     itself, `copy` a standby for reads that may be old. `processes` are several on one port. `cell` is the name that the
@@ -280,6 +292,8 @@ class Extension:
     stored_way: "Callable[[Settings, LoginScopes, Database], AbstractAsyncContextManager[Authenticate | None]]" = (
         _no_stored_way
     )
+    token_way: "Callable[[Settings, StoredTokens], Authenticate | None]" = _no_token_way
+    middleware: "Callable[[Settings], Sequence[Middleware]]" = _no_middleware
     providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers
     tools: "Callable[[Settings, Database], Sequence[Tool]]" = _no_tools
     tool_sources: "Callable[[Settings], Sequence[SourceKind]]" = _no_tool_sources

@@ -15,7 +15,6 @@ from starlette.types import Lifespan
 
 from turnstream.api.dispatch import routes_of
 from turnstream.api.http.connection import SafeHeaders
-from turnstream.api.http.cross_origin import cross_origin
 from turnstream.api.http.errors import HANDLERS, failed
 from turnstream.api.http.openapi import OpenApi
 from turnstream.api.identity.authenticator import Authenticator
@@ -36,7 +35,7 @@ from turnstream.llm.models.api import schemas_by_name
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url
 from turnstream.setup.engine import Engine, background, started
-from turnstream.setup.identity import allowed_origins, metrics_token
+from turnstream.setup.identity import metrics_token
 from turnstream.setup.master_keys import master_keys, opened_owner_keys
 from turnstream.setup.models import model_apis
 from turnstream.setup.parts import (
@@ -114,7 +113,7 @@ def _starlette(
         # The last one answers what failed below it inside of the others, so that such an answer has their headers too.
         middleware=[
             Middleware(SafeHeaders),
-            *cross_origin(allowed_origins(settings), settings.cors_credentials),
+            *(each for extension in extensions for each in extension.middleware(settings)),
             Middleware(ServerErrorMiddleware, handler=failed),
         ],
     )
@@ -136,7 +135,6 @@ async def running(
         plans, extensions = read_plans(settings, given.plan_of), chosen_extensions(settings, given)
         model = chosen_model(settings, given, extensions)
         allowed = allowances(settings, model_apis(settings, extensions))
-        allowed_origins(settings)
         metrics_token(settings)
         masters = master_keys(settings, extensions)
         copy = copy_of(settings, extensions)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-import structlog
 from playwright.async_api import Browser, async_playwright, expect
 
 from tests.browser.person import Person, sit_down
@@ -18,12 +17,6 @@ from tests.support.programs import path_of
 SitDown = Callable[..., Awaitable[Person]]
 
 expect.set_options(timeout=20_000)  # milliseconds: a loaded machine is no reason to fail
-
-
-@pytest.fixture(scope="session", autouse=True)
-def plain_logs() -> None:
-    processors = structlog.processors
-    structlog.configure([processors.add_log_level, processors.format_exc_info, processors.KeyValueRenderer()])
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

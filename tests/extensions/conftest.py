@@ -1,6 +1,6 @@
 """The folder of an extension has its name."""
 
-from tests.integration.api.conftest import api, database, document, new_owner, plain_logs, server
+from tests.integration.api.conftest import api, database, document, new_owner, server
 from tests.integration.conftest import attempts_are_counted, harness
 
-__all__ = ("api", "attempts_are_counted", "database", "document", "harness", "new_owner", "plain_logs", "server")
+__all__ = ("api", "attempts_are_counted", "database", "document", "harness", "new_owner", "server")

@@ -350,6 +350,7 @@ NO_VACUUM_OF_THEIR_OWN = {
     ),
     *("moves", "owner_keys", "search_backlog", "search_chats", "search_documents", "search_owners", "search_segments"),
     *(
+        "shares",
         "sign_ins",
         "signing_key",
         "steers",

@@ -64,6 +64,15 @@ WEBHOOK: Row = {"turn_id": ASSISTANT}
 DELETED_TURN: Row = {"turn_id": NEW, "chat_id": CHAT, "place": 1, "deleted_at": NOW}
 DELETED_CHAT: Row = {"owner": "ada", "chat_id": NEW, "deleted_at": NOW}
 GRANT: Row = {"id": NEW, "chat_id": CHAT, "tool": "n", "digest": "0", "turn_id": ASSISTANT, "tool_use_id": "c"}
+SHARE: Row = {
+    "id": NEW,
+    "chat_id": CHAT,
+    "turn_id": ASSISTANT,
+    "digest": bytes(32),
+    "live": False,
+    "results": False,
+    "files": False,
+}
 WAITING: Row = {"turn_id": ASSISTANT, "asked": 1, "calls": "[]"}
 CACHED: Row = {"owner": "ada", "key": bytes(32), "tool": "n", "content": "x", "size": 1, "expires_at": NOW}
 TOOL_SET: Row = {"owner": "ada", "digest": bytes(32), "tools": "[]"}
@@ -180,6 +189,7 @@ VALID: list[tuple[str, Row]] = [
     ("deleted_chats", DELETED_CHAT),
     ("deleted_turns", DELETED_TURN),
     ("grants", GRANT),
+    ("shares", SHARE),
     ("waiting_webhooks", WAITING),
     ("tool_cache", CACHED),
     ("tool_sets", TOOL_SET),
@@ -213,6 +223,11 @@ WRONG: dict[str, list[Row]] = {
     "fk_deleted_turns_chat_id": [{**DELETED_TURN, "turn_id": USER, "chat_id": NEW}],
     "pk_grants": [GRANT],
     "fk_grants_chat_id": [{**GRANT, "id": USER, "chat_id": NEW}],
+    "pk_shares": [SHARE],
+    "ix_shares_digest": [{**SHARE, "id": USER}],
+    "fk_shares_chat_id": [{**SHARE, "id": USER, "digest": b"other", "chat_id": NEW}],
+    "fk_shares_turn_id": [{**SHARE, "id": USER, "digest": b"other", "turn_id": NEW}],
+    "ck_shares_end": [{**SHARE, "id": USER, "digest": b"other", "live": True}],
     "pk_waiting_webhooks": [WAITING],
     "fk_waiting_webhooks_turn_id": [{**WAITING, "turn_id": NEW}],
     "ck_waiting_webhooks_one_state": [{**WAITING, "asked": 2, "delivered_at": NOW}],

@@ -64,6 +64,11 @@ async def fill_owner(harness: Harness) -> Asked:
         " VALUES ($1, decode(repeat('00', 32), 'hex'), 'send', 'x', 1, now())",
         OWNER,
     )
+    await connection.execute(
+        "INSERT INTO shares (id, chat_id, digest, live, results, files) VALUES ($1, $2, 'd', true, false, true)",
+        new_id(),
+        first.chat,
+    )
     await connection.execute("INSERT INTO erasures (owner, due_at) VALUES ($1, '2100-01-01')", OWNER)
     await connection.execute(
         "INSERT INTO sign_ins (owner, server, issuer, scopes, tokens, signed_in_at, state, pending, pending_until)"

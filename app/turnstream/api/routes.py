@@ -16,7 +16,6 @@ from turnstream.api import (
     tokens,
     turns,
     uploads,
-    usage,
     waiting,
 )
 from turnstream.api.http.call_group import CallGroup
@@ -55,7 +54,6 @@ from turnstream.api.schemas.responses import (
     TurnsOut,
     UploadDeleted,
     UploadOut,
-    UsageOut,
     WaitingPage,
     WholeOut,
     WhyOut,
@@ -394,20 +392,6 @@ ENDPOINTS = (
         headers=_KEY,
         limits=(*_WRITES, *_POSTS),
         streams=True,
-    ),
-    Endpoint(
-        "GET /api/usage",
-        usage.get_usage,
-        "What the owner's model calls have used and cost, also of chats that are deleted",
-        gives=UsageOut,
-        problems=(422,),
-        queries=(
-            Query("by", "groups: `day`, `model`, `chat`, or several with commas; `day` unless it is given"),
-            Query("since", "the first day (of UTC); by default the first of this month"),
-            Query("until", "the last day; by default today"),
-            Query("owner", "of another owner, or `*` for all, whom `by` may then name; needs the scope `admin`"),
-            _limit(100, 1000),
-        ),
     ),
     Endpoint(
         "GET /api/me",

@@ -11,7 +11,7 @@ from turnstream.api.http.reading import check_path, read_body
 from turnstream.api.schemas.requests import BrowserTokenIn, ChatSettings, FixedOptions
 from turnstream.api.schemas.responses import BrowserTokenOut, IdentityOut
 from turnstream.api.sealed_headers import new_settings
-from turnstream.api.services import Services, identity_of, services_and_owner
+from turnstream.api.services import Services, identity_of, services_and_owner, services_of
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Forbidden, RequestRefused
 from turnstream.domain.identity import FIXABLE, OF_A_PERSON, Identity, checked_scopes
@@ -23,8 +23,8 @@ _USUAL_LIFE = 900  # seconds
 
 
 async def get_identity(request: Request) -> Response:
-    identity = identity_of(request)
-    return json_response(IdentityOut(**_shown(identity)))
+    features = sorted(name for name, state in services_of(request).states.items() if state is not None)
+    return json_response(IdentityOut(**_shown(identity_of(request)), features=features))
 
 
 async def create_token(request: Request) -> Response:

@@ -15,7 +15,7 @@ from turnstream.domain.media import MEDIA, MediaType, media_type_of
 from turnstream.storage.owners.uploads import Upload
 
 # A browser must not run an upload, which may be any file of its owner.
-_SAFE_HEADERS = {
+SAFE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Disposition": "attachment",
     "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -64,12 +64,12 @@ async def get_upload(request: Request) -> Response:
         identity.require_reach(None)
     tag = f'"{upload}"'
     if tag in request.headers.get("if-none-match", "") and await services.storage.uploads.describe(owner, [upload]):
-        return Response(status_code=304, headers=_SAFE_HEADERS | {"ETag": tag})
+        return Response(status_code=304, headers=SAFE_HEADERS | {"ETag": tag})
     found = await services.storage.uploads.read(owner, upload)
     if found is None:
         raise NotFound(f"There is no upload {upload}.")
     media_type, content = found
-    return Response(content, media_type=media_type, headers=_SAFE_HEADERS | {"ETag": tag})
+    return Response(content, media_type=media_type, headers=SAFE_HEADERS | {"ETag": tag})
 
 
 async def delete_upload(request: Request) -> Response:

@@ -44,7 +44,7 @@ from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.owner_changes import OwnerChanges
 from turnstream.storage.owners.uploads import Uploads
-from turnstream.storage.retention import AGED_UPLOADS, Sweeps, aged_rows, old_chats, old_keys, unused_tool_sets
+from turnstream.storage.retention import Sweeps, old_keys, unused_tool_sets
 from turnstream.storage.runs.jobs import Jobs
 from turnstream.storage.runs.journal import Journal, OpenTexts
 from turnstream.storage.runs.queue import Queue, Renewals
@@ -185,7 +185,8 @@ def _upkeep_of_rows(settings: Settings, database: Database, works: Collection[Wo
 def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
     """Returns the sweeps: each removes old or unused rows at its interval."""
     uploads, trail = Uploads(database), AuditTrail(database)
-    sweeps = [
+    keys = partial(old_keys, database, settings.retain_idempotency_keys_days)
+    return [
         Sweep("unused uploads", 6 * HOURS, partial(uploads.sweep, UNUSED_UPLOADS_KEPT)),
         Sweep("deleted chats", 6 * HOURS, OwnerChanges(database).sweep),
         Sweep("tool sets", 6 * HOURS, partial(unused_tool_sets, database)),
@@ -193,15 +194,8 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
         Sweep("reservations", HOURS / 6, Accounts(database).sweep),
         Sweep("open text", HOURS / 6, OpenTexts(database).sweep),
         Sweep("audit", 6 * HOURS, partial(trail.sweep, settings.retain_audit_days, REFUSALS_KEPT_DAYS)),
+        Sweep("old idempotency keys", HOURS, keys),
     ]
-    if settings.retain_chats_days is not None:
-        sweeps.append(Sweep("old chats", HOURS, partial(old_chats, database, settings.retain_chats_days)))
-    if settings.retain_uploads_days is not None:
-        old = partial(aged_rows, database, AGED_UPLOADS, settings.retain_uploads_days)
-        sweeps.append(Sweep("old uploads", HOURS, old))
-    old = partial(old_keys, database, settings.retain_idempotency_keys_days)
-    sweeps.append(Sweep("old idempotency keys", HOURS, old))
-    return sweeps
 
 
 @asynccontextmanager

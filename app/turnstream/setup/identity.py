@@ -1,10 +1,8 @@
 """The ways to authenticate that the settings and the program ask for."""
 
-import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from turnstream.api.identity.in_browsers import TokensInBrowsers
 from turnstream.api.identity.local import LocalMachine
 from turnstream.api.identity.stored import StoredTokens
 from turnstream.api.identity.way import Authenticate, LoginScopes
@@ -14,8 +12,6 @@ from turnstream.domain.identity import Scope, checked_scopes
 from turnstream.extension import Extension
 from turnstream.storage.database import Database
 from turnstream.storage.owners.tokens import Tokens
-
-_ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
 
 
 @asynccontextmanager
@@ -40,9 +36,9 @@ async def open_ways(
             stored_ways += [way] if way is not None else []
         only_tokens = not ways and not stored_ways
         ways.append(stored.identity_of)
-        if settings.url_tokens or settings.token_cookie:
-            origins = allowed_origins(settings)
-            ways.append(TokensInBrowsers(stored, settings.url_tokens, settings.token_cookie, origins).identity_of)
+        for extension in extensions:
+            token_way = extension.token_way(settings, stored)
+            ways += [token_way] if token_way is not None else []
         ways += stored_ways  # after tokens: a cookie comes with each request of a browser, whatever else it sends
         if only_tokens and settings.on_loopback:
             ways.append(LocalMachine(tokens).identity_of)
@@ -52,19 +48,6 @@ async def open_ways(
                 " one with `turnstream tokens create NAME`, or listen on 127.0.0.1."
             )
         yield ways
-
-
-def allowed_origins(settings: Settings) -> frozenset[str]:
-    """The origins whose pages may call the API. Raises ConfigError for what is none: `*` would let every page in."""
-    origins = frozenset(_names(settings.cors_origins or ""))
-    if wrong := sorted(origin for origin in origins if not _ORIGIN.fullmatch(origin)):
-        raise ConfigError(
-            f"TURNSTREAM_CORS_ORIGINS: {wrong[0]} is no origin; name each as `https://app.example` or"
-            " `http://localhost:5173`: in small letters, without a path and without a slash at its end."
-        )
-    if settings.cors_credentials and not origins:
-        raise ConfigError("TURNSTREAM_CORS_CREDENTIALS needs the origins in TURNSTREAM_CORS_ORIGINS.")
-    return origins
 
 
 def metrics_token(settings: Settings) -> str | None:

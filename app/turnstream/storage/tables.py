@@ -725,6 +725,27 @@ grants = Table(
     info=owned("chat_id", "content"),
 )
 
+# A link that shows a chat to people without a credential: up to the turn `turn_id`, or, if it is `live`, the newest
+# branch. `digest` is of its secret. `results` and `files`: calls of tools with their results, and files, are shown.
+shares = Table(
+    "shares",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), nullable=False),
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE")),
+    Column("digest", LargeBinary, nullable=False),
+    Column("live", Boolean, nullable=False),
+    Column("results", Boolean, nullable=False),
+    Column("files", Boolean, nullable=False),
+    _now(),
+    Column("expires_at", DateTime(timezone=True)),
+    CheckConstraint("live = (turn_id IS NULL)", name="end"),
+    Index(None, "digest", unique=True),
+    Index(None, "chat_id"),
+    Index(None, "turn_id"),
+    info=owned("chat_id", "state", closed=True),
+)
+
 # A request that carried an Idempotency-Key, and the exchange it made. `digest` is of the request, so that the same key
 # with another body is refused.
 idempotency_keys = Table(

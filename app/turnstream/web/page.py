@@ -1,4 +1,6 @@
-"""The pages at `/` and `/admin`: static files, read and compressed at start, under a policy that runs no other code."""
+"""The pages at `/`, `/admin` and `/shared/…`: static files, read and compressed at start, under a policy that runs no
+other code.
+"""
 
 import functools
 import gzip
@@ -73,6 +75,9 @@ class Site:
     def operators_page(self, request: Request) -> Response:
         return _respond(request, self.files["admin.html"], "no-cache")
 
+    def shared_page(self, request: Request) -> Response:
+        return _respond(request, self.files["shared.html"], "no-cache")
+
     def file(self, request: Request) -> Response:
         """`/static/PATH` or `/static/v-VERSION/PATH`. During a deploy VERSION may be the version of another replica."""
         path: str = request.path_params["path"]
@@ -100,7 +105,7 @@ def read_site(folder: Path) -> Site:
     contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     version = hashlib.sha256(b"\0".join(contents.values())).hexdigest()[:12]
     contents["index.html"] = contents["index.html"].replace(_PRELOADS_PLACEHOLDER, _preloads(contents))
-    for page in ("index.html", "admin.html"):
+    for page in ("index.html", "admin.html", "shared.html"):
         contents[page] = contents[page].replace(_VERSION_PLACEHOLDER, f"static/v-{version}/".encode())
     return Site({path: _static_file(path, content) for path, content in contents.items()}, version)
 
@@ -108,7 +113,9 @@ def read_site(folder: Path) -> Site:
 def _preloads(paths: Iterable[str]) -> bytes:
     """Links that fetch all modules of the page at `/` at once, instead of each after the module that imports it."""
     modules = [
-        path for path in paths if path.endswith(".js") and path not in _FETCHED_LATER and not path.startswith("admin")
+        path
+        for path in paths
+        if path.endswith(".js") and path not in _FETCHED_LATER and not path.startswith(("admin", "shared"))
     ]
     return "\n".join(f'<link rel="modulepreload" href="static/VERSION/{path}">' for path in modules).encode()
 

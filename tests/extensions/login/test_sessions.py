@@ -35,10 +35,10 @@ READ = Statement("SELECT * FROM login_sessions")
         ("POST", {}, 401),  # a browser that sends neither: no page can be told apart
         ("GET", {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}, 401),
         ("GET", {"Sec-Fetch-Site": "none"}, 200),  # an address that a person entered
-        ("POST", {"Origin": "https://mine.example"}, 201),
+        ("POST", {"Origin": "https://mine.example"}, 401),  # its pages send tokens
     ],
 )
-async def test_a_cookie_counts_for_pages_of_the_server_and_of_named_origins(
+async def test_a_cookie_counts_for_pages_of_the_server_alone(
     serve: ServeLogin, method: str, headers: Mapping[str, str], status: int
 ) -> None:
     async with serve(cors_origins="https://mine.example", cors_credentials=True) as site:

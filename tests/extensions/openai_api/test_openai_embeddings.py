@@ -136,6 +136,7 @@ async def usage_of(client: AsyncOpenAI, **query: str) -> Any:
         return await api.json("GET", "/api/usage", params=query)
 
 
+@pytest.mark.extensions("usage")
 async def test_the_tokens_and_their_cost_are_charged_to_the_owner(database_url: str, tmp_path: Path) -> None:
     async with vectors(database_url, tmp_path) as (provider, client):
         provider.answer = answer([0.5])
@@ -155,6 +156,7 @@ async def test_the_tokens_and_their_cost_are_charged_to_the_owner(database_url: 
         assert used["total"]["cost"] == pytest.approx(7 * 2.0 / 1_000_000)
 
 
+@pytest.mark.extensions("usage")
 async def test_a_plan_limits_the_tokens_and_the_cost(database_url: str, tmp_path: Path) -> None:
     plans = {"ada": Plan("small", {"tokens_per_day": 5})}
     async with vectors(database_url, tmp_path, plans) as (provider, client):

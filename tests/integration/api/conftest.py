@@ -4,9 +4,7 @@ from uuid import uuid4
 
 import asyncpg
 import httpx2
-import pytest
 import pytest_asyncio
-import structlog
 
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
@@ -18,13 +16,6 @@ NewOwner = Callable[[], Awaitable[Client]]
 shared = pytest_asyncio.fixture(scope="session", loop_scope="session")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def plain_logs() -> None:
-    """Tracebacks drawn for people take a second each."""
-    processors = structlog.processors
-    structlog.configure([processors.add_log_level, processors.format_exc_info, processors.KeyValueRenderer()])
-
-
 @shared
 async def server(postgres_server: str, template_database: str) -> AsyncIterator[Server]:
     """One server for all tests of the run. It has tokens: every test is an owner of its own."""
@@ -33,7 +24,7 @@ async def server(postgres_server: str, template_database: str) -> AsyncIterator[
     try:
         await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template_database}")
         url = urlsplit(postgres_server)._replace(path=f"/{name}").geturl()
-        async with serving(url, self_service=True, archive_downloads=True) as server:
+        async with serving(url, self_service=True, archive_downloads=True, sharing=True) as server:
             await server.token("first")
             yield server
         await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")

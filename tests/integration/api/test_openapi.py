@@ -156,6 +156,8 @@ class World:
             chat = (await self.running(endpoint)).split("/")[3]
             queued = await self.api.say(f"/api/chats/{chat}", on_busy="enqueue")
             return filled(endpoint, {"{chat}": chat, "{entry}": queued.user["id"]})
+        if "{share}" in endpoint.path or "{secret}" in endpoint.path:
+            return filled(endpoint, await self.shared())
         if "{replica}" in endpoint.path:
             return filled(endpoint, {"{replica}": str(await self.stack.enter_async_context(registered(self.server)))})
         model = self.server.scripts.model(message_of(tool_use("none", {}, "c")), message_of(text("Hi.")))
@@ -172,6 +174,15 @@ class World:
             "{path:path}": "there",
         }
         return filled(endpoint, ids)
+
+    async def shared(self) -> dict[str, str]:
+        """A link to a chat with a file."""
+        upload = (await self.api.json("POST", "/api/uploads", 201, content=uuid4().hex))["id"]
+        chat = await self.api.chat()
+        file = {"type": "document", "source": {"type": "upload", "id": upload}}
+        await self.api.ask(chat, blocks=[file, {"type": "text", "text": "Hi"}])
+        made = await self.api.json("POST", f"{chat}/shares", 201, json={"files": True})
+        return {"{share}": made["id"], "{secret}": made["path"].rpartition("/")[2], "{upload}": upload}
 
     async def granted(self, chat: str) -> str:
         connection, grant = await asyncpg.connect(self.server.database_url), uuid4()
@@ -286,6 +297,8 @@ def nothing_there(endpoint: Endpoint) -> str:
         "{schedule}": str(uuid4()),
         "{credential}": str(uuid4()),
         "{server}": "none",
+        "{share}": str(uuid4()),
+        "{secret}": "none",
     }
     return filled(endpoint, ids)
 

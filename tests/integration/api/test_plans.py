@@ -57,6 +57,7 @@ async def test_requests_are_counted_in_every_way_to_ask_for_an_answer(database_u
             await _ended(bob, await bob.say(other, model=model))
 
 
+@pytest.mark.extensions("usage")
 async def test_an_owner_who_has_used_the_tokens_of_the_day_is_refused_before_anything_is_written(
     database_url: str, document: Document
 ) -> None:

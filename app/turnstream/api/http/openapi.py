@@ -70,7 +70,7 @@ _PROBLEM_HEADERS = {
     429: ("Retry-After", "seconds to wait before the next try"),
     503: ("Retry-After", "seconds to wait before the next try"),
 }
-_IDS = {"chat", "credential", "entry", "grant", "job", "replica", "schedule", "turn", "upload"}
+_IDS = {"chat", "credential", "entry", "grant", "job", "replica", "schedule", "share", "turn", "upload"}
 _TEXTS = {
     "path": "the document's path, such as notes/today.md; its slashes need not be encoded",
     "tool_use_id": "the id of a call",
@@ -79,6 +79,7 @@ _TEXTS = {
     "item": "the id of an item",
     "model": "the name of a model; its slashes need not be encoded",
     "response": "the id of a response",
+    "secret": "the secret of a link, which is the last part of its path",
     "server": "the name of an MCP server",
 }
 # By the module of the handler.
@@ -91,7 +92,6 @@ _TAGS = {
     "jobs": ("Jobs", "Results of calls that go on elsewhere"),
     "waiting": ("Waiting calls", "The calls of all chats that wait for the owner"),
     "approvals": ("Approvals", "Calls of other owners that wait for a decision of the caller"),
-    "usage": ("Usage", "What the calls of models have used"),
     "tokens": ("Tokens", "What a credential allows; short-lived tokens for browsers"),
     "catalog": ("Catalog", "The models and tools of this server"),
     "uploads": ("Uploads", "Files that turns refer to"),

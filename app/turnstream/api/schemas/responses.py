@@ -1,6 +1,6 @@
 """Response models, from which the OpenAPI document is made too."""
 
-from datetime import date, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -395,23 +395,6 @@ class UsageFigures(BaseModel):
     unpriced: Annotated[int, Field(description="the calls whose model had no price; they are not in `cost`")]
 
 
-class UsageGroupOut(UsageFigures):
-    """The calls of one day, model or chat, or of several of these together. Members that are not in `by` are null."""
-
-    day: Annotated[date | None, Field(description="of UTC")]
-    model: str | None
-    chat: Annotated[UUID | None, Field(description="may be deleted")]
-    owner: Annotated[str | None, Field(description="for the scope `admin`")]
-
-
-class UsageOut(BaseModel):
-    since: date
-    until: Annotated[date, Field(description="the last day")]
-    total: UsageFigures
-    groups: Annotated[list[UsageGroupOut], Field(description="the newest day first, and within it the dearest")]
-    more: Annotated[bool, Field(description="true where there are more groups than `limit`")]
-
-
 class PathPage(BaseModel):
     turns: list[TurnOut]
     next: Annotated[UUID | None, Field(description="the `leaf` of the page before: older turns; null at the root")]
@@ -510,6 +493,7 @@ class IdentityOut(BaseModel):
         str | None, Field(description="folder of documents that a restricted credential reaches; null: none")
     ] = None
     fixed: Annotated[list[str], Field(description="options that it fixes, so that no request may name them")] = []
+    features: Annotated[list[str], Field(description="extensions that are on, in an answer about the caller")] = []
 
 
 class BrowserTokenOut(IdentityOut):

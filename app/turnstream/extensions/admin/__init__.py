@@ -34,7 +34,6 @@ EXTENSION = Extension(
         "why": "turnstream.extensions.admin.turns",
         "replicas": "turnstream.extensions.admin.replicas",
         "drain": "turnstream.extensions.admin.replicas",
-        "usage": "turnstream.extensions.admin.usage",
         "audit": "turnstream.extensions.admin.audit",
         "statements": "turnstream.extensions.admin.statements",
     },

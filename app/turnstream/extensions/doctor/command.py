@@ -18,7 +18,7 @@ from turnstream.domain.errors import ConfigError, StorageError
 from turnstream.extension import Extension, left_out, read_settings, sections
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url
-from turnstream.setup.identity import allowed_origins, metrics_token
+from turnstream.setup.identity import metrics_token
 from turnstream.setup.master_keys import HOW_TO_MAKE, master_keys
 from turnstream.setup.models import model_apis, ping_providers
 from turnstream.setup.parts import Given, chosen_extensions, chosen_model, opened_models, opened_toolset, opened_ways
@@ -118,8 +118,6 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
             allowances(settings, model_apis(settings, extensions))
         with _tried("plans", "can be read", found):
             read_plans(settings, given.plan_of)
-        with _tried("origins", "are origins, or none is named", found):
-            allowed_origins(settings)
         with _tried("metrics", "", found):
             metrics_token(settings)
         if found[-1].status == "ok":

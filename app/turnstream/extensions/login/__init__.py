@@ -60,9 +60,8 @@ async def _stored_way(
         yield None
         return
     from turnstream.extensions.login.sessions import SessionCookies
-    from turnstream.setup.identity import allowed_origins
 
-    yield SessionCookies(database, logins, scopes, allowed_origins(settings)).identity_of
+    yield SessionCookies(database, logins, scopes).identity_of
 
 
 def _calls() -> "Sequence[CallGroup]":

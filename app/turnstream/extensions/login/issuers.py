@@ -110,7 +110,7 @@ def read_logins(settings: Settings) -> Logins | None:
 
 
 def _further(given: LoginSettings, settings: Settings) -> Mapping[str, LoginIssuer]:
-    """Those of the file. Raises ConfigError."""
+    """Returns the issuers of the file. Raises ConfigError."""
     path = given.login_issuers_file
     if path is None:
         return {}

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import time
-from collections.abc import Collection
 from datetime import datetime
 from hashlib import sha256
 from typing import Final
@@ -11,8 +10,7 @@ from typing import Final
 from starlette.requests import Request
 
 from turnstream.api.http.openapi import STREAM
-from turnstream.api.identity.in_browsers import check_origin_of_cookie
-from turnstream.api.identity.way import BELIEVED, LoginScopes, bearer_token
+from turnstream.api.identity.way import BELIEVED, LoginScopes, bearer_token, check_origin_of_cookie
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity, known_scopes
 from turnstream.extensions.login.issuers import Logins
@@ -101,17 +99,14 @@ def cookie_of(request: Request, logins: Logins) -> str | None:
 
 
 class SessionCookies:
-    """Authenticates cookies of sessions, for pages of this server's own origin and of `origins`. One query at a time
+    """Authenticates cookies of sessions, for pages of this server's own origin. One query at a time
     reads all cookies that arrived meanwhile, so that invented ones cost one connection at most.
     """
 
-    def __init__(
-        self, database: Database, logins: Logins, scopes: LoginScopes, origins: Collection[str] = frozenset()
-    ) -> None:
+    def __init__(self, database: Database, logins: Logins, scopes: LoginScopes) -> None:
         self._database = database
         self._logins = logins
         self._scopes = scopes
-        self._origins = origins
         self._urls = frozenset(issuer.url for issuer in logins.issuers.values())
         self._known: dict[bytes, tuple[Row | None, float]] = {}
         self._asked: set[bytes] = set()
@@ -121,7 +116,7 @@ class SessionCookies:
     async def identity_of(self, request: Request) -> Identity | None:
         if bearer_token(request) is not None or (cookie := cookie_of(request, self._logins)) is None:
             return None
-        check_origin_of_cookie(request, self._logins.cookie("session"), self._origins)
+        check_origin_of_cookie(request, self._logins.cookie("session"))
         digest = digest_of(cookie)
         # A tab that is left open keeps streams, and connects them again: no sign of its person.
         if getattr(getattr(request.state, "endpoint", None), "gives", None) != STREAM:

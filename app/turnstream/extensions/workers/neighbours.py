@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from turnstream.api.identity.in_browsers import PARAMETER
+from turnstream.api.identity.way import URL_PARAMETER
 from turnstream.api.neighbours import MARK
 
 if TYPE_CHECKING:
@@ -180,8 +180,8 @@ def _target_of(request: Request) -> str:
     """
     path = request.scope["raw_path"].decode("ascii").removeprefix(request.scope.get("root_path", ""))
     query = [request.scope["query_string"].decode("ascii")]
-    if token := getattr(request.state, PARAMETER, None):
-        query.append(urlencode({PARAMETER: token}))
+    if token := getattr(request.state, URL_PARAMETER, None):
+        query.append(urlencode({URL_PARAMETER: token}))
     return f"{path}?{'&'.join(filter(None, query))}"
 
 

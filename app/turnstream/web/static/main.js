@@ -14,6 +14,7 @@ import { Notifications } from './notifications.js'
 import { Outbox } from './outbox.js'
 import { Queue } from './queue.js'
 import { forgetShelf, Session, shelf } from './session.js'
+import { shareChat } from './share.js'
 import { Settings } from './settings.js'
 import { showAccount, signedIn } from './sign-in.js'
 import { TEXTS } from './texts.js'
@@ -163,7 +164,7 @@ function showHead() {
   const title = conversation.id ? titleOf(chats.get(conversation.id)) : texts.newChat
   setText(find('#title'), title)
   document.title = conversation.id ? `${title} · turnstream` : 'turnstream'
-  for (const button of findAll('[data-export]')) button.disabled = !conversation.id
+  for (const button of findAll('[data-export], #share')) button.disabled = !conversation.id
   showModel()
 }
 
@@ -314,6 +315,10 @@ find('#veil').addEventListener('click', () => showList(false))
 find('#chats').addEventListener('click', (event) => event.target.closest('a') && showList(false))
 for (const button of findAll('[data-export]'))
   button.addEventListener('click', () => attempt(() => exportChat(client, conversation, button.dataset.export)))
+find('#share').addEventListener('click', () => {
+  find('#share').closest('details').open = false
+  attempt(() => shareChat(client, conversation))
+})
 for (const button of findAll('[data-close]')) button.addEventListener('click', () => button.closest('dialog').close())
 for (const button of findAll('[data-say]')) button.addEventListener('click', () => send(button.textContent.trim()))
 
@@ -326,7 +331,8 @@ document.documentElement.dataset.ready = 'yes' // for programs that drive the pa
 if (signedIn()) attempt(() => showAccount(client, forgetting))
 client
   .request('GET', '/api/me')
-  .then(async ({ scopes }) => {
+  .then(async ({ scopes, features }) => {
+    find('#share').hidden = !features?.includes('sharing')
     // A server without the extension `admin` has no such page.
     if (scopes.includes('admin')) find('#operate').hidden = !(await fetch('admin', { method: 'HEAD' })).ok
   })

@@ -13,8 +13,9 @@ from tests.support.http_server import Server, serving
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import Identity
+from turnstream.extensions.browsers.origins import allowed_origins
+from turnstream.extensions.browsers.settings import BrowserSettings
 from turnstream.main import create_app
-from turnstream.setup.identity import allowed_origins
 from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -189,7 +190,7 @@ async def test_a_long_lived_token_is_not_taken_from_a_cookie(ada: Client, browse
 async def test_only_exact_origins_can_be_named(origins: str) -> None:
     with pytest.raises(ConfigError, match="is no origin"):
         create_app(Settings(_env_file=None, cors_origins=origins))
-    assert allowed_origins(Settings(_env_file=None, cors_origins="http://[::1]:1, https://a.b")) == {
+    assert allowed_origins(BrowserSettings(_env_file=None, cors_origins="http://[::1]:1, https://a.b")) == {
         "http://[::1]:1",
         "https://a.b",
     }
@@ -197,4 +198,4 @@ async def test_only_exact_origins_can_be_named(origins: str) -> None:
 
 async def test_cookies_need_origins() -> None:
     with pytest.raises(ConfigError, match="TURNSTREAM_CORS_CREDENTIALS needs"):
-        allowed_origins(Settings(_env_file=None, cors_credentials=True))
+        allowed_origins(BrowserSettings(_env_file=None, cors_credentials=True))

@@ -8,10 +8,11 @@ from starlette.responses import Response
 
 from turnstream.api.codec import figures_json
 from turnstream.api.http.reading import limit_of
-from turnstream.api.schemas.responses import UsageFigures, UsageGroupOut, UsageOut
+from turnstream.api.schemas.responses import UsageFigures
 from turnstream.api.services import identity_of, services_and_owner
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Forbidden, RequestRefused
+from turnstream.extensions.usage.schemas import UsageGroupOut, UsageOut
 from turnstream.kit.clock import CLOCK
 from turnstream.storage.owners.charges import Charges, UsageGroup
 

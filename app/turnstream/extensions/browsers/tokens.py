@@ -10,12 +10,10 @@ from starlette.requests import Request
 
 from turnstream.api.http.openapi import STREAM
 from turnstream.api.identity.stored import StoredTokens
-from turnstream.api.identity.way import bearer_token
+from turnstream.api.identity.way import URL_PARAMETER, bearer_token, check_origin_of_cookie
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
 from turnstream.storage.owners.tokens import BROWSER_TOKEN
-
-PARAMETER = "access_token"  # RFC 6750, 2.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +40,10 @@ class TokensInBrowsers:
     async def _in_url(self, request: Request, token: str) -> Identity:
         endpoint = request.state.endpoint
         if endpoint.method != "GET" or endpoint.gives != STREAM:
-            raise Unauthorized(f"`{PARAMETER}` is for streams alone; send `Authorization: Bearer TOKEN`.")
+            raise Unauthorized(f"`{URL_PARAMETER}` is for streams alone; send `Authorization: Bearer TOKEN`.")
         identity = await self._short_lived(token)
         if identity.scopes != {"read"}:  # addresses are kept in histories, and in the logs of proxies
-            raise Unauthorized(f'A token in `{PARAMETER}` must only read: make it with `"scopes": ["read"]`.')
+            raise Unauthorized(f'A token in `{URL_PARAMETER}` must only read: make it with `"scopes": ["read"]`.')
         return identity
 
     async def _in_cookie(self, request: Request, token: str) -> Identity:
@@ -59,26 +57,15 @@ class TokensInBrowsers:
         return identity
 
 
-def check_origin_of_cookie(request: Request, cookie: str, origins: Collection[str]) -> None:
-    """Raises Unauthorized for a request that a page of another origin may have made the browser send."""
-    origin = request.headers.get("origin")
-    own = request.headers.get("sec-fetch-site") == "same-origin"
-    if not own and origin not in origins and (origin is not None or request.method not in {"GET", "HEAD"}):
-        raise Unauthorized(
-            f"The cookie `{cookie}` counts for pages of this server's own origin, and of those in"
-            " TURNSTREAM_CORS_ORIGINS."
-        )
-
-
 def _taken_from_url(request: Request) -> str | None:
     """The token of the address, which is removed from it: whatever logs the request afterwards does not get it. The
     watch over streams asks again.
     """
-    found: str | None = getattr(request.state, PARAMETER, None)
+    found: str | None = getattr(request.state, URL_PARAMETER, None)
     query = request.scope["query_string"].decode("latin-1")
-    if PARAMETER not in query:
+    if URL_PARAMETER not in query:
         return found
     members = parse_qsl(query, keep_blank_values=True)
-    request.scope["query_string"] = urlencode([each for each in members if each[0] != PARAMETER]).encode()
-    request.state.access_token = next((value for name, value in members if name == PARAMETER), found)
+    request.scope["query_string"] = urlencode([each for each in members if each[0] != URL_PARAMETER]).encode()
+    request.state.access_token = next((value for name, value in members if name == URL_PARAMETER), found)
     return request.state.access_token or None

@@ -1,13 +1,13 @@
 """sessions of people who signed in at an issuer
 
-Revision: 0074, after: 0073
+Revision: 0075, after: 0074
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0074"
-down_revision = "0073"
+revision = "0075"
+down_revision = "0074"
 branch_labels = None
 depends_on = None
 

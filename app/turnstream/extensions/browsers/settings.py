@@ -1,0 +1,20 @@
+"""The settings for pages in browsers."""
+
+from pydantic import Field
+
+from turnstream.config import Section
+
+
+class BrowserSettings(Section):
+    url_tokens: bool = Field(
+        False, description="true: streams accept such a token, if it only reads, as `?access_token=`, for EventSource"
+    )
+    token_cookie: str | None = Field(
+        None,
+        pattern=r"^[\w-]+$",
+        description="cookie in which such a token is accepted, from pages of the same origin and of those below",
+    )
+    cors_origins: str | None = Field(
+        None, description="origins whose pages may call the API, such as `https://app.example`, separated by commas"
+    )
+    cors_credentials: bool = Field(False, description="true: browsers send cookies with the calls of these pages")

@@ -1,0 +1,69 @@
+"""Chats and uploads of a certain age."""
+
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import Final
+
+from turnstream.storage.database import LONG, Database, Statement
+from turnstream.storage.retention import NO_ID, aged
+
+# Owner by owner, since the index of chats begins with the owner: another index would cost every message. An owner
+# without old chats has one row with a null. A chat goes when it was changed last so long ago and no turn of it is at
+# work; a turn that waits for a person does not keep it. The chat of an agent goes with the turn that has called it.
+_OF_NO_TURN = "(of_turn IS NULL OR NOT EXISTS (SELECT FROM turns WHERE turns.id = of_turn))"
+GET_OLD_CHATS = Statement(
+    f"""
+    WITH RECURSIVE page (owner, number) AS (
+        (SELECT owner, 1 FROM chats WHERE owner >= :begin AND (owner > :begin OR :again) ORDER BY owner LIMIT 1)
+        UNION ALL
+        SELECT next.owner, number + 1 FROM page CROSS JOIN LATERAL (
+            SELECT owner FROM chats WHERE owner > page.owner ORDER BY owner LIMIT 1
+        ) AS next
+        WHERE number < :owners
+    )
+    SELECT page.owner, old.id FROM page LEFT JOIN LATERAL (
+        SELECT id FROM chats
+        WHERE chats.owner = page.owner AND updated_at < now() - CAST(:age AS interval) AND NOT EXISTS (
+            SELECT FROM turns WHERE chat_id = chats.id AND status IN ('queued', 'running')
+        ) AND {_OF_NO_TURN}
+        ORDER BY updated_at LIMIT :most
+    ) AS old ON true
+    ORDER BY page.owner
+    """,
+    timeout=LONG,
+)
+# Asked again: a chat may have been used meanwhile. One chat at a time, since each may have thousands of turns.
+DELETE_OLD_CHAT = Statement(
+    f"""
+    DELETE FROM chats WHERE id IN (
+        SELECT id FROM chats
+        WHERE id = :chat AND updated_at < now() - CAST(:age AS interval) AND NOT EXISTS (
+            SELECT FROM turns WHERE chat_id = chats.id AND status IN ('queued', 'running')
+        ) AND {_OF_NO_TURN}
+        FOR UPDATE SKIP LOCKED
+    )
+    RETURNING id
+    """,
+    timeout=LONG,
+)
+AGED_UPLOADS: Final = aged("uploads", {"id": NO_ID}, most=100)  # each may have megabytes
+
+_OWNERS = 100  # that one statement looks at
+_CHATS = 10  # of an owner
+
+
+async def old_chats(database: Database, days: float) -> AsyncGenerator[int, None]:
+    """Deletes chats whose last change is more than `days` ago."""
+    age = timedelta(days=days)
+    begin, again = "", True  # the owner to continue behind, or with
+    while rows := await database.rows(GET_OLD_CHATS, begin=begin, again=again, owners=_OWNERS, age=age, most=_CHATS):
+        removed = 0
+        for chat in [row["id"] for row in rows if row["id"] is not None]:
+            gone = len(await database.rows(DELETE_OLD_CHAT, chat=chat, age=age))
+            removed += gone
+            yield gone
+        yield 0
+        # Behind the last owner, or from the first one on who may have more of them.
+        owners = [row["owner"] for row in rows]
+        full = [owner for owner in dict.fromkeys(owners) if owners.count(owner) == _CHATS and removed]
+        begin, again = (full[0], True) if full else (owners[-1], False)

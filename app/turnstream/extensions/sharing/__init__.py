@@ -1,0 +1,52 @@
+"""Sharing: links to a chat, which show it to people without a credential."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from turnstream.config import Section, Settings
+from turnstream.extension import Context, Extension, Work
+
+if TYPE_CHECKING:
+    from turnstream.api.http.call_group import CallGroup
+    from turnstream.llm.models.catalog import Models
+
+
+class SharingSettings(Section):
+    sharing: bool = Field(False, description="whether owners may share chats by links")
+    share_life: float | None = Field(
+        None, gt=0, description="seconds after which a link expires at the latest; never unless it is set"
+    )
+
+
+def _calls() -> "Sequence[CallGroup]":
+    from turnstream.extensions.sharing.calls import CALLS
+
+    return [CALLS]
+
+
+def _work(context: Context) -> Work:
+    given = context.settings.section(SharingSettings)
+    if not given.sharing:
+        return Work()
+    from turnstream.extensions.sharing.shares import Shares
+
+    return Work(state=Shares(context.database, given.share_life))
+
+
+async def _check(settings: Settings, _: "Models", __: bool) -> str:
+    given = settings.section(SharingSettings)
+    if not given.sharing:
+        return "off"
+    return "on; links expire " + (f"after {given.share_life / 3600:,.1f} hours" if given.share_life else "on request")
+
+
+EXTENSION = Extension(
+    "sharing",
+    "links that show a chat to people without a credential",
+    settings=SharingSettings,
+    checks={"sharing": _check},
+    calls=_calls,
+    work=_work,
+)
