@@ -242,6 +242,11 @@ async def _no_way(_: "Settings", __: "LoginScopes") -> "AsyncIterator[Authentica
     yield None
 
 
+@asynccontextmanager
+async def _no_stored_way(_: "Settings", __: "LoginScopes", ___: "Database") -> "AsyncIterator[Authenticate | None]":
+    yield None
+
+
 def _no_token_way(_: "Settings", __: "StoredTokens") -> "Authenticate | None":
     return None
 
@@ -266,14 +271,15 @@ def _no_cell(_: "Settings") -> None:
 class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`, by
     their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for
-    it; `token_way` accepts tokens of the server in another place than the header, and `middleware` is around all calls.
-    `providers` are APIs of models, `tools` its own tools, `tool_sources` kinds of tools from elsewhere. `interceptors`
-    opens those of model calls, the nearest to the network first. `recordings` are files of turns, if the settings ask
-    for them. `database` is a Postgres that the server runs itself, `copy` a standby for reads that may be old.
-    `processes` are several on one port. `cell` is the name that the settings give this server; its tokens have it in
-    them. `search` takes the place of the core's own search. `call_links` makes links to calls that wait, for webhooks.
-    `before_erasure` ends sessions and tokens of an owner at other servers, while the rows are there. `commands` are
-    modules by the name of the command that each defines: `usage`, or `owners move` in the group `owners`.
+    it, and `stored_way` another way, for credentials in rows; `token_way` accepts tokens of the server in another place
+    than the header, and `middleware` is around all calls. `providers` are APIs of models, `tools` its own tools,
+    `tool_sources` kinds of tools from elsewhere. `interceptors` opens those of model calls, the nearest to the network
+    first. `recordings` are files of turns, if the settings ask for them. `database` is a Postgres that the server runs
+    itself, `copy` a standby for reads that may be old. `processes` are several on one port. `cell` is the name that the
+    settings give this server; its tokens have it in them. `search` takes the place of the core's own search.
+    `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends sessions and tokens of an owner at
+    other servers, while the rows are there. `commands` are modules by the name of the command that each defines:
+    `usage`, or `owners move` in the group `owners`.
     """
 
     name: str
@@ -283,6 +289,9 @@ class Extension:
     calls: "Callable[[], Sequence[CallGroup]]" = _no_calls
     work: Callable[[Context], Work] = _no_work
     way: "Callable[[Settings, LoginScopes], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
+    stored_way: "Callable[[Settings, LoginScopes, Database], AbstractAsyncContextManager[Authenticate | None]]" = (
+        _no_stored_way
+    )
     token_way: "Callable[[Settings, StoredTokens], Authenticate | None]" = _no_token_way
     middleware: "Callable[[Settings], Sequence[Middleware]]" = _no_middleware
     providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers

@@ -346,6 +346,7 @@ NO_VACUUM_OF_THEIR_OWN = {
         "erasures",
         "grants",
         "idempotency_keys",
+        "login_sessions",
     ),
     *("moves", "owner_keys", "search_backlog", "search_chats", "search_documents", "search_owners", "search_segments"),
     *(

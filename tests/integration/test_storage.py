@@ -78,6 +78,17 @@ CACHED: Row = {"owner": "ada", "key": bytes(32), "tool": "n", "content": "x", "s
 TOOL_SET: Row = {"owner": "ada", "digest": bytes(32), "tools": "[]"}
 AUDIT: Row = {"id": 1000, "kind": "token.created", "detail": "{}"}
 BROWSER_TOKEN: Row = {"id": NEW, "owner": "ada", "hash": bytes(32), "scopes": ["read"], "expires_at": NOW}
+LOGIN_SESSION: Row = {
+    "id": NEW,
+    "owner": "ada",
+    "hash": bytes(32),
+    "state": bytes(32),
+    "issuer": "https://issuer.example",
+    "subject": "ada",
+    "scopes": ["read"],
+    "roles": [],
+    "expires_at": NOW,
+}
 OWNER_KEY: Row = {"owner": "ada", "master": bytes(8), "wrapped": bytes(100)}
 CHARGE: Row = {
     "turn_id": ASSISTANT,
@@ -185,6 +196,7 @@ VALID: list[tuple[str, Row]] = [
     ("audit", AUDIT),
     ("erasures", {"owner": "ada", "due_at": NOW}),
     ("browser_tokens", BROWSER_TOKEN),
+    ("login_sessions", LOGIN_SESSION),
     ("owner_keys", OWNER_KEY),
     ("charges", CHARGE),
     ("accounts", ACCOUNT),
@@ -228,6 +240,13 @@ WRONG: dict[str, list[Row]] = {
     "fk_browser_tokens_token_id": [{**BROWSER_TOKEN, "id": USER, "token_id": NEW}],
     "ck_browser_tokens_hash_is_sha256": [{**BROWSER_TOKEN, "id": USER, "hash": b"secret"}],
     "ck_browser_tokens_turn_has_chat": [{**BROWSER_TOKEN, "id": USER, "turn_id": ASSISTANT}],
+    "pk_login_sessions": [{**LOGIN_SESSION, "hash": bytes([1] * 32), "state": bytes([1] * 32)}],
+    "uq_login_sessions_hash": [{**LOGIN_SESSION, "id": USER, "state": bytes([1] * 32)}],
+    "uq_login_sessions_state": [{**LOGIN_SESSION, "id": USER, "hash": bytes([1] * 32)}],
+    "ck_login_sessions_sha256": [
+        {**LOGIN_SESSION, "id": USER, "hash": b"secret", "state": bytes([1] * 32)},
+        {**LOGIN_SESSION, "id": USER, "hash": bytes([1] * 32), "state": b"state"},
+    ],
     "pk_owner_keys": [OWNER_KEY],
     "ck_owner_keys_master_is_an_id": [{**OWNER_KEY, "owner": "eve", "master": b"x"}],
     "pk_charges": [CHARGE],

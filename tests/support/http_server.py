@@ -132,7 +132,7 @@ async def serving(
         plan_of=plan_of,
         extensions=extensions,
     )
-    with _listener() as listener:
+    with _listener(given.get("port", 0)) as listener:
         http = cast("type[asyncio.Protocol]", connections(heartbeat=15))
         config = uvicorn.Config(
             app, http=http, log_config=None, lifespan="on", server_header=False, timeout_graceful_shutdown=1
@@ -161,10 +161,10 @@ async def answering(app: Starlette) -> AsyncIterator[str]:
             await task
 
 
-def _listener() -> socket.socket:
+def _listener(port: int = 0) -> socket.socket:
     """Says that it is TCP: else asyncio leaves Nagle's algorithm on, and each answer waits 40 ms to be acknowledged."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.bind(("127.0.0.1", 0))
+    listener.bind(("127.0.0.1", port))
     return listener
 
 

@@ -17,7 +17,7 @@ from turnstream.domain.errors import Forbidden, RequestRefused
 from turnstream.domain.identity import FIXABLE, OF_A_PERSON, Identity, checked_scopes
 from turnstream.kit.clock import CLOCK
 from turnstream.storage.database import OWNER
-from turnstream.storage.owners.tokens import BROWSER_TOKEN
+from turnstream.storage.owners.tokens import BROWSER_TOKEN, LOGIN_SESSION
 
 _USUAL_LIFE = 900  # seconds
 
@@ -33,6 +33,8 @@ async def create_token(request: Request) -> Response:
     sent, _ = await read_body(request, BrowserTokenIn)
     if (identity.credential or "").startswith(BROWSER_TOKEN):
         raise Forbidden("A short-lived token makes no others: exchange the credential that made it.")
+    if (identity.credential or "").startswith(LOGIN_SESSION):
+        raise Forbidden("A session makes no tokens, which would outlast it: send its cookie, or a stored token.")
     if sent.owner is not None and sent.owner != owner:
         identity.require("admin")
         owner = sent.owner

@@ -10,29 +10,36 @@ from turnstream.config import Settings, unguessable
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import Scope, checked_scopes
 from turnstream.extension import Extension
+from turnstream.storage.database import Database
 from turnstream.storage.owners.tokens import Tokens
 
 
 @asynccontextmanager
 async def open_ways(
     settings: Settings,
+    database: Database,
     tokens: Tokens,
     stored: StoredTokens,
     authenticate: Authenticate | None,
     extensions: Sequence[Extension] = (),
 ) -> AsyncIterator[Sequence[Authenticate]]:
     """Raises ConfigError for settings that are wrong, and if others can reach a server that nobody may use."""
-    scopes = _login_scopes(settings)
+    scopes = login_scopes(settings)
     ways = [authenticate] if authenticate is not None else []
     async with AsyncExitStack() as stack:
         for extension in extensions:
             way = await stack.enter_async_context(extension.way(settings, scopes))
             ways += [way] if way is not None else []
-        only_tokens = not ways
+        stored_ways = []
+        for extension in extensions:
+            way = await stack.enter_async_context(extension.stored_way(settings, scopes, database))
+            stored_ways += [way] if way is not None else []
+        only_tokens = not ways and not stored_ways
         ways.append(stored.identity_of)
         for extension in extensions:
             token_way = extension.token_way(settings, stored)
             ways += [token_way] if token_way is not None else []
+        ways += stored_ways  # after tokens: a cookie comes with each request of a browser, whatever else it sends
         if only_tokens and settings.on_loopback:
             ways.append(LocalMachine(tokens).identity_of)
         elif only_tokens and not await tokens.exist():
@@ -48,7 +55,7 @@ def metrics_token(settings: Settings) -> str | None:
     return None if settings.metrics_token is None else unguessable("TURNSTREAM_METRICS_TOKEN", settings.metrics_token)
 
 
-def _login_scopes(settings: Settings) -> LoginScopes:
+def login_scopes(settings: Settings) -> LoginScopes:
     """Raises ConfigError."""
     base = _scopes("TURNSTREAM_LOGIN_SCOPES", "" if settings.login_scopes == "none" else settings.login_scopes)
     by_role = {}

@@ -76,7 +76,8 @@ async def opened_ways(
     cell = own_cell(settings, extensions)
     tokens = Tokens(database, cell)
     stored = StoredTokens(tokens, cell)
-    return stored, await stack.enter_async_context(open_ways(settings, tokens, stored, given.authenticate, extensions))
+    ways = open_ways(settings, database, tokens, stored, given.authenticate, extensions)
+    return stored, await stack.enter_async_context(ways)
 
 
 async def opened_models(

@@ -156,6 +156,32 @@ browser_tokens = Table(
     info=owned("owner", "credential"),
 )
 
+# Sessions of people who signed in at an issuer, by the SHA-256 of their cookies. `state` is the digest of the login's:
+# each makes one session. `sid` is the issuer's own name of the session. `scopes` are those of the login.
+login_sessions = Table(
+    "login_sessions",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("hash", LargeBinary, nullable=False, unique=True),
+    Column("state", LargeBinary, nullable=False, unique=True),
+    Column("issuer", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("sid", Text),
+    Column("name", Text),
+    Column("scopes", ARRAY(Text), nullable=False),
+    Column("roles", ARRAY(Text), nullable=False),
+    Column("plan", Text),
+    _now(),
+    Column("last_used_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+    CheckConstraint("octet_length(hash) = 32 AND octet_length(state) = 32", name="sha256"),
+    Index(None, "owner"),
+    Index(None, "issuer", "subject"),
+    Index(None, "expires_at"),
+    info=owned("owner", "credential", closed=True),
+)
+
 # Owners who came from another cell or went to one, which is `cell`. Until `held_until` a move is under way: triggers on
 # what requests insert refuse it (`refuse_owner_who_moves`).
 moves = Table(

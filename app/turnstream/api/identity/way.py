@@ -1,6 +1,6 @@
 """A way to authenticate: a function from a request to an identity."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,6 +28,17 @@ _NO_TOKEN = frozenset({"", "none"})
 def bearer_token(request: Request) -> str | None:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return None if scheme.lower() != "bearer" or token.strip() in _NO_TOKEN else token.strip()
+
+
+def check_origin_of_cookie(request: Request, cookie: str, origins: Collection[str] = ()) -> None:
+    """Raises Unauthorized for a request that a page of another origin may have made the browser send: neither of this
+    server nor of `origins`.
+    """
+    origin = request.headers.get("origin")
+    own = request.headers.get("sec-fetch-site") == "same-origin"
+    if not own and origin not in origins and (origin is not None or request.method not in {"GET", "HEAD"}):
+        others = f", and of {', '.join(sorted(origins))}" if origins else ""
+        raise Unauthorized(f"The cookie `{cookie}` counts for pages of this server's own origin{others}.")
 
 
 @dataclass(frozen=True, slots=True)

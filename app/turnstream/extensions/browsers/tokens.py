@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from turnstream.api.http.openapi import STREAM
 from turnstream.api.identity.stored import StoredTokens
-from turnstream.api.identity.way import URL_PARAMETER, bearer_token
+from turnstream.api.identity.way import URL_PARAMETER, bearer_token, check_origin_of_cookie
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
 from turnstream.storage.owners.tokens import BROWSER_TOKEN
@@ -47,13 +47,7 @@ class TokensInBrowsers:
         return identity
 
     async def _in_cookie(self, request: Request, token: str) -> Identity:
-        origin = request.headers.get("origin")
-        own = request.headers.get("sec-fetch-site") == "same-origin"
-        if not own and origin not in self.origins and (origin is not None or request.method not in {"GET", "HEAD"}):
-            raise Unauthorized(
-                f"The cookie `{self.cookie}` counts for pages of this server's own origin, and of those in"
-                " TURNSTREAM_CORS_ORIGINS."
-            )
+        check_origin_of_cookie(request, str(self.cookie), self.origins)
         return await self._short_lived(token)
 
     async def _short_lived(self, token: str) -> Identity:

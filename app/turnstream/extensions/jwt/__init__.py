@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from turnstream.extensions.jwt.tokens import Issuer
     from turnstream.llm.models.catalog import Models
 
-# Claims that the user can often change: who takes the name of another user there would be that owner here.
-_MUTABLE = frozenset({"email", "name", "nickname", "preferred_username", "upn", "unique_name", "phone_number"})
-
 
 class JwtSettings(Section):
     jwt_issuer: str | None = Field(
@@ -68,8 +65,8 @@ async def _check(settings: Settings, _: "Models", ping: bool) -> str:
     if given.jwt_issuer is None:
         return "none"
     need("jwt", "jwt", "TURNSTREAM_JWT_ISSUER")
+    from turnstream.api.identity.issuer_keys import keys_of
     from turnstream.api.identity.way import LoginScopes
-    from turnstream.extensions.jwt.issuer_keys import keys_of
 
     issuer = _issuer(given, given.jwt_issuer, LoginScopes(frozenset(), {}), settings)
     if not ping:
@@ -85,7 +82,7 @@ async def _check(settings: Settings, _: "Models", ping: bool) -> str:
 
 def _issuer(given: JwtSettings, name: str, scopes: "LoginScopes", settings: Settings) -> "Issuer":
     """Raises ConfigError."""
-    from turnstream.extensions.jwt.issuer_keys import check_key_url
+    from turnstream.api.identity.issuer_keys import check_key_url, check_owner_claim
     from turnstream.extensions.jwt.tokens import KEY_TYPES, Issuer
 
     algorithms = frozenset(_names(given.jwt_algorithms))
@@ -98,12 +95,7 @@ def _issuer(given: JwtSettings, name: str, scopes: "LoginScopes", settings: Sett
             " other servers would be accepted here."
         )
     claim = given.jwt_owner_claim
-    if claim.rpartition(".")[2] in _MUTABLE and not given.jwt_owner_claim_is_fixed:
-        raise ConfigError(
-            f"TURNSTREAM_JWT_OWNER_CLAIM is {claim}, which users can change at many issuers, and then are another owner"
-            " here: use `sub`, or set TURNSTREAM_JWT_OWNER_CLAIM_IS_FIXED=true if this issuer never gives one value to"
-            " two users."
-        )
+    check_owner_claim("TURNSTREAM_JWT_OWNER_CLAIM", claim, given.jwt_owner_claim_is_fixed)
     for setting, url in (("TURNSTREAM_JWT_ISSUER", name), ("TURNSTREAM_JWT_KEYS_URL", given.jwt_keys_url)):
         try:
             check_key_url(url or name)

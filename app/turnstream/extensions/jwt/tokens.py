@@ -11,10 +11,10 @@ import httpx2
 import jwt
 from starlette.requests import Request
 
+from turnstream.api.identity.issuer_keys import IssuerKeys, Jwk, claim_of, texts_of
 from turnstream.api.identity.way import LoginScopes, bearer_token, identity_from
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
-from turnstream.extensions.jwt.issuer_keys import IssuerKeys, Jwk
 from turnstream.kit.clock import CLOCK
 
 # The algorithms that may be allowed, with the type of their keys. Each has a private and a public key: with a shared
@@ -123,7 +123,7 @@ class JwtTokens:
         if claims.get("typ") == "ID" or not claims.keys().isdisjoint({"at_hash", "c_hash"}):
             raise ValueError("it is an ID token, which is for the client; send the access token")
         self._check_times(claims)
-        sent = _claim(claims, self._issuer.audience_claim)
+        sent = claim_of(claims, self._issuer.audience_claim)
         named = sent if isinstance(sent, list) else [sent]
         if not any(isinstance(each, str) and each in self._issuer.audiences for each in named):
             raise ValueError(f"it is for another audience (`{self._issuer.audience_claim}` is {sent!r})")
@@ -142,11 +142,11 @@ class JwtTokens:
 
     def _identity_of(self, claims: Mapping[str, Any]) -> Identity:
         issuer = self._issuer
-        cell = _claim(claims, issuer.cell_claim) if issuer.cell_claim else None
-        roles = _texts(_claim(claims, issuer.roles_claim)) if issuer.roles_claim else ()
-        plan = _claim(claims, issuer.plan_claim) if issuer.plan_claim else None
+        cell = claim_of(claims, issuer.cell_claim) if issuer.cell_claim else None
+        roles = texts_of(claim_of(claims, issuer.roles_claim)) if issuer.roles_claim else ()
+        plan = claim_of(claims, issuer.plan_claim) if issuer.plan_claim else None
         return identity_from(
-            _claim(claims, issuer.owner_claim),
+            claim_of(claims, issuer.owner_claim),
             issuer.scopes.of(roles),
             expires_at=datetime.fromtimestamp(claims["exp"] + issuer.leeway, UTC),
             credential=f"jwt:{claims['jti']}" if "jti" in claims else None,
@@ -168,26 +168,9 @@ async def open_jwt_tokens(issuer: Issuer) -> AsyncIterator[JwtTokens]:
             await keys.close()
 
 
-def _claim(claims: Mapping[str, Any], name: str) -> Any:
-    """The claim of this name, or else at this path: `https://example.org/roles`, `realm_access.roles`."""
-    if name in claims:
-        return claims[name]
-    found: Any = claims
-    for part in name.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
-
-
 def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
     """Raises ValueError for an object in which a name is repeated."""
     found = dict(members)
     if len(found) < len(members):
         raise ValueError("a claim of it is repeated")
     return found
-
-
-def _texts(claim: object) -> tuple[str, ...]:
-    """The texts of a claim that is a list, or one text with spaces (`scope`)."""
-    if isinstance(claim, str):
-        return tuple(claim.split())
-    return tuple(each for each in claim if isinstance(each, str)) if isinstance(claim, list) else ()

@@ -31,6 +31,9 @@ LIST_CREDENTIALS = Statement(
     UNION ALL
     SELECT 'browser', id, NULL, scopes, NULL, expires_at, NULL, chat_id, turn_id
     FROM browser_tokens WHERE owner = :owner AND expires_at > now()
+    UNION ALL
+    SELECT 'session', id, name, scopes, created_at, expires_at, last_used_at, NULL, NULL
+    FROM login_sessions WHERE owner = :owner AND expires_at > now()
     ORDER BY kind DESC, id DESC LIMIT :limit
     """
 )
@@ -42,11 +45,16 @@ REVOKE_CREDENTIAL = Statement(
         WHERE actor.name IS NOT NULL AND owner = :owner AND id = :id RETURNING id
     ), browser AS (
         DELETE FROM browser_tokens WHERE owner = :owner AND id = :id RETURNING id
+    ), session AS (
+        DELETE FROM login_sessions WHERE owner = :owner AND id = :id RETURNING id
     ), noted AS (
         INSERT INTO audit (kind, owner, actor, detail)
         SELECT 'token.deleted', :owner, CAST(:actor AS text), json_build_object('token', id) FROM browser
+        UNION ALL
+        SELECT 'session.ended', :owner, CAST(:actor AS text), json_build_object('session', id, 'by', 'person')
+        FROM session
     )
-    SELECT id FROM token UNION ALL SELECT id FROM browser
+    SELECT id FROM token UNION ALL SELECT id FROM browser UNION ALL SELECT id FROM session
     """
 )
 LIST_GRANTS = Statement(

@@ -20,7 +20,7 @@ CALLS = CallGroup(
         Endpoint(
             "GET /api/account/credentials",
             endpoints.list_credentials,
-            "The owner's tokens, newest first",
+            "The owner's tokens and sessions, newest first",
             gives=CredentialList,
             problems=(403, 422),
             queries=(Query("limit", "how many", 100, 1000),),
@@ -28,7 +28,7 @@ CALLS = CallGroup(
         Endpoint(
             "DELETE /api/account/credentials/{credential}",
             endpoints.revoke_credential,
-            "Revoke a token of the owner, and those that were exchanged for it",
+            "Revoke a token of the owner, and those that were exchanged for it, or end a session",
             gives=Revoked,
             problems=(403, 404),
             limits=(),

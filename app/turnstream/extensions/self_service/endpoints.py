@@ -22,11 +22,11 @@ from turnstream.extensions.self_service.schemas import (
     OwnGrantList,
     OwnGrantOut,
 )
-from turnstream.storage.owners.tokens import BROWSER_TOKEN, STORED_TOKEN
+from turnstream.storage.owners.tokens import BROWSER_TOKEN, LOGIN_SESSION, STORED_TOKEN
 from turnstream.storage.rows import from_json
 
 _NEWEST = 2**63 - 1  # 19 digits
-_MARKS = {"token": STORED_TOKEN, "browser": BROWSER_TOKEN}
+_MARKS = {"token": STORED_TOKEN, "browser": BROWSER_TOKEN, "session": LOGIN_SESSION}
 
 
 async def get_account(request: Request) -> Response:

@@ -22,10 +22,13 @@ class AccountOut(BaseModel):
 
 
 class CredentialOut(BaseModel):
-    """A token without its secret."""
+    """A token or a session without its secret."""
 
     id: UUID
-    kind: Annotated[Literal["token", "browser"], Field(description="`browser`: a short-lived token")]
+    kind: Annotated[
+        Literal["token", "browser", "session"],
+        Field(description="`browser`: a short-lived token; `session`: of a browser in which the owner signed in"),
+    ]
     name: str | None
     scopes: list[str]
     created_at: datetime | None

@@ -41,13 +41,14 @@ async def erase_owner(
 ) -> Counter[str]:
     """Erases what the owner has, and returns the numbers of rows by their tables. Running turns are cancelled first.
     `delete_files` deletes the files of a turn on this machine. `before` is called while the rows are there. Servers
-    trust a deleted token for `believed` seconds, and may write meanwhile. An erasure that was cut off is completed by
-    the next call.
+    trust a deleted token or session for `believed` seconds, and may write meanwhile. An erasure that was cut off is
+    completed by the next call.
     """
     erased: Counter[str] = Counter()
     stored, loop = Owners(database), asyncio.get_running_loop()
     erased["tokens"] = len(await stored.delete_tokens(owner))
-    until = loop.time() + (2 * believed if erased["tokens"] else 0)
+    erased["login_sessions"] = await stored.delete_sessions(owner)
+    until = loop.time() + (2 * believed if erased["tokens"] or erased["login_sessions"] else 0)
     await _cancel(database, stored, owner)
     await before(owner)
     while True:

@@ -47,6 +47,7 @@ LIST_OWNERS = Statement(
     timeout=LONG,
 )
 DELETE_TOKENS = Statement("DELETE FROM tokens WHERE owner = :owner RETURNING name")
+DELETE_SESSIONS = Statement("DELETE FROM login_sessions WHERE owner = :owner RETURNING id")
 GET_OPEN_TURNS_OF_OWNER = Statement(
     f"""
     SELECT turns.id, turns.status = 'running' AS running FROM turns JOIN chats ON chats.id = chat_id
@@ -110,6 +111,10 @@ class Owners:
     async def delete_tokens(self, owner: str) -> Sequence[str]:
         """Returns the names of the tokens."""
         return [row["name"] for row in await self._database.rows(DELETE_TOKENS, owner=owner)]
+
+    async def delete_sessions(self, owner: str) -> int:
+        """Returns their number."""
+        return len(await self._database.rows(DELETE_SESSIONS, owner=owner))
 
     async def open_turns(self, owner: str) -> tuple[Sequence[UUID], bool]:
         """The turns that have not ended, and whether one of them runs."""

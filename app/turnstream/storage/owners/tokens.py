@@ -72,9 +72,11 @@ LIST_TOKENS = Statement(
 DELETE_TOKEN = Statement("DELETE FROM tokens WHERE name = :name RETURNING id")
 RECORD_USES = Statement("UPDATE tokens SET last_used_at = now() WHERE id = ANY(CAST(:ids AS uuid[]))")
 
-# The prefixes of ids of credentials: of stored tokens, and of those that were exchanged for a browser.
+# The prefixes of ids of credentials: of stored tokens, of those that were exchanged for a browser, and of sessions of
+# people who signed in on the page.
 STORED_TOKEN = "token:"  # noqa: S105
 BROWSER_TOKEN = "browser:"  # noqa: S105
+LOGIN_SESSION = "session:"
 _KINDS = {"ts": STORED_TOKEN, "tb": BROWSER_TOKEN}
 
 # One spelling for each token, so that lists of leaked tokens find it; the cell is hashed with the secret.

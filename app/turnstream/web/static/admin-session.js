@@ -1,6 +1,7 @@
 // The client of the page for operators. Its token is that of the chat page where this has the scope, or one of its own.
 
 import { find } from './dom.js'
+import { offerSignIn } from './sign-in.js'
 import { Client, Refused } from './turnstream.js'
 
 const BASE = import.meta.url.split('/static/')[0]
@@ -33,6 +34,7 @@ export class Operator extends Client {
     this.asking ??= new Promise((resolve) => {
       const dialog = find('#ask-token')
       find('#why-token').textContent = storedToken() ? reason : NONE
+      offerSignIn(BASE, 'admin', forgetTokens)
       // Escape closes a dialog without a token: it is asked for again.
       const close = () => (storeToken(dialog) ? resolve(true) : ask())
       const ask = () => {
@@ -43,6 +45,11 @@ export class Operator extends Client {
     }).finally(() => (this.asking = null))
     return this.asking
   }
+}
+
+function forgetTokens() {
+  for (const key of [KEY, 'turnstream.token'])
+    for (const storage of [sessionStorage, localStorage]) storage.removeItem(key)
 }
 
 function storeToken(dialog) {

@@ -49,6 +49,11 @@ export class KeptFiles {
     return this.#forEach((cursor) => cursor.value.message === message && cursor.delete())
   }
 
+  /** Removes all that belongs to an owner. */
+  clear(prefix) {
+    return this.#forEach((cursor) => cursor.value.owner === prefix && cursor.delete())
+  }
+
   #carryOver(before, after) {
     return this.#forEach((cursor) => {
       if (cursor.value.owner !== before.prefix) return

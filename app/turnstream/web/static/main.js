@@ -13,9 +13,10 @@ import { amount, Models } from './models.js'
 import { Notifications } from './notifications.js'
 import { Outbox } from './outbox.js'
 import { Queue } from './queue.js'
+import { forgetShelf, Session, shelf } from './session.js'
 import { shareChat } from './share.js'
-import { Session } from './session.js'
 import { Settings } from './settings.js'
+import { showAccount, signedIn } from './sign-in.js'
 import { TEXTS } from './texts.js'
 import { announce, Transcript } from './transcript.js'
 import { hasEnded } from './turnstream.js'
@@ -188,6 +189,12 @@ function showAddress() {
 
 const leave = () => (location.hash = '')
 
+/** Returns the function that removes what the owner has in this browser: without the session, nobody knows whose it is. */
+function forgetting() {
+  const left = shelf()
+  return () => kept.clear(left.prefix).then(() => forgetShelf(left))
+}
+
 // --- status lines ----------------------------------------------------------------------------------------------------
 
 let lost
@@ -321,6 +328,7 @@ await route(true)
 models.list().then(() => conversation.path.forEach((turn) => transcript.view(turn)?.update(turn)))
 outbox.resume()
 document.documentElement.dataset.ready = 'yes' // for programs that drive the page
+if (signedIn()) attempt(() => showAccount(client, forgetting))
 client
   .request('GET', '/api/me')
   .then(async ({ scopes, features }) => {

@@ -1,6 +1,8 @@
 // The client of the page. It asks for a token once, keeps it in this browser, and sends it in a header, never in a URL.
+// Where people sign in at an issuer, the browser sends the cookie of their session instead.
 
 import { find } from './dom.js'
+import { offerSignIn, signedIn } from './sign-in.js'
 import { TEXTS } from './texts.js'
 import { Client, Refused } from './turnstream.js'
 
@@ -18,8 +20,9 @@ const storedToken = () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KE
  * is, so that it ends with the tab if the token does.
  */
 export function shelf() {
+  const token = storedToken() ?? (signedIn() ? `session of ${signedIn()}` : '')
   const storage = sessionStorage.getItem(KEY) === null ? localStorage : sessionStorage
-  return { storage, prefix: `turnstream.of.${digestOf(`${BASE} ${storedToken() ?? ''}`)}.` }
+  return { storage, prefix: `turnstream.of.${digestOf(`${BASE} ${token}`)}.` }
 }
 
 export class Session extends Client {
@@ -45,7 +48,8 @@ export class Session extends Client {
   #askForToken(reason, used) {
     this.asking ??= new Promise((resolve) => {
       const dialog = find('#ask-token')
-      find('#why-token').textContent = used ? reason : texts.token
+      find('#why-token').textContent = used || signedIn() ? reason : texts.token
+      offerSignIn(BASE, location.hash, forgetToken)
       dialog.returnValue = ''
       dialog.showModal()
       const close = () => resolve(dialog.returnValue === OTHER_TAB || storeToken(dialog))
@@ -55,11 +59,20 @@ export class Session extends Client {
   }
 }
 
+/** What a person who signs out leaves in this browser is for nobody else. */
+export function forgetShelf({ storage, prefix }) {
+  for (const key of Object.keys(storage)) if (key.startsWith(prefix)) storage.removeItem(key)
+}
+
+function forgetToken() {
+  sessionStorage.removeItem(KEY)
+  localStorage.removeItem(KEY)
+}
+
 function storeToken(dialog) {
   const { token, remember } = find('form', dialog).elements
   const before = shelf()
-  sessionStorage.removeItem(KEY)
-  localStorage.removeItem(KEY)
+  forgetToken()
   const storage = remember.checked ? localStorage : sessionStorage
   storage.setItem(KEY, token.value.trim())
   token.value = ''

@@ -199,6 +199,10 @@ export const TEXTS = {
     },
     token: 'This server wants to know who you are.',
   },
+  signIn: {
+    title: 'Sign in',
+    at: (issuer) => `Sign in at ${issuer}`,
+  },
   files: {
     detach: (name) => `Do not attach ${name}`,
     intoMessage: 'Into the message',

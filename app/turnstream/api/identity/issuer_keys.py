@@ -1,4 +1,6 @@
-"""The public keys of an issuer (JWKS, RFC 7517): fetched over HTTP, remembered, fetched again when they rotate."""
+"""An issuer: its configuration and public keys (JWKS, RFC 7517), fetched over HTTP, remembered, fetched again when they
+rotate, and the claims of its tokens.
+"""
 
 import asyncio
 import time
@@ -11,6 +13,7 @@ import msgspec
 import structlog
 
 from turnstream.api.http.errors import Unavailable
+from turnstream.domain.errors import ConfigError
 
 log = structlog.get_logger(__name__)
 
@@ -23,6 +26,8 @@ _LONGEST_AGE: Final = 3600.0
 _TIMEOUT: Final = 10.0
 _MOST_BYTES: Final = 512_000
 _MOST_KEYS: Final = 100
+# Claims that the user can often change: who takes the name of another user there would be that owner here.
+_MUTABLE: Final = frozenset({"email", "name", "nickname", "preferred_username", "upn", "unique_name", "phone_number"})
 
 Jwk = Mapping[str, Any]
 
@@ -37,6 +42,7 @@ class IssuerKeys:
         self._url = url
         self._client = client
         self._keys: tuple[Jwk, ...] = ()
+        self.known_configuration: Mapping[str, Any] = {}
         self.generation = 0
         self._fetched_at = self._tried_at = -_LONGEST_AGE
         self._fetching: asyncio.Task[None] | None = None
@@ -46,11 +52,26 @@ class IssuerKeys:
         while the keys are not known.
         """
         self.keep_fresh()
-        if self._find(id) is None and (self._is_fetching or time.monotonic() >= self._tried_at + _PAUSE):
+        if (self._is_too_old or self._find(id) is None) and (
+            self._is_fetching or time.monotonic() >= self._tried_at + _PAUSE
+        ):
             await asyncio.shield(self._fetch())
-        if time.monotonic() >= self._fetched_at + _LONGEST_AGE:
-            raise Unavailable(f"The keys of {self._issuer} cannot be fetched; try again.")
+        self._check_known()
         return self._find(id)
+
+    async def configuration(self) -> Mapping[str, Any]:
+        """The OpenID configuration; empty if the address of the keys was given. Raises Unavailable while it is not
+        known.
+        """
+        self.keep_fresh()
+        if self._is_too_old and self._is_fetching:
+            await asyncio.shield(self._fetch())
+        self._check_known()
+        return self.known_configuration
+
+    def _check_known(self) -> None:
+        if self._is_too_old:
+            raise Unavailable(f"The keys of {self._issuer} cannot be fetched; try again.")
 
     def keep_fresh(self) -> None:
         """Fetches old keys again. No request waits for it."""
@@ -63,6 +84,10 @@ class IssuerKeys:
             self._fetching.cancel()
             with suppress(asyncio.CancelledError):
                 await self._fetching
+
+    @property
+    def _is_too_old(self) -> bool:
+        return time.monotonic() >= self._fetched_at + _LONGEST_AGE
 
     @property
     def _is_fetching(self) -> bool:
@@ -105,7 +130,7 @@ class IssuerKeys:
             about = await self._read_json(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
             if about.get("issuer") != self._issuer:
                 raise ValueError(f"the configuration is that of the issuer {about.get('issuer')!r}")
-            url = str(about.get("jwks_uri"))
+            url, self.known_configuration = str(about.get("jwks_uri")), about
         check_key_url(url)
         keys = (await self._read_json(url)).get("keys")
         if not isinstance(keys, list) or len(keys) > _MOST_KEYS:
@@ -121,6 +146,32 @@ class IssuerKeys:
                 if len(body) > _MOST_BYTES:
                     raise ValueError(f"{url} has more than {_MOST_BYTES} bytes")
         return msgspec.json.decode(body, type=dict[str, Any])
+
+
+def claim_of(claims: Mapping[str, Any], name: str) -> Any:
+    """The claim of this name, or else at this path: `https://example.org/roles`, `realm_access.roles`."""
+    if name in claims:
+        return claims[name]
+    found: Any = claims
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
+def texts_of(claim: object) -> tuple[str, ...]:
+    """The texts of a claim that is a list, or one text with spaces (`scope`)."""
+    if isinstance(claim, str):
+        return tuple(claim.split())
+    return tuple(each for each in claim if isinstance(each, str)) if isinstance(claim, list) else ()
+
+
+def check_owner_claim(setting: str, claim: str, is_fixed: bool, remedy: str | None = None) -> None:
+    """Raises ConfigError for a claim that users can change, unless the operator has declared it fixed."""
+    if claim.rpartition(".")[2] in _MUTABLE and not is_fixed:
+        raise ConfigError(
+            f"{setting} is {claim}, which users can change at many issuers, and then are another owner here: use `sub`,"
+            f" or set {remedy or f'{setting}_IS_FIXED=true'} if this issuer never gives one value to two users."
+        )
 
 
 async def keys_of(issuer: str, url: str | None) -> tuple[Jwk, ...]:

@@ -1,0 +1,113 @@
+"""Login on the page: people sign in at an OpenID provider, and their browsers hold a session."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import Field, SecretStr
+
+from turnstream.config import Section, Settings
+from turnstream.domain.errors import ConfigError
+from turnstream.extension import Context, Extension, Work
+
+if TYPE_CHECKING:
+    from turnstream.api.http.call_group import CallGroup
+    from turnstream.api.identity.way import Authenticate, LoginScopes
+    from turnstream.llm.models.catalog import Models
+    from turnstream.storage.database import Database
+
+
+class LoginSettings(Section):
+    login_url: str | None = Field(
+        None, description="public address of this server, to which issuers send browsers back; needed with an issuer"
+    )
+    login_issuer: str | None = Field(
+        None, description="issuer where people sign in on the page, as in `issuer` of its OpenID configuration"
+    )
+    login_client_id: str | None = Field(None, description="id that this server has as a client of the issuer")
+    login_client_secret: SecretStr | None = Field(None, description="secret of the client; a public client has none")
+    login_title: str | None = Field(None, description="name of the issuer on the page; its host unless it is set")
+    login_scope: str = Field("openid profile email", description="scopes that are asked of the issuer")
+    login_owner_claim: str = Field("sub", description="claim that is the owner; a path with dots, as for groups")
+    login_owner_claim_is_fixed: bool = Field(
+        False,
+        description="true: an owner claim such as `email` is accepted, because no user of the issuer can change it",
+    )
+    login_groups_claim: str | None = Field(
+        None, description="claim with groups, which are roles here: see `TURNSTREAM_LOGIN_ROLES`"
+    )
+    login_plans: str | None = Field(
+        None, description="plan by group, such as `staff=pro, guest=free`; the first that fits counts"
+    )
+    login_issuers_file: Path | None = Field(
+        None, description="TOML file of further issuers, see [login on the page](identity.md#login-on-the-page)"
+    )
+    login_idle: float = Field(
+        43_200, ge=300, description="a session ends when its browser sends no request for this long"
+    )
+    login_life: float = Field(604_800, ge=300, description="longest life of a session; then its person signs in again")
+
+
+@asynccontextmanager
+async def _stored_way(
+    settings: Settings, scopes: "LoginScopes", database: "Database"
+) -> AsyncIterator["Authenticate | None"]:
+    from turnstream.extensions.login.issuers import read_logins
+
+    logins = read_logins(settings)
+    if logins is None:
+        yield None
+        return
+    from turnstream.extensions.login.sessions import SessionCookies
+
+    yield SessionCookies(database, logins, scopes).identity_of
+
+
+def _calls() -> "Sequence[CallGroup]":
+    from turnstream.extensions.login.calls import GROUP
+
+    return [GROUP]
+
+
+def _work(context: Context) -> Work:
+    from turnstream.extensions.login.issuers import read_logins
+
+    logins = read_logins(context.settings)
+    if logins is None:
+        return Work()
+    from turnstream.extensions.login.flow import LoginFlow
+    from turnstream.setup.identity import login_scopes
+
+    sign_in = LoginFlow(context.database, logins, login_scopes(context.settings))
+    return Work(state=sign_in, tasks=[sign_in.run])
+
+
+async def _check(settings: Settings, _: "Models", ping: bool) -> str:
+    from turnstream.extensions.login.issuers import read_logins
+
+    logins = read_logins(settings)
+    if logins is None:
+        return "none"
+    if not ping:
+        return f"{', '.join(each.url for each in logins.issuers.values())}; only --ping asks"
+    from turnstream.extensions.login.provider import check_provider
+
+    found = []
+    for issuer in logins.issuers.values():
+        try:
+            found.append(await check_provider(issuer))
+        except ValueError as error:
+            raise ConfigError(f"Nobody can sign in at {issuer.url}: {error}.") from error
+    return "; ".join(found)
+
+
+EXTENSION = Extension(
+    "login",
+    "login on the page at an OpenID provider",
+    settings=LoginSettings,
+    checks={"login": _check},
+    calls=_calls,
+    work=_work,
+    stored_way=_stored_way,
+)

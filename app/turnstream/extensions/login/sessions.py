@@ -1,0 +1,163 @@
+"""Sessions of people who signed in: rows, found by the hash of the cookie, and remembered for seconds."""
+
+import asyncio
+import re
+import time
+from datetime import datetime
+from hashlib import sha256
+from typing import Final
+
+from starlette.requests import Request
+
+from turnstream.api.http.openapi import STREAM
+from turnstream.api.identity.way import BELIEVED, LoginScopes, bearer_token, check_origin_of_cookie
+from turnstream.domain.errors import Unauthorized
+from turnstream.domain.identity import Identity, known_scopes
+from turnstream.extensions.login.issuers import Logins
+from turnstream.storage.database import OF_REQUEST, Database, Row, Statement
+from turnstream.storage.owners.tokens import LOGIN_SESSION
+
+_MOST_REMEMBERED: Final = 10_000
+_FORM: Final = re.compile(r"[\w-]{43}", re.ASCII)
+# Uses are written once a minute at most.
+FIND_SESSIONS = Statement(
+    """
+    WITH used AS (
+        UPDATE login_sessions SET last_used_at = now()
+        WHERE hash = ANY(CAST(:used AS bytea[])) AND expires_at > now()
+            AND last_used_at BETWEEN now() - make_interval(secs => :idle) AND now() - interval '1 minute'
+    )
+    SELECT * FROM login_sessions
+    WHERE hash = ANY(CAST(:hashes AS bytea[])) AND expires_at > now()
+        AND last_used_at > now() - make_interval(secs => :idle)
+    """
+)
+# Each login ends the session that the browser had, and removes some that are over.
+CREATE_SESSION = Statement(
+    """
+    WITH expired AS (
+        DELETE FROM login_sessions WHERE id IN (
+            SELECT id FROM login_sessions WHERE expires_at < now() ORDER BY expires_at LIMIT 10 FOR UPDATE SKIP LOCKED
+        )
+    ), created AS (
+        INSERT INTO login_sessions
+            (id, owner, hash, state, issuer, subject, sid, name, scopes, roles, plan, expires_at)
+        VALUES (:id, :owner, :hash, :state, :issuer, :subject, :sid, :name, CAST(:scopes AS text[]),
+            CAST(:roles AS text[]), :plan, now() + make_interval(secs => :life))
+        ON CONFLICT (state) DO NOTHING RETURNING *
+    ), before AS (
+        DELETE FROM login_sessions WHERE hash = CAST(:before AS bytea) AND EXISTS (SELECT FROM created)
+        RETURNING id, owner
+    ), noted AS (
+        INSERT INTO audit (kind, owner, actor, detail)
+        SELECT 'session.created', owner, CONCAT('session:', id), json_build_object(
+            'session', id, 'issuer', issuer, 'scopes', scopes, 'roles', roles, 'expires_at', expires_at
+        ) FROM created
+        UNION ALL
+        SELECT 'session.ended', owner, CONCAT('session:', id), json_build_object('session', id, 'by', 'login')
+        FROM before
+    )
+    SELECT id FROM created
+    """
+)
+END_SESSION = Statement(
+    """
+    WITH ended AS (DELETE FROM login_sessions WHERE id = :id AND owner = :owner RETURNING *), noted AS (
+        INSERT INTO audit (kind, owner, actor, detail)
+        SELECT 'session.ended', owner, CONCAT('session:', id), json_build_object('session', id, 'by', 'person')
+        FROM ended
+    )
+    SELECT issuer FROM ended
+    """
+)
+# Of one session where the issuer names it, else of the person.
+END_SESSIONS_OF_ISSUER = Statement(
+    """
+    WITH ended AS (
+        DELETE FROM login_sessions
+        WHERE issuer = :issuer AND (CAST(:subject AS text) IS NULL OR subject = :subject)
+            AND (CAST(:sid AS text) IS NULL OR sid = :sid)
+        RETURNING *
+    ), noted AS (
+        INSERT INTO audit (kind, owner, actor, detail)
+        SELECT 'session.ended', owner, CONCAT('issuer:', issuer), json_build_object('session', id, 'by', 'issuer')
+        FROM ended
+    )
+    SELECT id FROM ended
+    """
+)
+
+
+def digest_of(text: str) -> bytes:
+    return sha256(text.encode()).digest()
+
+
+def cookie_of(request: Request, logins: Logins) -> str | None:
+    """The cookie of a session, if it can be one."""
+    value = request.cookies.get(logins.cookie("session"), "")
+    return value if _FORM.fullmatch(value) else None
+
+
+class SessionCookies:
+    """Authenticates cookies of sessions, for pages of this server's own origin. One query at a time
+    reads all cookies that arrived meanwhile, so that invented ones cost one connection at most.
+    """
+
+    def __init__(self, database: Database, logins: Logins, scopes: LoginScopes) -> None:
+        self._database = database
+        self._logins = logins
+        self._scopes = scopes
+        self._urls = frozenset(issuer.url for issuer in logins.issuers.values())
+        self._known: dict[bytes, tuple[Row | None, float]] = {}
+        self._asked: set[bytes] = set()
+        self._used: set[bytes] = set()
+        self._lock = asyncio.Lock()
+
+    async def identity_of(self, request: Request) -> Identity | None:
+        if bearer_token(request) is not None or (cookie := cookie_of(request, self._logins)) is None:
+            return None
+        check_origin_of_cookie(request, self._logins.cookie("session"))
+        digest = digest_of(cookie)
+        # A tab that is left open keeps streams, and connects them again: no sign of its person.
+        if getattr(getattr(request.state, "endpoint", None), "gives", None) != STREAM:
+            self._used.add(digest)
+        row = await self._find(digest)
+        if row is None or row["issuer"] not in self._urls:
+            raise Unauthorized("The session of this browser has ended: sign in again.")
+        return self._identity_from(row)
+
+    def _identity_from(self, row: Row) -> Identity:
+        """Scopes that the settings have taken from a role are gone at once; what they add comes with the next login."""
+        expires_at: datetime = row["expires_at"]
+        return Identity(
+            row["owner"],
+            known_scopes(row["scopes"]) & self._scopes.of(row["roles"]),
+            expires_at,
+            f"{LOGIN_SESSION}{row['id']}",
+            row["plan"],
+            roles=frozenset(row["roles"]),
+        )
+
+    async def _find(self, digest: bytes) -> Row | None:
+        row, until = self._known.get(digest, (None, 0.0))
+        if time.monotonic() < until:
+            return row
+        self._asked.add(digest)
+        async with self._lock:
+            row, until = self._known.get(digest, (None, 0.0))
+            return row if time.monotonic() < until else await self._look_up(digest)
+
+    async def _look_up(self, digest: bytes) -> Row | None:
+        asked, self._asked = self._asked | {digest}, set()
+        used, self._used = self._used, set()
+        counted = OF_REQUEST.set(False)  # of many; one connection at most
+        try:
+            rows = await self._database.rows(FIND_SESSIONS, hashes=list(asked), used=list(used), idle=self._logins.idle)
+        finally:
+            OF_REQUEST.reset(counted)
+        if len(self._known) + len(asked) > _MOST_REMEMBERED:
+            self._known.clear()
+        found, until = {row["hash"]: row for row in rows}, time.monotonic() + BELIEVED
+        # A cookie that is not known is remembered too, so that guessing it again costs no query.
+        self._known |= {each: (found.get(each), until) for each in asked}
+        return found.get(digest)

@@ -1,0 +1,93 @@
+"""The settings of a login, the file of further issuers, and the line of the doctor."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.issuer import issuing
+from tests.support.openid_issuer import CLIENT, OpenIdIssuer
+from turnstream.config import Settings
+from turnstream.domain.errors import ConfigError
+from turnstream.extensions.login import EXTENSION
+from turnstream.extensions.login.issuers import read_logins
+from turnstream.llm.models.catalog import Models
+
+GOOD: dict[str, Any] = {
+    "login_issuer": "https://issuer.example",
+    "login_client_id": "turnstream",
+    "login_url": "https://chat.example/",
+}
+
+
+def test_settings_are_off_by_default() -> None:
+    assert read_logins(Settings(_env_file=None)) is None
+    logins = read_logins(Settings(_env_file=None, **GOOD))
+    assert logins is not None
+    assert (logins.base, list(logins.issuers)) == ("https://chat.example", ["main"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"login_client_id": None}, "TURNSTREAM_LOGIN_CLIENT_ID"),
+        ({"login_url": None}, "TURNSTREAM_LOGIN_URL"),
+        ({"login_url": "http://chat.example"}, "must begin with https://"),
+        ({"login_url": "https://chat.example/?x"}, "no query"),
+        ({"login_url": "chat"}, "must begin with https://"),
+        ({"login_issuer": "http://issuer.example"}, "TURNSTREAM_LOGIN_ISSUER: http://issuer.example must begin"),
+        ({"login_owner_claim": "email"}, "TURNSTREAM_LOGIN_OWNER_CLAIM_IS_FIXED=true"),
+        ({"login_plans": "staff"}, "TURNSTREAM_LOGIN_PLANS"),
+        ({"login_idle": 1}, "TURNSTREAM_LOGIN_IDLE"),
+    ],
+)
+def test_a_wrong_setting_is_named(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_logins(Settings(_env_file=None, **{**GOOD, **change}))
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[issuer.main]\n", "is none of"),
+        ("[issuer.UPPER]\n", "small letters"),
+        ("[issuer.one]\n", "`issuer`: Field required"),
+        ('[issuer.one]\nissuer="https://a.example"\nclient_id="x"\nclient_secret="s"\n', "client_secret"),
+        ('[issuer.one]\nissuer="https://a.example"\nclient_id="x"\nclient_secret_env="NO_SUCH"\n', "NO_SUCH"),
+        ('[issuer.one]\nissuer="http://a.example"\nclient_id="x"\n', "must begin with https://"),
+        ('[issuer.one]\nissuer="https://issuer.example"\nclient_id="x"\n', "named already"),
+        ('[issuer.one]\nissuer="https://a.example"\nclient_id="x"\nowner_claim="email"\n', "owner_claim is email"),
+        ("[other]\n", "alone"),
+        ("issuer = 1\n", "alone"),
+        ("[", "cannot be read"),
+    ],
+)
+def test_a_wrong_file_of_issuers_is_named(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "issuers.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        read_logins(Settings(_env_file=None, login_prefixes=True, login_issuers_file=file, **GOOD))
+    assert words in str(raised.value)
+    assert str(file) in str(raised.value) or words == "named already"
+    with pytest.raises(ConfigError, match="LOGIN_PREFIXES"):
+        read_logins(Settings(_env_file=None, login_issuers_file=file, **GOOD))
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_doctor_asks_the_issuer(issuer: OpenIdIssuer) -> None:
+    given = {**GOOD, "login_issuer": issuer.url, "login_client_id": CLIENT}
+    settings, check = Settings(_env_file=None, **given), EXTENSION.checks["login"]
+    assert await check(Settings(_env_file=None), Models([]), True) == "none"
+    assert await check(settings, Models([]), False) == f"{issuer.url}; only --ping asks"
+    assert issuer.requests == []
+    assert await check(settings, Models([]), True) == f"{issuer.url} has 1 key"
+    issuer.published = []
+    with pytest.raises(ConfigError, match="no key"):
+        await check(settings, Models([]), True)
+    issuer.is_away = True
+    with pytest.raises(ConfigError, match=f"Nobody can sign in at {issuer.url}: "):
+        await check(settings, Models([]), True)
+    async with issuing() as plain:  # of an API, where nobody signs in
+        with pytest.raises(ConfigError, match="no `authorization_endpoint`"):
+            await check(Settings(_env_file=None, **{**given, "login_issuer": plain.url}), Models([]), True)
