@@ -37,7 +37,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("state", name=op.f("uq_login_sessions_state")),
     )
     op.create_index(op.f("ix_login_sessions_owner"), "login_sessions", ["owner"])
-    op.create_index(op.f("ix_login_sessions_issuer"), "login_sessions", ["issuer", "subject"])
+    op.create_index(op.f("ix_login_sessions_issuer_subject"), "login_sessions", ["issuer", "subject"])
     op.create_index(op.f("ix_login_sessions_expires_at"), "login_sessions", ["expires_at"])
 
 

@@ -54,7 +54,7 @@ OF_OWNER = [
 OF_CHAT = [
     "deleted_turns SELECT gen_random_uuid(), $1, 1, now()",
     "search_backlog SELECT $1",
-    "shares (id, chat_id, digest, live, results, files) SELECT $1, $1, sha256($1::text::bytea), true, false, false",
+    "shares (id, chat_id, digest, live, results, files) SELECT $1, $1, sha256(uuid_send($1)), true, false, false",
     "grants (id, chat_id, tool, digest, turn_id, tool_use_id) SELECT $1, $1, 't', 'd', $1, 't'",
 ]
 OF_TURN = [

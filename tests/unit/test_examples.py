@@ -58,7 +58,9 @@ MODELS = "tests/unit/test_models_page.py::"
 # What checks the blocks of one language below one heading. A reason does not begin with `tests/`.
 OF_THE_PAGE = "tests/integration/api/test_extensions.py::test_the_extension_of_the_page_counts"
 BY_LINK = "tests/extensions/approval_links/test_approval_links.py::test_a_manager_approves_by_link"
+LOGIN_ISSUERS = "tests/extensions/login/test_settings.py::test_the_issuers_of_the_page_can_be_read"
 CHECKED = {
+    ("docs/identity.md", "Login on the page", "toml"): LOGIN_ISSUERS,
     **{(block.page, block.heading, block.language): COOKBOOK for block in BLOCKS if block.page == "docs/cookbook.md"},
     ("README.md", "Try it", "sh"): README,
     ("README.md", "Try it", "text"): "the pieces of a text depend on its words; README's commands are run",

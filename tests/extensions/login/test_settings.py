@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.issuer import issuing
 from tests.support.openid_issuer import CLIENT, OpenIdIssuer
+from tests.support.pages import BLOCKS
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.login import EXTENSION
@@ -72,6 +73,16 @@ def test_a_wrong_file_of_issuers_is_named(tmp_path: Path, text: str, words: str)
     assert str(file) in str(raised.value) or words == "named already"
     with pytest.raises(ConfigError, match="LOGIN_PREFIXES"):
         read_logins(Settings(_env_file=None, login_issuers_file=file, **GOOD))
+
+
+def test_the_issuers_of_the_page_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (text,) = (block.code for block in BLOCKS if block[:3] == ("docs/identity.md", "Login on the page", "toml"))
+    file = tmp_path / "issuers.toml"
+    file.write_text(text)
+    monkeypatch.setenv("PARTNER_SECRET", "s")
+    logins = read_logins(Settings(_env_file=None, login_prefixes=True, login_issuers_file=file, **GOOD))
+    assert logins is not None
+    assert list(logins.issuers) == ["main", "partner"]
 
 
 @pytest.mark.asyncio(loop_scope="session")

@@ -250,7 +250,7 @@ async def test_every_wrong_id_of_a_path_is_named_in_a_sentence(plain: Client) ->
                 response = await plain.request(endpoint.method, filled(endpoint, {**right, name: wrong}), **body)
                 check(response)
                 assert response.status_code == 404
-                assert name in response.json()["detail"] or re.search("{tool_use_id}|{grant}", endpoint.path)
+                assert name in response.json()["detail"] or re.search("{tool_use_id}|{grant}|{secret}", endpoint.path)
 
 
 @pytest.mark.extensions("documents")

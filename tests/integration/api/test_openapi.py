@@ -484,6 +484,12 @@ async def too_many(world: World, endpoint: Endpoint) -> None:
 
 
 async def without_scope(world: World, endpoint: Endpoint) -> None:
+    if endpoint.scopes == SCOPES:  # a token of one chat alone is refused
+        chat = (await world.api.chat()).rpartition("/")[2]
+        bound = await world.api.json("POST", "/api/tokens", json={"seconds": 60, "chat": chat})
+        headers = {"Authorization": f"Bearer {bound['token']}"}
+        await world.nobody.request(endpoint.method, endpoint.path, headers=headers)
+        return
     await world.powerless.request(endpoint.method, nothing_there(endpoint), **body_of(endpoint))
 
 
@@ -561,7 +567,7 @@ async def test_without_the_database_everything_that_needs_it_says_so(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0)
-    async with proxied(database_url) as (url, proxy), serving(url) as server:
+    async with proxied(database_url) as (url, proxy), serving(url, sharing=True) as server:
         proxy.cut()
         await failing(document, server, 503)
 
