@@ -412,7 +412,7 @@ CREATE TABLE login_sessions (
     CONSTRAINT ck_login_sessions_sha256 CHECK (octet_length(hash) = 32 AND octet_length(state) = 32)
 );
 CREATE INDEX ix_login_sessions_expires_at ON login_sessions USING btree (expires_at);
-CREATE INDEX ix_login_sessions_issuer ON login_sessions USING btree (issuer, subject);
+CREATE INDEX ix_login_sessions_issuer_subject ON login_sessions USING btree (issuer, subject);
 CREATE INDEX ix_login_sessions_owner ON login_sessions USING btree (owner);
 
 CREATE TABLE moves (
