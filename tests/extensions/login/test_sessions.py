@@ -32,6 +32,7 @@ READ = Statement("SELECT * FROM login_sessions")
         ("POST", {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}, 401),
         ("POST", {"Sec-Fetch-Site": "same-site", "Origin": "https://neighbour.example"}, 401),
         ("POST", {"Origin": "null"}, 401),
+        ("POST", {"Origin": "ITS OWN"}, 201),  # over http no browser sends the other header
         ("POST", {}, 401),  # a browser that sends neither: no page can be told apart
         ("GET", {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}, 401),
         ("GET", {"Sec-Fetch-Site": "none"}, 200),  # an address that a person entered
@@ -47,7 +48,8 @@ async def test_a_cookie_counts_for_pages_of_the_server_alone(
             cookie = {"Cookie": f"turnstream_session={browser.cookie()}"}
         async with httpx2.AsyncClient(base_url=site.url) as page:
             json: dict[str, str] | None = {} if method == "POST" else None
-            answer = await page.request(method, "/api/chats", headers={**headers, **cookie}, json=json)
+            sent = {name: site.url if value == "ITS OWN" else value for name, value in headers.items()}
+            answer = await page.request(method, "/api/chats", headers={**sent, **cookie}, json=json)
             assert answer.status_code == status
             ended = await page.delete("/api/session", headers={"Origin": "https://evil.example", **cookie})
             assert ended.status_code == 401

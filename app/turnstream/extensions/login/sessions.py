@@ -6,6 +6,7 @@ import time
 from datetime import datetime
 from hashlib import sha256
 from typing import Final
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
@@ -107,6 +108,8 @@ class SessionCookies:
         self._database = database
         self._logins = logins
         self._scopes = scopes
+        base = urlsplit(logins.base)
+        self._origins = {f"{base.scheme}://{base.netloc}"}
         self._urls = frozenset(issuer.url for issuer in logins.issuers.values())
         self._known: dict[bytes, tuple[Row | None, float]] = {}
         self._asked: set[bytes] = set()
@@ -116,7 +119,8 @@ class SessionCookies:
     async def identity_of(self, request: Request) -> Identity | None:
         if bearer_token(request) is not None or (cookie := cookie_of(request, self._logins)) is None:
             return None
-        check_origin_of_cookie(request, self._logins.cookie("session"))
+        # Browsers send no Sec-Fetch-Site over http, but to this machine.
+        check_origin_of_cookie(request, self._logins.cookie("session"), self._origins)
         digest = digest_of(cookie)
         # A tab that is left open keeps streams, and connects them again: no sign of its person.
         if getattr(getattr(request.state, "endpoint", None), "gives", None) != STREAM:
