@@ -73,6 +73,14 @@ def workflow(node: str) -> Path:
 
 
 @pytest.fixture(scope="session")
+def oidc(node: str) -> Path:
+    """A certified OpenID provider."""
+    folder = FOLDER / "oidc"
+    _install(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tanstack(node: str) -> Path:
     folder = FOLDER / "tanstack"
     _install(folder)
