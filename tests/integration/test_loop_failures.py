@@ -457,8 +457,7 @@ async def test_a_reply_that_cannot_be_stored_ends_its_turn_and_harms_no_other(
 
 
 @pytest.mark.full
-async def test_a_last_block_that_cannot_be_stored_is_taken_back_and_the_turn_ends(harness: Harness) -> None:
-    """Whatever ends the turn while the call with an id that is taken is still open."""
+async def test_a_call_with_an_id_that_is_taken_is_kept_when_the_turn_ends_within_it(harness: Harness) -> None:
     stopped = Pause()
     *reply, _, _ = message_of(*TWICE)
     replies: list[Reply] = [[*reply, PermanentError("api_error", "no")], [*reply, stopped], answer()]
@@ -471,7 +470,13 @@ async def test_a_last_block_that_cannot_be_stored_is_taken_back_and_the_turn_end
         cancelled = await harness.finish(replica, asked)
         await harness.finish(replica, await harness.ask("2"))
     for turn, status in ((failed, "error"), (cancelled, "cancelled")):
-        assert (turn.status, turn.blocks) == (status, ())
+        assert turn.status == status
+        assert [(block.type, block.interrupted) for block in turn.blocks] == [
+            ("tool_use", False),
+            ("tool_use", True),
+            ("tool_result", False),
+        ]
+        assert turn.blocks[2].tool_use_id == turn.blocks[0].tool_use_id
 
 
 def _by_question(replies: Sequence[Reply]) -> Callable[[ModelRequest], Reply]:

@@ -6,6 +6,7 @@ from tests.integration.api.test_simple_search import core, found, marked
 from tests.support.http_client import Client
 from tests.support.http_server import serving
 from tests.support.sweeping import swept
+from turnstream.extension import installed
 from turnstream.extensions.search.index import SearchIndex
 from turnstream.llm.scripted import message_of, text
 
@@ -21,7 +22,7 @@ async def counts(database_url: str, *tables: str) -> list[int]:
 
 
 async def test_nothing_piles_up_for_the_extension_and_it_indexes_all_once_it_is_active(database_url: str) -> None:
-    async with core(database_url) as api:
+    async with core(database_url, installed()["documents"]) as api:
         chat = await api.chat(title="Lamps")
         for number in range(5):
             await api.ask(chat, f"Lamp {number}")

@@ -24,7 +24,8 @@ from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-PROTECTED = [endpoint for endpoint in ENDPOINTS if not endpoint.open]
+# Every credential ends its own session.
+PROTECTED = [endpoint for endpoint in ENDPOINTS if not endpoint.open and endpoint.scopes != SCOPES]
 
 
 def named(endpoint: Endpoint) -> str:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.turns import ask, begun, call, elicitation, result, sealed, text, turn_of, voided
-from turnstream.domain.asks import AskAnswer
+from turnstream.domain.asks import AskAnswer, job_question_id
 from turnstream.domain.blocks import Block, PreliminaryOutput
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.events import (
@@ -297,6 +297,17 @@ def test_readers_on_another_replica_are_asked_when_the_rows_have_an_elicitation(
     view = LiveView(turn)
     view.adopt(replace(turn, asks=(elicitation(),)), None)
     assert [type(placed.notice) for placed in view.notices_after(0)] == [ActionRequired]
+
+
+def test_readers_on_another_replica_are_told_when_a_job_that_has_asked_runs_again() -> None:
+    asking = replace(elicitation(), tool_use_id=job_question_id("a", 1, 0))
+    job = Job(UUID(int=1), 1, "a", "look", "tool", "", state="detached", attempt=1)
+    turn = replace(turn_of(call(0), rounds=[sealed()], status="waiting", asks=[asking]), jobs=(job,))
+    view = LiveView(turn)
+    view.adopt(turn, None)
+    assert not view.notices_after(0)
+    view.adopt(replace(turn, jobs=(replace(job, state="running", attempt=2),)), None)
+    assert ActionRequired in [type(placed.notice) for placed in view.notices_after(0)]
 
 
 def test_what_running_tools_show_is_taken_over_from_rows_and_goes_with_its_round() -> None:

@@ -25,10 +25,11 @@ _HEADERS = {"Cache-Control": "no-cache", "X-Robots-Tag": "noindex", "Referrer-Po
 
 async def create_share(request: Request) -> Response:
     services, owner = services_and_owner(request)
-    shares, identity, chat = _shares(request), identity_of(request), id_of(request, "chat")
+    identity, chat = identity_of(request), id_of(request, "chat")
     identity.require_reach(None)
     asked, _ = await read_body(request, ShareIn)
     await services.storage.chats.get(owner, chat)
+    shares = _shares(request)
     turn = None
     if asked.live:
         if asked.turn is not None:
