@@ -102,7 +102,7 @@ async def test_a_deploy_is_taken_back_while_turns_run_on_the_version_before(
 async def test_families_with_a_budget_that_two_versions_run_end_by_it_and_their_calls_run_once(
     before: VersionBefore, empty_database_url: str, tmp_path: Path, victim: Version, survivor: Version
 ) -> None:
-    """The version before counts what agents use for each of them alone."""
+    """Versions before the budgets of families count what agents use for each of them alone."""
     budget = 90  # tokens, of which each round uses fifteen
 
     def tools(model: Model) -> str:
@@ -144,7 +144,8 @@ async def test_families_with_a_budget_that_two_versions_run_end_by_it_and_their_
             assert (agent["status"], agent["error"]["type"]) == ("error", "budget")
             assert (turn["error"] or {"type": "budget"})["type"] == "budget"
             ends.append((turn["status"], sum((*turn["usage"].values(), *agent["usage"].values()))))
-        assert all(budget <= used <= 2 * budget for _, used in ends)
+        # A call that was killed is charged by its request, which no usage shows.
+        assert all(budget / 2 < used <= 2 * budget for _, used in ends), ends
         if survivor == "new":
             assert ends[-1] == ("error", budget), "the last family was of this version alone"
         assert set(it.model.effects.values()) == {1}
