@@ -4,18 +4,21 @@ import hashlib
 from functools import partial
 from uuid import UUID
 
+from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
+from turnstream.api.codec import to_json
 from turnstream.api.http.reading import id_of, limit_of, read_body
 from turnstream.api.schemas.responses import Revoked
 from turnstream.api.services import Services, as_id, identity_of, path_for, services_and_owner, services_of
 from turnstream.api.uploads import SAFE_HEADERS
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Conflict, Forbidden, NotFound, RequestRefused
-from turnstream.extensions.sharing.schemas import ShareCreated, SharedChat, ShareIn, ShareList, ShareOut
+from turnstream.extensions.sharing.schemas import ShareCreated, ShareIn, ShareList, ShareOut
 from turnstream.extensions.sharing.shares import SharedContent, Shares
 from turnstream.extensions.sharing.view import shared_turn, uploads_of
+from turnstream.kit.offload import Portions
 from turnstream.storage.database import OWNER, Row
 from turnstream.web.page import site
 
@@ -85,9 +88,12 @@ async def get_shared(request: Request) -> Response:
 
 async def get_shared_file(request: Request) -> Response:
     upload = id_of(request, "upload")
-    services, content = services_of(request), await _content(request)
+    services, shares, content = services_of(request), _shares_or_none(request), await _content(request)
+    if shares is None or upload not in content.uploads:
+        raise NotFound("This link shows no such file.")
     OWNER.set(content.owner)
-    found = await services.storage.uploads.read(content.owner, upload) if upload in content.uploads else None
+    async with shares.reads:
+        found = await services.storage.uploads.read(content.owner, upload)
     if found is None:
         raise NotFound("This link shows no such file.")
     media_type, content_bytes = found
@@ -103,11 +109,9 @@ async def shared_page(request: Request) -> Response:
 
 async def _content(request: Request) -> SharedContent:
     """Raises NotFound, also if sharing is off."""
-    services = services_of(request)
-    shares = services.states.get("sharing")
-    if not isinstance(shares, Shares):
+    if (shares := _shares_or_none(request)) is None:
         raise NotFound("This link does not exist, has expired, or was revoked.")
-    return await shares.content(request.path_params["secret"], partial(_read, services))
+    return await shares.content(request.path_params["secret"], partial(_read, services_of(request)))
 
 
 async def _read(services: Services, share: Row) -> SharedContent:
@@ -115,17 +119,24 @@ async def _read(services: Services, share: Row) -> SharedContent:
     OWNER.set(owner)
     end = await services.storage.turns.newest(owner, chat) if share["live"] else share["turn"]
     path = await services.storage.turns.path(owner, chat, end, _MOST_TURNS) if end else []
-    turns = [
-        shared_turn(services.live.directory.view(turn), results=share["results"], files=share["files"]) for turn in path
-    ]
+    turns, bodies, portions = [], [], Portions()
+    for turn in path:
+        view = services.live.directory.view(turn)
+        turns.append(shared_turn(view, results=share["results"], files=share["files"]))
+        bodies.append(Raw(turns[-1].model_dump_json().encode()))
+        await portions.pause()
     more = bool(path) and path[0].parent_id is not None
-    body = SharedChat(title=share["title"], live=share["live"], more=more, turns=turns).model_dump_json().encode()
+    body = to_json({"title": share["title"], "live": share["live"], "more": more, "turns": bodies})
     return SharedContent(owner, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"', uploads_of(turns))
 
 
 def _shares(request: Request) -> Shares:
     """Raises Forbidden if sharing is off."""
-    shares = services_of(request).states.get("sharing")
-    if not isinstance(shares, Shares):
+    if (shares := _shares_or_none(request)) is None:
         raise Forbidden("Sharing is off on this server; its operator turns it on with TURNSTREAM_SHARING.")
     return shares
+
+
+def _shares_or_none(request: Request) -> Shares | None:
+    shares = services_of(request).states.get("sharing")
+    return shares if isinstance(shares, Shares) else None
