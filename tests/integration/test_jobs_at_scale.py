@@ -1,4 +1,4 @@
-"""Many waiting turns with overdue jobs: a claim reads what it may claim, and no owner waits behind the jobs of another."""
+"""Many waiting turns with overdue jobs: a claim reads what it may claim, and no owner waits behind jobs of another."""
 
 import json
 from collections.abc import Mapping
