@@ -1,4 +1,4 @@
-"""Processes of `turnstream serve`, forked from one that has imported the server: a start costs a quarter of its CPU time."""
+"""Processes of `turnstream serve`, forked from one with all imports: a start costs a quarter of the CPU time."""
 
 import os
 import signal
