@@ -164,7 +164,7 @@ async def test_a_family_of_three_levels_survives_kills(server: Server, rows: "as
     turn = await answer(server, exchange)
     assert turn["status"] == "complete"
     results = [block for block in turn["blocks"] if block["type"] == "tool_result"]
-    assert [(block["is_error"], block["text"]) for block in results] == [
+    assert sorted((block["is_error"], block["text"]) for block in results) == [
         (False, report(lead, 2, 40)) for lead in range(3)
     ]
     assert await rows.fetchval(CHILDREN) == 9
