@@ -2,15 +2,19 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from turnstream.tools.tool import SignIn
 
+# The keys of a table in the tools file that need `auth`.
+AUTH_KEYS: Final = ("issuer", "client_id", "client_secret", "scopes", "audience")
+
 
 class OAuthResource(Protocol):
     """A service that accepts access tokens of owners. `issuer` is the only accepted issuer of tokens; without it the
-    service names one. Without a `client_id` the client is known by its metadata document or registered.
+    service names one. Without a `client_id` the client is known by its metadata document or registered. With `exchange`
+    the token of the caller is exchanged at the issuer, for `audience`, and nobody signs in.
     """
 
     @property
@@ -25,6 +29,10 @@ class OAuthResource(Protocol):
     def client_secret(self) -> str | None: ...
     @property
     def scopes(self) -> tuple[str, ...]: ...
+    @property
+    def exchange(self) -> bool: ...
+    @property
+    def audience(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,8 @@ class HttpService:
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
     scopes: tuple[str, ...] = ()
+    exchange: bool = False
+    audience: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,9 @@ class OwnerTokens(Protocol):
         ...
 
     def ask(self, owner: str, turn: UUID, server: OAuthResource, scopes: Collection[str], seen: int | None) -> SignIn:
-        """Creates the ask for a sign-in that a call needs. `seen` is the version of the refused token."""
+        """Creates the ask for a sign-in that a call needs. `seen` is the version of the refused token. Raises
+        ToolUnavailable for a service without sign-in.
+        """
         ...
 
     async def close(self) -> None: ...
@@ -76,3 +88,16 @@ def accesses_of(tools: Iterable[object]) -> Sequence[ServiceAccess]:
     """The accesses of those of the tools that have one."""
     found = (getattr(tool, "access", None) for tool in tools)
     return [access for access in found if isinstance(access, ServiceAccess)]
+
+
+def check_auth(auth: str | None, given: Collection[str]) -> None:
+    """Checks the keys of a table for `auth`. Raises ValueError."""
+    keys = set(given) & set(AUTH_KEYS)
+    if auth is None and keys:
+        raise ValueError(f'`{min(keys)}` needs `auth = "oauth"` or `auth = "exchange"`')
+    if auth == "oauth" and "audience" in keys:
+        raise ValueError('`audience` needs `auth = "exchange"`')
+    if "client_secret" in keys and "client_id" not in keys:
+        raise ValueError("`client_secret` needs a `client_id`")
+    if auth == "exchange" and (lacking := {"issuer", "client_id"} - keys):
+        raise ValueError(f'`auth = "exchange"` needs `{min(lacking)}`: the issuer, and the client of this server there')

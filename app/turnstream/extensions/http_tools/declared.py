@@ -14,7 +14,7 @@ from turnstream.extensions.http_tools.client import parse_url
 from turnstream.extensions.http_tools.request_tools import RequestToolRules, read_secrets
 from turnstream.extensions.http_tools.tool import HttpTool, HttpTools
 from turnstream.outgoing.addresses import Allowed
-from turnstream.outgoing.owner_tokens import HttpService
+from turnstream.outgoing.owner_tokens import HttpService, check_auth
 from turnstream.outgoing.signature import key_of
 from turnstream.tools.declared.declarations import Declarations, errors_collected, errors_named
 from turnstream.tools.declared.tables import PolicyTable
@@ -32,21 +32,18 @@ class HttpTable(PolicyTable):
     read_only: bool = False
     retry_safe: bool = False
     internal: bool = False
-    auth: Literal["oauth"] | None = None
+    auth: Literal["oauth", "exchange"] | None = None
     issuer: str | None = None
     client_id: str | None = None
     client_secret: str | None = None
     scopes: list[str] = Field(default_factory=list)
+    audience: str | None = None
 
     @model_validator(mode="after")
     def _check_auth(self) -> Self:
-        if self.auth is None:
-            for key in sorted({"issuer", "client_id", "client_secret", "scopes"} & self.model_fields_set):
-                raise ValueError(f'`{key}` needs `auth = "oauth"`')
-        elif self.client_secret is not None and self.client_id is None:
-            raise ValueError("`client_secret` needs a `client_id`")
-        elif any(name.lower() == "authorization" for name in self.headers):
-            raise ValueError('`auth = "oauth"` sets the header Authorization: remove it from `headers`')
+        check_auth(self.auth, self.model_fields_set)
+        if self.auth is not None and any(name.lower() == "authorization" for name in self.headers):
+            raise ValueError("`auth` sets the header Authorization: remove it from `headers`")
         return self
 
 
@@ -88,7 +85,7 @@ def _tool_of(declarations: Declarations, http: HttpTools, name: str, table: Http
     policy, service = policy_of(spec, table.options()), None
     if table.auth is not None:
         if policy.background:
-            raise ValueError('`background` and `auth = "oauth"` exclude each other: a job cannot wait for a sign-in')
+            raise ValueError("`background` and `auth` exclude each other: a job cannot wait for a sign-in")
         url = parse_url(call.url)
         service = HttpService(
             url.authority,
@@ -97,5 +94,7 @@ def _tool_of(declarations: Declarations, http: HttpTools, name: str, table: Http
             None if table.client_id is None else declarations.fill("client_id", table.client_id),
             None if table.client_secret is None else declarations.fill("client_secret", table.client_secret),
             tuple(table.scopes),
+            table.auth == "exchange",
+            table.audience,
         )
     return http.operator_tool(spec, policy, internal=table.internal, service=service)

@@ -324,7 +324,7 @@ GROUP = CallGroup(
             get_session,
             "Where a browser signs in, and who has signed in in it",
             gives=LoginOut,
-            problems=(500, 503),
+            problems=(500,),
             open=True,
         ),
         Endpoint(

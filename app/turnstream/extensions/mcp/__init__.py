@@ -15,6 +15,7 @@ from turnstream.extension import Context, Extension, Work
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup
     from turnstream.extensions.mcp.declared import McpServer
+    from turnstream.extensions.mcp.sign_ins import SignIns
     from turnstream.outgoing.owner_tokens import OAuthResource, ServiceAccess
     from turnstream.storage.database import Database
     from turnstream.tools.declared.declarations import Declarations
@@ -45,7 +46,7 @@ def _make(settings: Settings, declarations: "Declarations") -> "LoadedTools":
 
 
 def _check_sign_in(settings: Settings, servers: "Sequence[McpServer]") -> None:
-    wanting = next((server.name for server in servers if server.oauth), None)
+    wanting = next((server.name for server in servers if server.oauth and not server.exchange), None)
     if wanting is not None and settings.section(McpSettings).sign_in_url is None:
         raise ValueError(
             f'[mcp.{wanting}]: `auth = "oauth"` needs TURNSTREAM_SIGN_IN_URL, the public address of this server'
@@ -76,10 +77,13 @@ def _work(context: Context) -> Work:
     if not sources and not accesses:
         return Work()
     hooks = [StoppedTasks(context.database, sources)] if sources else []
-    return Work(hooks=hooks, state=_sign_ins(context, sources, accesses))
+    sign_ins = _sign_ins(context, sources, accesses)
+    exchanged = sign_ins is not None and any(server.exchange for server in sign_ins.servers.values())
+    admit = sign_ins.exchanges.note if sign_ins is not None and exchanged else None
+    return Work(hooks=hooks, state=sign_ins, admit=admit)
 
 
-def _sign_ins(context: Context, sources: Sequence[object], accesses: "Sequence[ServiceAccess]") -> object:
+def _sign_ins(context: Context, sources: Sequence[object], accesses: "Sequence[ServiceAccess]") -> "SignIns | None":
     """The sign-ins of all servers and services that want one. Raises ConfigError without the address of this server, or
     a key to seal their tokens with.
     """
@@ -99,18 +103,16 @@ def _sign_ins(context: Context, sources: Sequence[object], accesses: "Sequence[S
         if servers.setdefault(access.service.name, access.service) != access.service:
             raise ConfigError(f"An MCP server and HTTP tools are both called {access.service.name}: rename the server.")
     url = context.settings.section(McpSettings).sign_in_url
-    if accesses and url is None:
+    wanting = next((server.name for server in servers.values() if not server.exchange), None)
+    if accesses and url is None and wanting is not None:
         raise ConfigError(
-            f'`auth = "oauth"` of tools of {accesses[0].service.name} needs TURNSTREAM_SIGN_IN_URL, the public address'
-            " of this server."
+            f'`auth = "oauth"` of {wanting} needs TURNSTREAM_SIGN_IN_URL, the public address of this server.'
         )
-    if not servers or url is None:
+    if not servers or (url is None and wanting is not None):
         return None
     if (masters := master_keys(context.settings)) is None:
-        raise ConfigError(
-            f'`auth = "oauth"` of {min(servers)} needs TURNSTREAM_MASTER_KEY: tokens are not stored in plain text.'
-        )
-    keys, oauth = OwnerKeys(context.database, masters), OAuth(str(url).rstrip("/"))
+        raise ConfigError(f"`auth` of {min(servers)} needs TURNSTREAM_MASTER_KEY: tokens are not stored in plain text.")
+    keys, oauth = OwnerKeys(context.database, masters), OAuth(str(url or "").rstrip("/"))
     sign_ins = SignIns(context.database, keys, oauth, servers, context.notify)
     for source in found:
         source.use(sign_ins)

@@ -220,7 +220,7 @@ class OAuth:
                     continue
         return None
 
-    async def _issuer_metadata(self, server: OAuthResource, issuer: str | None) -> OAuthMetadata:
+    async def _issuer_metadata(self, server: OAuthResource, issuer: str | None, *, pkce: bool = True) -> OAuthMetadata:
         assert server.url is not None
         if issuer is not None:
             _check_address(server, "issuer", issuer)
@@ -236,13 +236,41 @@ class OAuth:
                 continue
             if not issuers_match(str(metadata.issuer), expected):
                 raise SignInFailed(f"The issuer of {server.name} names itself {metadata.issuer}, and not {expected}.")
-            if "S256" not in (metadata.code_challenge_methods_supported or ()):
+            if pkce and "S256" not in (metadata.code_challenge_methods_supported or ()):
                 raise SignInFailed(f"The issuer {metadata.issuer} does not offer PKCE with S256, which is required.")
             for name in ("authorization_endpoint", "token_endpoint", "registration_endpoint", "revocation_endpoint"):
                 if (endpoint := getattr(metadata, name)) is not None:
                     _check_address(server, name, str(endpoint))
             return metadata
         raise SignInFailed(f"{server.name} names no issuer whose metadata can be read.")
+
+    # --- token exchange ----------------------------------------------------------------------------------------------
+
+    async def exchange(self, server: OAuthResource, subject: str) -> tuple[str, int | None, tuple[str, ...]]:
+        """Exchanges the token of a caller (RFC 8693). Returns an access token, its seconds, and its scopes. Raises
+        TokensRefused, IssuerUnavailable, and SignInFailed.
+        """
+        assert server.url is not None
+        assert server.client_id is not None
+        metadata = await self._issuer_metadata(server, server.issuer, pkce=False)
+        form = {
+            "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+            "subject_token": subject,
+            "subject_token_type": "urn:ietf:params:oauth:token-type:access_token",
+            "requested_token_type": "urn:ietf:params:oauth:token-type:access_token",
+        }
+        if server.audience is None:
+            form["resource"] = resource_url_from_server_url(server.url)
+        else:
+            form["audience"] = server.audience
+        if server.scopes:
+            form["scope"] = " ".join(server.scopes)
+        client = OAuthClient(server.client_id, server.client_secret, _method_of(metadata, server.client_secret))
+        token = await self._token(server, str(metadata.token_endpoint), form, client)
+        if token.access_token == subject:
+            raise TokensRefused("It gave back the token of the caller, which no other server may get.")
+        scopes = server.scopes if token.scope is None else scopes_of(token.scope.split())
+        return token.access_token, token.expires_in, scopes
 
     # --- the flow ----------------------------------------------------------------------------------------------------
 
@@ -359,7 +387,7 @@ class OAuth:
         except SignInFailed as error:
             raise IssuerUnavailable(str(error)) from None
         if response.status_code in {400, 401, 403} and (reason := _error_of(response)) is not None:
-            for name in ("code", "refresh_token", "code_verifier"):
+            for name in ("code", "refresh_token", "code_verifier", "subject_token"):
                 reason = reason.replace(form.get(name) or "\0", "…")  # an issuer may repeat what it was sent
             raise TokensRefused(_short(reason))
         if response.status_code != 200:

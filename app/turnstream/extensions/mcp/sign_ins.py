@@ -22,6 +22,7 @@ import structlog
 
 from turnstream.engine.recorder import to_the_end
 from turnstream.engine.tool_gate import SIGNED_IN
+from turnstream.extensions.mcp.exchanges import Exchanges
 from turnstream.extensions.mcp.oauth import (
     IssuerUnavailable,
     McpIssuer,
@@ -194,15 +195,19 @@ class SignIns:
         self._keys = keys
         self._notify = notify
         self.oauth = oauth
+        self.exchanges = Exchanges(database, keys, oauth)
         self.servers = servers
 
     async def close(self) -> None:
+        await self.exchanges.close()
         await self.oauth.close()
 
     # --- tokens for calls --------------------------------------------------------------------------------------------
 
     async def token(self, owner: str, server: OAuthResource) -> Token | None:
         """None if the owner must sign in. Raises ToolUnavailable."""
+        if server.exchange:
+            return await self.exchanges.token(owner, server)
         row = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
         if row is None or row["tokens"] is None:
             return None
@@ -214,6 +219,8 @@ class SignIns:
         """A token that is newer than `version`, whichever replica refreshes it. None if the owner must sign in.
         Raises ToolUnavailable.
         """
+        if server.exchange:
+            return await self.exchanges.token(owner, server, refused=version)
         named, deadline = {"owner": owner, "server": server.name}, monotonic() + _WAIT
         while monotonic() < deadline:
             claimed = await self._database.row(CLAIM_REFRESH, **named, version=version, lease=_LEASE)
@@ -275,7 +282,11 @@ class SignIns:
             return None
 
     def ask(self, owner: str, turn: UUID, server: OAuthResource, scopes: Collection[str], seen: int | None) -> SignIn:
-        """Creates the ask for a sign-in that a call needs. `seen` is the version of the refused token."""
+        """Creates the ask for a sign-in that a call needs. `seen` is the version of the refused token. Raises
+        ToolUnavailable for a server without sign-in.
+        """
+        if server.exchange:
+            raise ToolUnavailable(f"{server.name} does not accept the token that {server.issuer} gave for the user.")
 
         async def recheck() -> None:
             row = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
