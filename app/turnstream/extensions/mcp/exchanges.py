@@ -32,7 +32,7 @@ _UNKNOWN_LIFE: Final = 60.0  # seconds of a token whose issuer does not name its
 _EARLY: Final = 30.0  # seconds before its end, a token is replaced
 _MOST_KEPT: Final = 10_000
 
-# A row has no `state` that a callback could name: it is random, and nobody is told it.
+# The `state` of such a row is random and is sent to nobody: no callback can name it.
 STORE_SUBJECT = Statement(
     f"""
     INSERT INTO sign_ins (owner, server, state, pending, pending_until)
@@ -54,7 +54,7 @@ class _Subject:
     until: datetime
 
 
-class Exchanges:
+class TokenExchanges:
     """Holds a task for each token that is being stored, until `close`."""
 
     def __init__(self, database: Database, keys: OwnerKeys, oauth: OAuth) -> None:

@@ -22,7 +22,7 @@ import structlog
 
 from turnstream.engine.recorder import to_the_end
 from turnstream.engine.tool_gate import SIGNED_IN
-from turnstream.extensions.mcp.exchanges import Exchanges
+from turnstream.extensions.mcp.exchanges import TokenExchanges
 from turnstream.extensions.mcp.oauth import (
     IssuerUnavailable,
     McpIssuer,
@@ -195,7 +195,7 @@ class SignIns:
         self._keys = keys
         self._notify = notify
         self.oauth = oauth
-        self.exchanges = Exchanges(database, keys, oauth)
+        self.exchanges = TokenExchanges(database, keys, oauth)
         self.servers = servers
 
     async def close(self) -> None:
