@@ -26,10 +26,10 @@ from turnstream.domain.errors import ConfigError
 from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.extensions.http_tools.tool import HttpTools
 from turnstream.kit.sealing import new_master_key
-from turnstream.llm.scripted import message_of, text, tool_use
 from turnstream.main import running
 from turnstream.outgoing.addresses import Allowed
 from turnstream.outgoing.owner_tokens import HttpService
+from turnstream.scripted import message_of, text, tool_use
 from turnstream.setup.toolset import ToolSettings, open_toolset
 from turnstream.tools.policy import Policy
 from turnstream.tools.toolset import Toolset

@@ -34,9 +34,9 @@ from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
 from turnstream.extensions.mcp.sign_ins import SignIns
 from turnstream.kit.sealing import new_master_key
-from turnstream.llm.scripted import message_of, text, tool_use
 from turnstream.outgoing.addresses import Allowed
 from turnstream.outgoing.owner_tokens import HttpService
+from turnstream.scripted import message_of, text, tool_use
 from turnstream.tools.policy import Policy
 from turnstream.tools.toolset import Toolset
 
