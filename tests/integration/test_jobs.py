@@ -355,7 +355,7 @@ async def test_a_detached_job_holds_no_slot_and_is_due_when_it_is_woken(harness:
         (job,) = (await harness.turn(asked)).jobs
         assert job.progress == "on its way"
         jobs = Jobs(harness.database, replica.queue.replica)
-        assert await jobs.claim(10, ["send"]) == ([], False)
+        assert await jobs.claim(10, ["send"]) == ([], False, False)
         await jobs.wake([job.id])
         turn = await harness.finish(replica, asked)
         await jobs.wake([job.id])
@@ -377,7 +377,7 @@ async def test_a_job_that_is_woken_while_it_runs_is_due_at_once_when_it_detaches
         (again,) = (await jobs.claim(10, ["send"])).jobs
         assert (again.id, again.handle, again.attempt) == (job.id, 1, 2)
         assert await jobs.detach(again, Detachment("2", after=1000.0))
-        assert await jobs.claim(10, ["send"]) == ([], False)
+        assert await jobs.claim(10, ["send"]) == ([], False, False)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Stops of calls that continue elsewhere: their tool is told, with the handle, once the row says so."""
+"""Stops of calls that continue elsewhere: their tool is called with the handle, when the row has the stop."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,12 +21,12 @@ from turnstream.tools.tool import Detached, Outcome, ResultAddress, StoppedCall,
 
 @dataclass
 class Farm:
-    """Renders elsewhere. `told` has the stops that have succeeded, after so many `failures`."""
+    """Renders elsewhere. `calls` has the stops that have succeeded, after so many `failures`."""
 
     url: str
     failures: int = 0
     hangs: bool = False
-    told: list[StoppedCall] = field(default_factory=list)
+    calls: list[StoppedCall] = field(default_factory=list)
     tried: asyncio.Event = field(default_factory=asyncio.Event)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     addresses: list[ResultAddress] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Farm:
         if self.failures:
             self.failures -= 1
             raise ConnectionError("the farm is away")
-        self.told.append(call)
+        self.calls.append(call)
         self.stopped.set()
 
     @tool(background=True, stopped=stop)
@@ -112,7 +112,7 @@ async def test_a_tool_is_told_once_that_its_call_was_stopped(
         await farm.stopped.wait()
         while await rows.fetchval("SELECT count(*) FROM stopped_jobs"):  # noqa: ASYNC110, rows have no event
             await asyncio.sleep(0.01)
-    assert farm.told == [StoppedCall(OWNER, asked.turn, "a", f"{asked.turn}:1:a", job.id, {"job": "r7"})]
+    assert farm.calls == [StoppedCall(OWNER, asked.turn, "a", f"{asked.turn}:1:a", job.id, {"job": "r7"})]
 
 
 async def test_a_call_that_has_ended_by_itself_is_not_stopped(
@@ -127,7 +127,7 @@ async def test_a_call_that_has_ended_by_itself_is_not_stopped(
         await harness.finish(replica, asked)
         await rows.execute("DELETE FROM chats")
         assert await rows.fetchval("SELECT count(*) FROM stopped_jobs") == 0
-    assert farm.told == []
+    assert farm.calls == []
 
 
 async def test_a_job_of_an_owner_who_moves_is_not_stopped(
@@ -138,7 +138,7 @@ async def test_a_job_of_an_owner_who_moves_is_not_stopped(
         await rows.execute("INSERT INTO moves (owner, cell, state) VALUES ($1, 'eu', 'gone')", OWNER)
         await rows.execute("DELETE FROM chats")
         assert await rows.fetchval("SELECT count(*) FROM stopped_jobs") == 0
-    assert farm.told == []
+    assert farm.calls == []
 
 
 async def test_a_stop_that_fails_is_tried_again(harness: Harness, farm: Farm, rows: "asyncpg.Connection[Any]") -> None:
@@ -148,10 +148,10 @@ async def test_a_stop_that_fails_is_tried_again(harness: Harness, farm: Farm, ro
         await replica.cancel(asked)
         await farm.tried.wait()
         await rows.execute("UPDATE stopped_jobs SET due_at = now()")
-        while not farm.told:
+        while not farm.calls:
             replica.jobs.receive("jobs")
             await asyncio.sleep(0.01)
-    assert len(farm.told) == 1
+    assert len(farm.calls) == 1
 
 
 async def test_after_a_crash_another_replica_stops_the_work(
@@ -169,7 +169,7 @@ async def test_after_a_crash_another_replica_stops_the_work(
         await rows.execute("UPDATE stopped_jobs SET due_at = now()")
         second.jobs.receive("jobs")
         await other.stopped.wait()
-    assert (len(farm.told), len(other.told)) == (0, 1)
+    assert (len(farm.calls), len(other.calls)) == (0, 1)
 
 
 async def test_work_that_was_begun_for_a_stopped_job_is_stopped(harness: Harness, farm: Farm) -> None:
@@ -177,7 +177,7 @@ async def test_work_that_was_begun_for_a_stopped_job_is_stopped(harness: Harness
         await harness.ask(tools=tools_of(farm))
         replica.worker.wake()
         await farm.stopped.wait()
-    assert [call.handle for call in farm.told] == [{"job": "r8"}]
+    assert [call.handle for call in farm.calls] == [{"job": "r8"}]
 
 
 async def test_a_stop_needs_a_background_tool_and_an_async_function() -> None:

@@ -1,4 +1,4 @@
-"""Stops work that continues elsewhere: the tool of a stopped job is told, with the handle of the job."""
+"""Stops work that continues elsewhere: the tool of a stopped job is called with the handle of the job."""
 
 import asyncio
 from typing import Final
@@ -18,7 +18,7 @@ _SECONDS: Final = 30.0  # of one try; less than the time until the next one
 
 
 class StopDelivery:
-    """Tells the tools of this server. A try that fails, or whose process dies, is repeated."""
+    """Calls the tools of this server. A try that fails, or whose process dies, is repeated."""
 
     def __init__(self, stopped: StoppedJobs, toolset: Toolset) -> None:
         self.jobs = stopped

@@ -666,8 +666,8 @@ jobs = Table(
     info=owned("turn_id", "state"),
 )
 
-# Jobs that were stopped, or deleted, while they continued elsewhere: until their tools have been told. The turn may be
-# gone.
+# Jobs that were stopped, or deleted, while they continued elsewhere: until their tools have stopped the work. The turn
+# may be gone.
 stopped_jobs = Table(
     "stopped_jobs",
     metadata,

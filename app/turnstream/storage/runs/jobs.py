@@ -251,7 +251,7 @@ class ClaimedJob:
         return self.job.id
 
 
-class Claim(NamedTuple):
+class JobClaim(NamedTuple):
     """The jobs that were claimed, and whether reports and stops wait for their delivery."""
 
     jobs: Sequence[ClaimedJob]
@@ -308,13 +308,13 @@ class Jobs:
         self._database = database
         self._replica = replica
 
-    async def claim(self, free: int, names: Collection[str]) -> Claim:
+    async def claim(self, free: int, names: Collection[str]) -> JobClaim:
         """Claims due jobs of the tools `names`, for a part of `free` slots."""
         rows = await self._database.rows(CLAIM_JOBS, replica=self._replica, free=free, names=list(names))
         claimed = [row for row in rows if row["id"] is not None]
         requests = requests_from(claimed)
         jobs = [_claimed(row, requests[row["request"], row["tools"]]) for row in claimed]
-        return Claim(jobs, rows[0]["reports_wait"], rows[0]["stops_wait"])
+        return JobClaim(jobs, rows[0]["reports_wait"], rows[0]["stops_wait"])
 
     async def held(self) -> Mapping[UUID, int | None]:
         """The jobs that this replica holds by its rows, with their attempt; None if the job is to stop."""

@@ -1,5 +1,5 @@
 """Stopped jobs: the handles of calls that were stopped while they continued elsewhere. Triggers of `jobs` add the rows,
-and each is deleted when the tool of the call has been told.
+and each is deleted when the tool of the call has stopped its work.
 """
 
 from collections.abc import Collection, Sequence
@@ -43,7 +43,7 @@ ADD_STOPPED_JOB = Statement(
 
 @dataclass(frozen=True, slots=True)
 class StoppedJob:
-    """A stopped job whose tool is to be told. `tries` counts the tries, with this one."""
+    """A stopped job whose tool is to stop its work. `tries` counts the tries, with this one."""
 
     id: UUID
     owner: str
