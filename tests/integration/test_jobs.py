@@ -20,7 +20,7 @@ from turnstream.domain.why import reasons
 from turnstream.engine.hooks import AfterTool, BeforeTool, Hooks
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN, JobEnd
 from turnstream.kit.ids import new_id
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.exchanges import Exchanges, Target

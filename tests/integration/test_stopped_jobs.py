@@ -13,7 +13,7 @@ from tests.support.harness import OWNER, Asked, Harness, Replica
 from turnstream.domain.jobs import digest_of_token
 from turnstream.domain.turns import Turn
 from turnstream.engine.tool_gate import JobEnd
-from turnstream.llm.scripted import ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.job_results import JobResults
 from turnstream.storage.chats.job_stops import JobStops
 from turnstream.tools.tool import Detached, Outcome, ResultAddress, StoppedCall, ToolContext, tool, tools_of
