@@ -42,7 +42,7 @@ help: ## this list
 run: $(RUNTIME) ## start the server (with its own database unless DATABASE_URL is set)
 	@exec env PYTHONDONTWRITEBYTECODE= $(BIN)/turnstream serve
 
-test: $(DEV) ## the tests (all with FULL_TESTS=1), and the coverage floors: every branch of domain, llm and stream
+test: $(DEV) ## the tests (more with FULL_TESTS=1, all with FULL_TESTS=all), and the coverage floors: every branch of domain, llm and stream
 	@$(BIN)/python -m tests.support.programs
 	@$(PYTEST) $(COVER) $(PYTEST_ARGS)
 
@@ -50,7 +50,7 @@ test: $(DEV) ## the tests (all with FULL_TESTS=1), and the coverage floors: ever
 # they replay recorded streams, start processes or build the site.
 COSTLY = contracts/test_direct_calls contracts/test_private_parts unit/test_alerts unit/test_release unit/test_site unit/test_telemetry
 
-quick: check ## `make check`, and most tests that need no database, up to the first failure: 40 seconds on a quiet machine
+quick: check ## `make check`, and most tests that need no database, up to the first failure: about a minute of CPU time
 	@$(PYTEST) --numprocesses logical --quiet --exitfirst tests/unit tests/contracts $(COSTLY:%=--ignore=tests/%.py)
 
 cover: $(DEV) ## make test, with a page for each file in htmlcov/
