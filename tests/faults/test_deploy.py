@@ -143,22 +143,23 @@ def test_the_job_of_the_first_token_comes_before_the_first_server(empty_database
     pod, other = job["spec"]["template"]["spec"], migrations["spec"]["template"]["spec"]
     assert (pod["volumes"], pod["securityContext"]) == (other["volumes"], other["securityContext"])
     (tmp_path / "database-url").write_text(empty_database_url)
+    printed = ""
     for container in (*pod["initContainers"], *pod["containers"]):
         assert container["securityContext"] == other["containers"][0]["securityContext"]
         variables = {
             each["name"]: each["value"].replace("/run/secrets/turnstream", str(tmp_path)) for each in container["env"]
         }
         environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"} | variables
-        done = subprocess.run(
+        printed = subprocess.run(
             [Path(sys.executable).with_name("turnstream"), *container["args"]],
             env=environment,
             cwd=tmp_path,
             check=True,
             capture_output=True,
             text=True,
-        )
-    assert done.stdout.startswith("ts_")
-    assert len(done.stdout.split()) == 1
+        ).stdout
+    assert printed.startswith("ts_")
+    assert len(printed.split()) == 1
 
 
 def test_a_pod_gets_more_time_to_stop_than_the_server_takes() -> None:
