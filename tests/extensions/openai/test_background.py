@@ -108,6 +108,22 @@ async def test_a_connection_that_is_lost_behind_any_event_is_replaced_and_no_wor
     assert len(server.paid) == 1
 
 
+async def test_a_stream_that_ends_before_its_answer_is_continued_and_events_that_come_again_are_left_out(
+    server: ResponsesServer, provider: OpenAIResponsesProvider
+) -> None:
+    server.repeats = True
+    call = Call(provider)
+    answer = await begun(server)
+    answer.say("The ", "tide ")
+    await call.has("The tide ")
+    answer.leave()
+    await server.read_again.get()
+    answer.say("turns.")
+    answer.finish()
+    await call.task
+    assert texts(call.parts) == "The tide turns."
+
+
 async def test_a_connection_that_is_lost_again_without_a_new_event_is_a_failure_of_the_call(
     server: ResponsesServer, provider: OpenAIResponsesProvider
 ) -> None:
