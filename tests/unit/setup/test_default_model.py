@@ -9,7 +9,7 @@ from tests.support.model_apis import EXTENSIONS
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.llm.models.catalog import Models, ProviderModels
-from turnstream.llm.scripted import ScriptedProvider
+from turnstream.scripted import ScriptedProvider
 from turnstream.setup import models as setup
 from turnstream.setup.models import default_among
 
