@@ -19,7 +19,7 @@ from turnstream.domain.rounds import Round
 from turnstream.extensions.openai.provider import OpenAIResponsesProvider
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.provider import AnswerKeeper, MessageEnded, ModelRequest, Part, discard_answer
-from turnstream.llm.scripted import ScriptedProvider
+from turnstream.scripted import ScriptedProvider
 from turnstream.setup import models as model_setup
 from turnstream.setup.models import open_models
 
