@@ -139,6 +139,24 @@ async def test_a_connection_that_is_lost_again_without_a_new_event_is_a_failure_
     assert call.retained["id"] == answer.id
 
 
+async def test_an_answer_that_is_lost_in_its_middle_is_tried_again_by_another_call(
+    server: ResponsesServer, provider: OpenAIResponsesProvider
+) -> None:
+    call = Call(provider)
+    answer = await begun(server)
+    answer.say("The ")
+    await call.has("The ")
+    server.lost.add(answer.id)
+    answer.cut()
+    with pytest.raises(TransientError):
+        await call.task
+    again = Call(provider, replace(KEPT, retained=call.retained))
+    second = await begun(server)
+    second.finish()
+    await again.task
+    assert len(server.paid) == 2
+
+
 async def test_the_next_call_reads_the_answer_from_its_beginning_without_paying(
     server: ResponsesServer, provider: OpenAIResponsesProvider
 ) -> None:

@@ -150,7 +150,7 @@ async def test_a_call_without_a_turn_has_a_connection_of_its_own(
     assert len(server.sockets) == 2
 
 
-@pytest.mark.parametrize("how", ["forgotten", "closed", "broken", "old", "expired", "too many"])
+@pytest.mark.parametrize("how", ["forgotten", "closed", "broken", "gone", "old", "expired", "too many"])
 async def test_if_the_connection_or_its_response_is_gone_the_whole_input_goes_over_a_new_one(
     server: ResponsesServer, provider: OpenAIResponsesProvider, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +167,10 @@ async def test_if_the_connection_or_its_response_is_gone_the_whole_input_goes_ov
         await server.sockets[0].close()
     if how == "broken":
         server.paid[0].cut()
+    if how == "gone":  # known here before anything is sent
+        ((chain, _),) = provider._sockets._waiting.values()
+        monkeypatch.setattr(type(chain.socket), "closed", property(lambda _: False))
+        await chain.socket.close()
     parts, asked = await answered(server, provider, second_of(request), ends)
     assert texts(parts) == "Sand."
     assert ("previous_response_id" in asked, len(asked["input"])) == (False, 4)
@@ -255,6 +259,23 @@ async def test_if_no_further_connection_is_accepted_the_call_fails_and_the_next_
         await read(provider, second_of(request))
     _, asked = await answered(server, provider, second_of(request), ends)
     assert asked["stream"] is True
+
+
+async def test_a_new_connection_that_is_lost_at_once_is_a_failure_of_the_call(
+    server: ResponsesServer, provider: OpenAIResponsesProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = provider._sockets.new_chain
+
+    async def closed() -> sockets.Chain | None:
+        chain = await connect()
+        assert chain is not None
+        await chain.socket.close()
+        return chain
+
+    monkeypatch.setattr(provider._sockets, "new_chain", closed)
+    with pytest.raises(TransientError):
+        await read(provider, first_of(uuid4()))
+    assert server.paid == []
 
 
 async def test_two_calls_of_a_turn_at_once_have_two_connections_of_which_one_is_kept(

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 import openai
 import structlog
 
-from turnstream.domain.errors import AccountRefused, PermanentError, TransientError
+from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TransientError
 from turnstream.extensions.openai.chat import render as chat_render
 from turnstream.extensions.openai.chat.wire import ChatWire
 from turnstream.extensions.openai.params import names_of_tools
@@ -198,16 +198,20 @@ class OpenAIResponsesProvider(OpenAIProvider):
     async def _reopened(self, answer: RetainedAnswer, retained: Mapping[str, Any], digest: bytes) -> bool:
         """Whether the provider still has the answer, and it is to this very request. Any other is cancelled."""
         id = str(retained.get("id"))
+        if retained.get("request") != digest.hex():
+            try:
+                await self.discard(retained)
+            except ProviderError as error:
+                log.warning("answer.not_cancelled", id=id, error=error.type)
+            return False
         try:
-            if retained.get("request") == digest.hex():
-                await answer.open(self._retained_from(id, None))
-                return True
-            await self.discard(retained)
+            await answer.open(self._retained_from(id, None))
         except AccountRefused:
             raise
         except PermanentError as error:
             log.warning("answer.lost", id=id, error=error.type, message=error.message)
-        return False
+            return False
+        return True
 
     def _retained_from(self, id: str, after: int | None) -> AbstractAsyncContextManager[ModelResponse]:
         """The events of an answer that the provider keeps, behind event `after`."""

@@ -19,6 +19,7 @@ import structlog
 from msgspec import Raw, Struct
 
 from turnstream.extensions.openai.responses.wire import ResponsesWire
+from turnstream.llm.transport.failures import LOST
 from turnstream.llm.transport.response import ModelResponse
 
 log = structlog.get_logger(__name__)
@@ -212,7 +213,12 @@ class SocketCall:
     async def send(self) -> None:
         new = self.chain.new_items(self._body)
         previous = None if new is None else self.chain.response
-        await self.chain.socket.send_str(self._body.message(new, previous))
+        try:
+            await self.chain.socket.send_str(self._body.message(new, previous))
+        except LOST:
+            if self._is_new:
+                raise
+            await self._begin_again()
 
     def finish(self, turn: UUID) -> bool:
         """Keeps the connection for the next call, if the reply has ended with calls of tools."""
