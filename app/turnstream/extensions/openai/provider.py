@@ -19,7 +19,7 @@ from turnstream.extensions.openai.params import names_of_tools
 from turnstream.extensions.openai.quirks import OPENAI, Quirks
 from turnstream.extensions.openai.responses import render as responses_render
 from turnstream.extensions.openai.responses.retained import RetainedAnswer
-from turnstream.extensions.openai.responses.socket import Body, Chain, Socket, SocketCall, Sockets
+from turnstream.extensions.openai.responses.socket import CallBody, Chain, Socket, SocketCall, Sockets
 from turnstream.extensions.openai.responses.wire import ResponsesWire
 from turnstream.kit.offload import offload
 from turnstream.llm.provider import ModelRequest
@@ -173,7 +173,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
         try:
             body = await offload(request.size, self.render, request, self.quirks)
             wire = ResponsesWire(None, sha256(body).digest(), names_of_tools(request))
-            call = SocketCall(self._sockets, chain, await offload(request.size, Body.of, body), wire)
+            call = SocketCall(self._sockets, chain, await offload(request.size, CallBody.of, body), wire)
             await call.send()
             del body
             yield call.response, wire

@@ -52,7 +52,7 @@ class _Item(Struct):
         return self.type in _RESULTS or (self.type == "message" and self.role != "assistant")
 
     def identity(self) -> tuple[object, ...] | None:
-        """What the item says, in whatever form it says it. None for one that says nothing."""
+        """The content of the item, without its form. None for an item without content of its own."""
         match self.type:
             case "function_call" | "custom_tool_call":
                 return self.call_id, self.name, _json(self.arguments), self.input
@@ -72,7 +72,7 @@ _item = msgspec.json.Decoder(_Item)
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class CallBody:
     """The request of a call: its members, the items of its input, and a digest of the input up to each item."""
 
     members: Mapping[str, Raw]
@@ -107,7 +107,7 @@ class Chain:
     digest: bytes = b""
     output: Sequence[Raw] = ()
 
-    def new_items(self, body: Body) -> Sequence[Raw] | None:
+    def new_items(self, body: CallBody) -> Sequence[Raw] | None:
         """The items behind the reply, if the input is that of the last call, then its reply as it came, then more."""
         if self.response is None or len(body.items) <= self.count or body.digest(self.count) != self.digest:
             return None
@@ -201,7 +201,7 @@ class Sockets:
 class SocketCall:
     """One call over a connection. `response` reads its events, as if they were a stream of server-sent events."""
 
-    def __init__(self, sockets: Sockets, chain: Chain, body: Body, wire: ResponsesWire) -> None:
+    def __init__(self, sockets: Sockets, chain: Chain, body: CallBody, wire: ResponsesWire) -> None:
         self.response = ModelResponse(200, {"content-type": "text/event-stream"}, self._read)
         self.chain = chain
         self._sockets = sockets
