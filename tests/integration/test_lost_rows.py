@@ -18,7 +18,7 @@ from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT
 from turnstream.domain.turns import Turn
 from turnstream.kit.ids import new_id
 from turnstream.kit.signals import Signals
-from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.storage.database import Statement
 from turnstream.storage.rows import to_json
 from turnstream.storage.runs.record import NewJob, Records, SettledCall, begin_rounds
