@@ -15,7 +15,7 @@ from tests.support.http_server import Server, pausing, serving
 from tests.support.pictures import PIXEL
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, message_of, text, tool_use
-from turnstream.tools.tool import Detached, PersonQuestion, ToolContext, tool
+from turnstream.tools.tool import PersonQuestion, ToolContext, tool
 from turnstream.tools.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -33,29 +33,9 @@ async def register(context: ToolContext, ship: str) -> str:
     return f"{answer.action}: {json.dumps(answer.content)}" if answer else "no answer"
 
 
-@tool(background=True)
-async def register_in_background(context: ToolContext, ship: str) -> str:
-    """Registers a ship as a job, which holds its slot while it asks."""
-    assert context.ask is not None
-    answer = await context.ask(PersonQuestion(f"Who sails the {ship}?", 60, json.dumps(CREW)))
-    return f"{answer.action}: {json.dumps(answer.content)}" if answer else "no answer"
-
-
-@tool(background=True)
-async def register_elsewhere(context: ToolContext, ship: str) -> str | Detached:
-    """Registers a ship as a job that continues elsewhere."""
-    if context.handle is None:
-        return Detached(1, question=PersonQuestion(f"Who sails the {ship}?", 60, json.dumps(CREW)))
-    answer = context.answer
-    return f"{answer.action}: {json.dumps(answer.content)}" if answer else "no answer"
-
-
-ASKING = [register, register_in_background, register_elsewhere]
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def asking(shared_database_url: str) -> AsyncIterator[Server]:
-    async with serving(shared_database_url, Toolset(ASKING)) as server:
+    async with serving(shared_database_url, Toolset([register])) as server:
         yield server
 
 
@@ -85,10 +65,9 @@ async def thread_of(api: Client, thread: str) -> Json:
 
 
 @pytest.mark.parametrize("status", ["resolved", "cancelled"])
-@pytest.mark.parametrize("name", [each.spec.name for each in ASKING])
-async def test_a_tool_asks_a_question_while_it_runs(asking: Server, name: str, status: str) -> None:
+async def test_a_tool_asks_a_question_while_it_runs(asking: Server, status: str) -> None:
     async with Client(asking.url) as api:
-        model = asking.scripts.model(message_of(tool_use(name, {"ship": "Ada"}, "c")), message_of(text("Done.")))
+        model = asking.scripts.model(message_of(tool_use("register", {"ship": "Ada"}, "c")), message_of(text("Done.")))
         thread = str(uuid4())
         (*_, end) = await run(api, thread, user("Go"), model=model)
         (interrupt,) = end["outcome"]["interrupts"]
