@@ -24,6 +24,8 @@ OTHERS = {
     "CHECKPOINT_JOB",
     "SETTLE_JOB",
     "DETACH_JOB",
+    "DETACH_TO_ASK",
+    "ASK_FOR_JOB",
 }
 WRITES = {
     statement: name.lower()

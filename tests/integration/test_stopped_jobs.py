@@ -102,7 +102,7 @@ async def stop_by(way: str, harness: Harness, replica: Replica, asked: Asked, ro
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_tool_is_told_once_that_its_call_was_stopped(
+async def test_a_tool_is_called_once_when_its_call_was_stopped(
     harness: Harness, farm: Farm, rows: "asyncpg.Connection[Any]", way: str
 ) -> None:
     async with harness.replica(provider(), tools_of(farm), listens=True) as replica:
