@@ -11,7 +11,7 @@ from uuid import UUID
 
 from turnstream.domain.blocks import Block, CallKey
 from turnstream.domain.errors import NotFound
-from turnstream.domain.jobs import MOST_STARTED, Delivery
+from turnstream.domain.jobs import Delivery
 from turnstream.domain.turns import TurnRequest
 from turnstream.storage.chats.exchanges import MARK_FOLLOWED, Draft, Exchanges, Target, lock_first_open, placement
 from turnstream.storage.database import Database, Statement
@@ -81,28 +81,6 @@ DELIVER_REPORT = Statement(
     SELECT pg_notify({CHANNEL}, CASE status WHEN 'queued' THEN '{QUEUED}' ELSE '{UPDATED} ' || id END) FROM arrived
     """
 )
-# Not in the chat of an agent, whose caller waits for one answer. Not while a replica of the version before lives, which
-# would send a report as words of the user. And not for ever: turns that reports have started begin with one and follow
-# an empty message.
-MAY_REPORT = Statement(
-    """
-    WITH RECURSIVE started AS (
-        SELECT id, parent_id, 0 AS before FROM turns WHERE id = :turn
-        UNION ALL
-        SELECT earlier.id, earlier.parent_id, before + 1
-        FROM started JOIN turns AS question ON question.id = started.parent_id
-        JOIN turns AS earlier ON earlier.id = question.parent_id
-        WHERE before < CAST(:most AS int)
-          AND NOT EXISTS (SELECT FROM blocks WHERE turn_id = question.id)
-          AND EXISTS (SELECT FROM blocks WHERE turn_id = started.id AND round = 0 AND type = 'report')
-    )
-    SELECT (SELECT max(before) FROM started) < CAST(:most AS int)
-        AND NOT EXISTS (SELECT FROM replicas WHERE NOT knows_reports AND lease_until > now())
-        AND NOT EXISTS (
-            SELECT FROM chats JOIN turns ON chat_id = chats.id WHERE turns.id = :turn AND of_turn IS NOT NULL
-        ) AS may_report
-    """
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +110,10 @@ class DeliveredReport:
 _OF_DELETED_TURN = DeliveredReport("discarded", None)
 
 
-class Reports:
+class JobReports:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._exchanges = Exchanges(database)
-
-    async def may_report(self, turn: UUID) -> bool:
-        """Whether a call of this turn may continue after it. Otherwise the turn waits for the call."""
-        row = await self._database.row(MAY_REPORT, turn=turn, most=MOST_STARTED)
-        return row is not None and bool(row["may_report"])
 
     async def discard(self) -> Sequence[UUID]:
         """Ends the jobs of turns that were cancelled. Returns their ids."""
