@@ -41,5 +41,5 @@ async def test_a_background_tool_is_refused_if_the_extension_that_runs_it_is_lef
     jobs, given = installed()["jobs"], Given(toolset=Toolset([dig]))
     async with AsyncExitStack() as stack:
         assert (await opened_toolset(Settings(_env_file=None), given, (jobs,), nothing, stack)).runs_jobs
-        with pytest.raises(ConfigError, match="tool dig needs the extension jobs, .* add jobs to TURN"):
+        with pytest.raises(ConfigError, match=r"tool dig needs the extension jobs, .* add jobs to TURN"):
             await opened_toolset(Settings(_env_file=None), given, (Extension("other", "another"),), nothing, stack)
