@@ -307,6 +307,20 @@ async def test_late_and_double_outcomes_are_not_applied(harness: Harness, works:
     assert results_of(turn)["a"].text == "first"
 
 
+async def test_an_open_job_has_the_owner_of_its_chat_also_of_a_replica_that_does_not_write_it(
+    harness: Harness, works: Works, rows: "asyncpg.Connection[Any]"
+) -> None:
+    async with harness.replica(provider(DIG), tools_of(works), listens=True, most_jobs=0) as replica:
+        asked = await harness.ask(tools=tools_of(works))
+        replica.worker.wake()
+        await until(harness, asked, "waiting")
+        assert await rows.fetchval("SELECT queue_owner FROM jobs") == OWNER, "set by a trigger"
+        await rows.execute("UPDATE chats SET owner = 'moved' WHERE id = $1", asked.chat)
+        assert await rows.fetchval("SELECT queue_owner FROM jobs") == "moved"
+        (job,), _ = await Jobs(harness.database, replica.queue.replica).claim(1, ["dig"])
+        assert job.owner == "moved"
+
+
 # --- calls that go on elsewhere --------------------------------------------------------------------------------------
 
 
