@@ -100,6 +100,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
     hooks = [*(hook for work in works.values() for hook in work.hooks), *parts.hooks]
     worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify, checks)
+    runners = [each(checks) for work in works.values() for each in work.runners]
     for part in (worker, chat_wakeups.broadcast, feed.broadcast):
         part.follow(signals)
     signals.changed.act(lambda _owner, chat: chat_wakeups.notify(chat))
@@ -122,7 +123,6 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
             *_upkeep_of_rows(settings, database, works.values()),
         ]
         await stack.enter_async_context(background(failed, *upkeep))
-        runners = [each(checks) for work in works.values() for each in work.runners]
         reports = ActivityReports(worker.activity, Activities(database), queue.replica)
         await stack.enter_async_context(background(failed, worker.run, *runners, reports.run))
         yield Engine(
