@@ -15,7 +15,7 @@ import pytest
 
 from tests.faults.fifty_turns import Site, fifty_turns, finish, leases_are_renewed, refusal
 from tests.faults.postgres import Postgres, own_postgres
-from tests.support.effort import FULL
+from tests.support.effort import share
 from tests.support.http_client import Client
 
 pytestmark = pytest.mark.timeout(300)
@@ -40,9 +40,9 @@ async def frozen(postgres: Postgres, site: Site) -> AsyncIterator[None]:
 @asynccontextmanager
 async def stalls(postgres: Postgres, site: Site) -> AsyncIterator[None]:
     """It is frozen for about as long as the lease, again and again."""
-    for share in (0.6, 0.8, 0.9, 1.0, 1.2):
+    for part in (0.6, 0.8, 0.9, 1.0, 1.2):
         with postgres.frozen():
-            await asyncio.sleep(share * site.lease)
+            await asyncio.sleep(part * site.lease)
         await leases_are_renewed(site.watch, 1)
     yield
 
@@ -166,7 +166,7 @@ FAULTS = (
 )
 
 
-@pytest.mark.parametrize("fault", FAULTS if FULL else FAULTS[:2])
+@pytest.mark.parametrize("fault", share(FAULTS, full=3, plain=6))
 async def test_the_fleet_lives_and_no_turn_is_run_twice(tmp_path: Path, fault: Fault) -> None:
     async with own_postgres(tmp_path) as postgres, fifty_turns(postgres.url, tmp_path) as site:
         async with fault(postgres, site):

@@ -6,6 +6,8 @@ from turnstream.extensions.jobs.report_rows import JobReports
 from turnstream.extensions.jobs.reports import ReportDelivery
 from turnstream.extensions.jobs.rows import Jobs
 from turnstream.extensions.jobs.runner import JobRunner, ToolJobs
+from turnstream.extensions.jobs.stopped_rows import StoppedJobs
+from turnstream.extensions.jobs.stops import StopDelivery
 from turnstream.kit.signals import Signals
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.runs.queue import Queue
@@ -28,6 +30,7 @@ def runner_for(
     database = queue._database
     kind = ToolJobs(toolset, Uploads(database), plans, checks)
     delivery = ReportDelivery(JobReports(database), toolset, signals.changed.send, plans, checks)
-    runner = KillableRunner(Jobs(database, queue.replica), kind, delivery, most, poll_interval, 0.0)
+    stops = StopDelivery(StoppedJobs(database), toolset)
+    runner = KillableRunner(Jobs(database, queue.replica), kind, delivery, stops, most, poll_interval, 0.0)
     runner.follow(signals)
     return runner
