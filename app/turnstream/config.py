@@ -202,7 +202,6 @@ class Settings(Section):
     )
     concurrent_turns: int = Field(1000, ge=1, description="turns that this replica runs at once")
     parallel_tools: int = Field(64, ge=1, description="tool calls that this replica runs at once")
-    parallel_jobs: int = Field(100, ge=1, description="calls of background tools that this replica runs at once")
     parallel_request_tools: int = Field(
         64, ge=1, description="calls at once, beside these, of HTTP tools that requests declare"
     )
