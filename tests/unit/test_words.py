@@ -137,7 +137,7 @@ def test_docstrings_and_comments_are_plain_technical_english(rule: re.Pattern[st
 
 
 def _page_lines() -> Iterator[tuple[Path, int, str]]:
-    """Prose of the pages for users: no code, no headings, no addresses, and no words of the page, which are in italics."""
+    """Prose of the pages for users, without code, headings, addresses, and words of the chat page (in italics)."""
     for page in PAGES:
         if page.is_relative_to(ROOT / "tests"):
             continue
