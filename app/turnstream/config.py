@@ -166,7 +166,7 @@ class Settings(Section):
         0.8, gt=0, le=1, description="share of a model's context window above which a conversation is compacted"
     )
     compaction: Literal["own", "provider"] = Field(
-        "own", description="compaction by this server (own), or by the provider where it offers that for the model"
+        "own", description="compaction by this server (own), or by the provider if it offers that for the model"
     )
     earlier_results: Literal["whole", "short", "none"] = Field(
         "whole", description="results of tools in earlier turns are sent whole, shortened (short), or not at all (none)"

@@ -94,7 +94,7 @@ def test_every_promise_names_tests_that_exist() -> None:
 
 
 def test_each_job_of_each_dialect_names_a_test_that_exists() -> None:
-    heading = "What each can do ([tests](../tests/promises.toml)):"
+    heading = "The abilities of each dialect ([tests](../tests/promises.toml)):"
     dialects = ["AI SDK", "AG-UI", "OpenAI", "Anthropic"]
     assert f"| job | {' | '.join(dialects)} |" in DIALECTS
     able = {
