@@ -90,6 +90,8 @@ class RunEncoder:
         if self.collects:
             self._collect(event)
             return b""
+        if self.finished:  # a question ends the run, and a notice of its job may follow at once
+            return b""
         if isinstance(event, BlockDelta):  # the token path
             return b"%b%b}\n\n" % (self._delta_head, to_json(event.text)) if self._delta_head else b""
         return encode(self._events(event))
