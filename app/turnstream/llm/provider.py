@@ -30,6 +30,25 @@ class ModelCall:
     record: bool = False
 
 
+class Caller(Protocol):
+    """The turn that makes a call. A provider that lets calls wait reports it."""
+
+    @property
+    def owner(self) -> str: ...
+
+    def pause(self) -> None:
+        """The call waits."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """The call that waits starts in about so many seconds. It may be called again."""
+        ...
+
+    def start(self) -> None:
+        """The wait is over."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ProviderCompaction:
     """A request that the provider compact the conversation itself, at `at` tokens, by the methods in `edits`
@@ -46,7 +65,7 @@ class ModelRequest:
     provider's cache is lost. `may_use_tools` False forbids their use. `resume_data` is JSON text that the provider
     wants back from the last round, such as a container, `earlier_data` is the same from earlier turns, and may have
     expired. `prefilled`: the model continues the last message, a reply whose beginning the client gave. `call` is for
-    interceptors; no provider sees it.
+    interceptors, `caller` for providers that let calls wait; no server sees them.
     """
 
     model: str
@@ -61,6 +80,7 @@ class ModelRequest:
     prefilled: bool = False
     call: ModelCall | None = None
     compaction: ProviderCompaction | None = None
+    caller: Caller | None = None
 
     @property
     def size(self) -> int:
