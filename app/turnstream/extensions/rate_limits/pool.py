@@ -187,7 +187,6 @@ class PoolKey:
     id: str
     provider: OnDemand
     refused_until: float = 0.0
-    reason: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -316,10 +315,11 @@ class KeyPool:
         """Leaves out a refused key for a while. False if there is no other one."""
         if len(self.keys) == 1 or error.type not in _OF_KEY:
             return False
-        key.refused_until, key.reason = monotonic() + _SET_ASIDE, error.message
+        known, key.refused_until = key.refused_until > monotonic(), monotonic() + _SET_ASIDE
         refused = [each for each in self.keys if each.refused_until > monotonic()]
         PROVIDER_KEYS_SET_ASIDE.labels(self.name).set(len(refused))
-        log.error("provider.key_set_aside", provider=self.name, key=key.id, error=error.type, message=error.message)
+        if not known:  # calls that were made together are refused together
+            log.error("provider.key_set_aside", provider=self.name, key=key.id, error=error.type, message=error.message)
         return len(refused) < len(self.keys)
 
     def _take(self, model: _ModelQueue, need: Amounts) -> tuple[KeyAccount, Amounts] | None:

@@ -139,8 +139,15 @@ def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     merged = {name: value for name, value in own.items() if name not in {"providers", "models", "families"}}
     for kind in ("providers", "models"):
         under, over = _tables_by_name(base, kind), _tables_by_name(own, kind)
-        merged[kind] = {name: {**under.get(name, {}), **over.get(name, {})} for name in dict.fromkeys((*under, *over))}
+        names = dict.fromkeys((*under, *over))
+        merged[kind] = {name: _merged_table(under.get(name, {}), over.get(name, {})) for name in names}
     return merged
+
+
+def _merged_table(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """One table. `key` and `keys` take the place of each other."""
+    replaced = {"key", "keys"} if own.keys() & {"key", "keys"} else set()
+    return {**{name: value for name, value in base.items() if name not in replaced}, **own}
 
 
 def _tables_by_name(tables: Mapping[str, Any], kind: str) -> dict[str, Any]:
