@@ -56,9 +56,25 @@ class ServerChecks:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
+    @asynccontextmanager
+    async def _answer(self, method: str, path: str, **request: Any) -> AsyncIterator[httpx2.Response]:
+        """The answer. A busy server is asked again after the seconds that it names, as C7 wants it of clients. Each
+        POST has a key, so that one which is repeated has one effect.
+        """
+        if method == "POST":
+            request["headers"] = {"Idempotency-Key": str(uuid4()), **request.get("headers", {})}
+        end = time.monotonic() + self.patience
+        while True:
+            async with self.client.stream(method, path, **request) as response:
+                wait = response.headers.get("retry-after", "")
+                if response.status_code != 503 or not wait.isdecimal() or time.monotonic() + int(wait) > end:
+                    yield response
+                    return
+            await asyncio.sleep(int(wait))
+
     async def json(self, method: str, path: str, *expect: int, **request: Any) -> Json:
         """The JSON of an answer with one of these statuses. A stream that is answered in its place is not read."""
-        async with asyncio.timeout(self.patience), self.client.stream(method, path, **request) as response:
+        async with asyncio.timeout(self.patience), self._answer(method, path, **request) as response:
             if response.status_code not in expect:
                 wanted = " or ".join(map(str, expect))
                 raise Failed(f"{method} {path} was answered with {response.status_code}, not {wanted}.")
@@ -90,7 +106,7 @@ class ServerChecks:
         headers |= {"Idempotency-Key": key} if key else {}
         async with (
             asyncio.timeout(self.patience),
-            self.client.stream(method, path, headers=headers, json=posted) as response,
+            self._answer(method, path, headers=headers, json=posted) as response,
         ):
             if response.status_code not in {200, 201}:
                 raise Failed(f"{method} {path} was answered with {response.status_code}.")

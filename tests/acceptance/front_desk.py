@@ -11,8 +11,8 @@ from turnstream.config import Settings
 from turnstream.domain.kinds import TEXT, TOOL_RESULT
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.provider import Message, ModelRequest
-from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.main import create_app
+from turnstream.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.tools.tool import ToolContext, tool
 from turnstream.tools.toolset import Toolset
 

@@ -13,7 +13,7 @@ from tests.acceptance.terminal_clients import Json, OpenTerminal, RunScript, Tur
 from tests.support.http_server import serving
 from tests.support.server_process import free_port
 from turnstream.domain.identity import Identity
-from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import connect
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.tools.tool import ToolContext, tool

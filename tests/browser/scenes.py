@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.pictures import PIXEL
-from turnstream.llm.scripted import Pause, Reply, Step, message_of, text, thinking, tool_use
+from turnstream.scripted import Pause, Reply, Step, message_of, text, thinking, tool_use
 from turnstream.tools.tool import File, PersonQuestion, ToolContext, ToolError, tool, tools_of
 from turnstream.tools.toolset import Toolset
 

@@ -20,7 +20,7 @@ from turnstream.domain.rounds import Prices
 from turnstream.extensions.embedded.server import EmbeddedPostgres
 from turnstream.llm.models.catalog import Model, ProviderModels
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from turnstream.storage.migrations import upgrade
 
 FOLDER = Path(__file__).parents[2] / "docs" / "screenshots"

@@ -12,7 +12,7 @@ from tests.browser.scenes import one_call, paused
 from tests.browser.test_budgets import violations
 from tests.support.http_client import Client, Said
 from tests.support.http_server import Server
-from turnstream.llm.scripted import Pause, message_of, text
+from turnstream.scripted import Pause, message_of, text
 
 pytestmark = [pytest.mark.extensions("admin"), pytest.mark.asyncio(loop_scope="session")]
 

@@ -17,7 +17,7 @@ from tests.support.http_client import Client
 from tests.support.http_server import Server
 from tests.support.pictures import PIXEL
 from turnstream.llm.models.catalog import Model, ProviderModels
-from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.scripted import ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

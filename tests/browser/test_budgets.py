@@ -19,7 +19,7 @@ from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
 from turnstream.llm.models.catalog import ProviderModels
-from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -12,7 +12,7 @@ from tests.browser.scenes import Harbour, three_calls
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
-from turnstream.llm.scripted import Pause, Step, message_of, text, thinking
+from turnstream.scripted import Pause, Step, message_of, text, thinking
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

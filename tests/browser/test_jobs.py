@@ -13,7 +13,7 @@ from tests.browser.scenes import Harbour
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
-from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.scripted import message_of, text, tool_use
 from turnstream.tools.tool import Detached, PersonQuestion, ToolContext, tool
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -12,7 +12,7 @@ from tests.browser.person import Person
 from tests.support.http_server import Server, serving
 from tests.support.openid_issuer import CLIENT, SECRET, OpenIdIssuer, providing
 from tests.support.server_process import free_port
-from turnstream.llm.scripted import message_of, text
+from turnstream.scripted import message_of, text
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.extensions("login", "admin")]
 

@@ -12,7 +12,7 @@ from tests.support.http_client import Client
 from tests.support.http_server import Server
 from turnstream.domain.errors import PermanentError, TransientError
 from turnstream.llm.models.catalog import Model, ProviderModels
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,7 +11,7 @@ from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing
 from turnstream.llm.models.catalog import Model, ProviderModels
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

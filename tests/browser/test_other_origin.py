@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from tests.support.http_client import Client
 from tests.support.http_server import Server, answering, pausing, serving
-from turnstream.llm.scripted import Pause
+from turnstream.scripted import Pause
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from tests.node.conftest import BINARIES, node, packages, run
 from tests.support.http_server import answering, pausing, serving
-from turnstream.llm.scripted import Pause
+from turnstream.scripted import Pause
 
 __all__ = ["node", "packages"]
 

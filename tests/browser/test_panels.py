@@ -15,7 +15,7 @@ from tests.support.http_server import Server, serving
 from tests.support.model_apis import parameters_of
 from turnstream.extensions.demo import EXTENSION as DEMO
 from turnstream.llm.models.catalog import ProviderModels
-from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

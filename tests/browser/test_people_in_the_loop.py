@@ -10,7 +10,7 @@ from tests.browser.scenes import Harbour, one_call
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
-from turnstream.llm.scripted import message_of, text
+from turnstream.scripted import message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,7 +11,7 @@ from tests.browser.test_budgets import violations
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
-from turnstream.llm.scripted import Pause, message_of, text
+from turnstream.scripted import Pause, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

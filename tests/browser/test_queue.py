@@ -11,7 +11,7 @@ from tests.browser.test_talk import use
 from tests.integration.api.test_queue import words_to
 from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing
-from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

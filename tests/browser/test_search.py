@@ -10,7 +10,7 @@ from tests.browser.conftest import SitDown
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
-from turnstream.llm.scripted import message_of, text
+from turnstream.scripted import message_of, text
 from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

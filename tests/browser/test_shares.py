@@ -12,7 +12,7 @@ from tests.browser.test_budgets import violations
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing, serving
-from turnstream.llm.scripted import Pause, message_of, text, thinking
+from turnstream.scripted import Pause, message_of, text, thinking
 
 pytestmark = [pytest.mark.extensions("sharing"), pytest.mark.asyncio(loop_scope="session")]
 

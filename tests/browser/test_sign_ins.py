@@ -15,7 +15,7 @@ from tests.support.http_client import Client
 from tests.support.http_server import Server
 from turnstream.extensions.mcp.sign_ins import SignIns
 from turnstream.kit.sealing import new_master_key
-from turnstream.llm.scripted import message_of, text
+from turnstream.scripted import message_of, text
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.extensions("mcp")]
 

@@ -10,7 +10,7 @@ from tests.browser.scenes import Harbour, one_call, paused
 from tests.browser.test_talk import use
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server
-from turnstream.llm.scripted import Pause
+from turnstream.scripted import Pause
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.telemetry import STREAMS_OPEN
 

@@ -11,7 +11,7 @@ from tests.browser.scenes import Harbour, paused, three_calls
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from turnstream.domain.errors import TransientError
-from turnstream.llm.scripted import Pause, Step, message_of, text
+from turnstream.scripted import Pause, Step, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -19,7 +19,7 @@ from tests.support.http_client import Client
 from tests.support.http_server import Server, answering, pausing, serving
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider
+from turnstream.scripted import Pause, Reply, ScriptedProvider
 from turnstream.tools.toolset import Toolset
 
 SERVER = "https://chat.example"  # in the documentation

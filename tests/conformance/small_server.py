@@ -74,6 +74,7 @@ class SmallServer:
         self.feed = Log("feed", lambda n: f"f{n}")
         self.tasks: set[asyncio.Task[None]] = set()
         self.last_words: list[str] = []
+        self.refused: set[tuple[str | None, ...]] = set()
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -82,6 +83,15 @@ class SmallServer:
             await response.json(401, {})
             return
         match self.defect:
+            case "every request is refused once, as of a busy server":
+                asked = (request.method, request.path, *map(request.headers.get, ("last-event-id", "idempotency-key")))
+                if asked not in self.refused:
+                    self.refused.add(asked)
+                    await response.json(503, {}, {"Retry-After": "0"})
+                    return
+            case "every answer is 503":
+                await response.json(503, {}, {"Retry-After": "1"})
+                return
             case "every answer is 500":
                 await response.json(500, {})
                 return

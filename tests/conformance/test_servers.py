@@ -126,6 +126,7 @@ DEFECTS = [
 # What could break the kit itself: all its lines are run, and this one must fail.
 HOSTILE = [
     ("every answer is 500", CUTS),
+    ("every answer is 503", CUTS),
     ("every connection is closed at once", CUTS),
     ("no request is answered", CUTS),
     ("JSON is no JSON", CUTS),
@@ -146,6 +147,12 @@ HOSTILE = [
 
 async def test_a_server_without_a_defect_holds_every_promise() -> None:
     async with small_server() as url:
+        report = await examine(url, TOKEN, MESSAGE, 25)
+    assert {result.status for result in report.results} == {"held"}, report.as_text()
+
+
+async def test_a_server_that_is_busy_is_asked_again() -> None:
+    async with small_server("every request is refused once, as of a busy server") as url:
         report = await examine(url, TOKEN, MESSAGE, 25)
     assert {result.status for result in report.results} == {"held"}, report.as_text()
 

@@ -19,7 +19,7 @@ from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIProv
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.provider import BlockOpened, BlockText, Message, ModelRequest, Part, Provider
-from turnstream.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.scripted import ScriptedProvider, message_of, text, thinking, tool_use
 
 TOOLS = tuple(ToolSpec(name, "…", '{"type":"object"}') for name in ("doc_search", "doc_tree", "doc_view"))
 REQUEST = ModelRequest(

@@ -11,7 +11,7 @@ from tests.support.http_server import Server
 from turnstream.extensions.openai.parameters import chat_parameters
 from turnstream.extensions.openai.quirks import QUIRKS
 from turnstream.llm.models.catalog import ProviderModels
-from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.scripted import ScriptedProvider, message_of, text
 
 pytestmark = [
     pytest.mark.extensions("openai_api", "anthropic_api"),

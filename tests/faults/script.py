@@ -7,7 +7,7 @@ from pathlib import Path
 from turnstream.domain.kinds import TOOL_RESULT
 from turnstream.llm.conversation.messages import GO_ON
 from turnstream.llm.provider import BlockOpened, ModelRequest, Part
-from turnstream.llm.scripted import message_of, text, thinking, tool_use
+from turnstream.scripted import message_of, text, thinking, tool_use
 from turnstream.tools.tool import Tool, ToolContext, tool
 
 MODEL = "script"

@@ -1,7 +1,6 @@
 """A family of three levels with fifty agents, on two replicas of which one or the other is killed again and again."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from tests.extensions.agents.families import family, report
 from tests.support.http_client import Client, said
+from tests.support.locks import connection_to
 from tests.support.server_process import Server
 from turnstream.domain.identity import LOCAL_OWNER
 from turnstream.storage.database import connect
@@ -18,7 +19,7 @@ from turnstream.storage.owners.accounts import Accounts
 
 pytestmark = [pytest.mark.extensions("agents", "demo"), pytest.mark.timeout(600)]
 
-LEADS, SCOUTS = 5, 9
+LEADS, SCOUTS, WORDS = 5, 9, 40
 BUDGET = 10_000_000  # tokens, which are not used up
 TOOLS = """
 [agents.scout]
@@ -43,10 +44,6 @@ OUTSIDE = "SELECT count(*) FROM charges WHERE turn_id <> $1 AND root_turn IS DIS
 AGE = "UPDATE reservations SET reserved_at = reserved_at - interval '3 minutes'"
 
 
-def calling(name: str, task: str) -> str:
-    return f"/call {name} {json.dumps({'task': task})}"
-
-
 @pytest.fixture
 async def servers(database_url: str, tmp_path: Path) -> AsyncIterator[tuple[Server, Server]]:
     file = tmp_path / "tools.toml"
@@ -62,9 +59,8 @@ async def servers(database_url: str, tmp_path: Path) -> AsyncIterator[tuple[Serv
 
 @pytest.fixture
 async def rows(database_url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
-    connection = await asyncpg.connect(database_url)
-    yield connection
-    await connection.close()
+    async with connection_to(database_url) as connection:
+        yield connection
 
 
 async def test_fifty_agents_of_three_levels_work_once_and_share_a_budget_over_kills(
@@ -73,8 +69,7 @@ async def test_fifty_agents_of_three_levels_work_once_and_share_a_budget_over_ki
     database_url: str,
     record_property: Callable[[str, object], None],
 ) -> None:
-    scouts = "\n".join([calling("scout", "/long 40")] * SCOUTS)  # one after the other: a cut round makes no call twice
-    words = "\n".join(["/parallel", *[calling("lead", scouts)] * LEADS])
+    words = family(LEADS, SCOUTS, WORDS)
     async with Client(servers[0].url) as api:
         asked = {**said(words), "limits": {"budget_tokens": BUDGET}}
         exchange = await api.json("POST", "/api/turns", 201, json=asked)
@@ -94,9 +89,9 @@ async def test_fifty_agents_of_three_levels_work_once_and_share_a_budget_over_ki
         turn = await api.json("GET", f"/api/chats/{answer['chat_id']}/turns/{answer['id']}")
     results = [block for block in turn["blocks"] if block["type"] == "tool_result"]
     assert turn["status"] == "complete"
-    assert [(block["is_error"], block["text"].count("scout returned")) for block in results] == [
-        (False, SCOUTS)
-    ] * LEADS
+    assert sorted((block["is_error"], block["text"]) for block in results) == [
+        (False, report(lead, SCOUTS, WORDS)) for lead in range(LEADS)
+    ]
     ends = await rows.fetch(f"SELECT status, count(*) AS number FROM {CHILDREN} GROUP BY status")
     assert [tuple(row) for row in ends] == [("complete", LEADS * (1 + SCOUTS))]
     assert await rows.fetchval("SELECT count(*) FROM jobs WHERE settled_at IS NULL") == 0

@@ -1,7 +1,7 @@
 """A server is killed at every place where a crash could matter, one after the other; the next process continues.
 
 rows.py has the checks of each trial. The victim and its successor are real servers at one address, on one database.
-Every forty-first place is tried; with FULL_TESTS=1 every one.
+One of forty-one places is tried, with FULL_TESTS=1 one of four, with FULL_TESTS=all every one; others on another day.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from tests.faults.processes import Process
 from tests.faults.reader import Reader
 from tests.faults.rows import Rows, lost, problems_of, seen_too_early
 from tests.faults.stage import Stage, staged
-from tests.support.effort import FULL
+from tests.support.effort import share
 from tests.support.server_process import free_port
 from turnstream.domain.charges import call_of
 from turnstream.domain.identity import LOCAL_OWNER
@@ -28,7 +28,6 @@ from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.accounts import Accounts
 
-STRIDE = 1 if FULL else 41
 _TIME_LIMIT = 120  # seconds for one trial, which takes less than one: enough on a machine that is busy with other tests
 # A successor can take a turn over only when it starts: neither a check of its peers nor a poll comes in time.
 _NEVER = 3600.0
@@ -113,7 +112,7 @@ async def problems_of_dying_at(
 
 async def all_problems(stage: Stage, policy: RecoveryPolicy, deaths: Sequence[tuple[str, ...]]) -> list[str]:
     problems = []
-    for points in deaths[::STRIDE]:
+    for points in deaths:
         try:
             async with asyncio.timeout(_TIME_LIMIT):
                 found = await problems_of_dying_at(stage, policy, *points)
@@ -126,8 +125,12 @@ async def all_problems(stage: Stage, policy: RecoveryPolicy, deaths: Sequence[tu
     return problems
 
 
+def _tried(points: Sequence[str]) -> Sequence[str]:
+    return share(points, full=4, plain=41)
+
+
 def _counted(points: Sequence[str]) -> str:
-    return f"{len(points)}, of which {len(points[::STRIDE])} were tried"
+    return f"{len(points)}, of which {len(_tried(points))} were tried"
 
 
 @pytest.mark.timeout(900)
@@ -144,7 +147,7 @@ async def test_after_a_kill_at_any_point_the_successor_ends_the_turn_and_keeps_w
         stage.fork_server.environment["FAULTS_ROUNDS_LATE"] = "1"
     points = await points_after(stage, policy)
     assert len(points) > 120
-    problems = await all_problems(stage, policy, [(point,) for point in points])
+    problems = await all_problems(stage, policy, [(point,) for point in _tried(points)])
     record_property(f"kill points, policy {policy}{', rounds late' if late else ''}", _counted(points))
     assert not problems, "\n".join(problems)
 
@@ -324,6 +327,6 @@ async def test_a_successor_that_dies_while_it_takes_over_has_a_successor_too(
     points = await points_after(stage, policy, first)
     early = points[: points.index("event 3")]
     points = [point for point in early if "append_tick" not in point and "checkpoint" not in point]
-    problems = await all_problems(stage, policy, [(first, point) for point in points])
+    problems = await all_problems(stage, policy, [(first, point) for point in _tried(points)])
     record_property(f"kill points after a death {first}, policy {policy}", _counted(points))
     assert not problems, "\n".join(problems)

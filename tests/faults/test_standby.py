@@ -21,7 +21,7 @@ from turnstream.api.reads import ReadStorage
 from turnstream.config import Settings
 from turnstream.extensions.doctor.command import Finding, examine
 from turnstream.extensions.standby import copy as standby_module
-from turnstream.llm.scripted import Pause
+from turnstream.scripted import Pause
 from turnstream.storage.database import OWNER, Statement
 from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.storage.row_security import API_ROLE

@@ -12,7 +12,7 @@ from tests.support.model_requests import flattened
 from turnstream.domain.errors import PermanentError, TransientError
 from turnstream.llm.anthropic.render import render
 from turnstream.llm.provider import BlockClosed, BlockOpened, BlockText, ModelRequest, Part
-from turnstream.llm.scripted import message_of, text, thinking, tool_use
+from turnstream.scripted import message_of, text, thinking, tool_use
 
 Said = list[tuple[str, bytes]]
 

@@ -16,7 +16,7 @@ from turnstream.domain.rounds import BilledTokens, Prices
 from turnstream.domain.turns import Turn
 from turnstream.engine.upkeep.round_writer import RoundWriter
 from turnstream.llm.provider import Provider
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.accounts import Accounts

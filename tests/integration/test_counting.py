@@ -22,8 +22,8 @@ from turnstream.extensions.openai.provider import OpenAIResponsesProvider
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import Message, ModelCall, ModelRequest, count_tokens
-from turnstream.llm.scripted import ScriptedProvider, message_of, text
 from turnstream.llm.transport.interceptor import CallPublisher
+from turnstream.scripted import ScriptedProvider, message_of, text
 from turnstream_lab.recordings import RecordingInterceptor, Recordings
 from turnstream_lab.replay import ReplayInterceptor
 

@@ -12,7 +12,7 @@ from turnstream.domain.turns import Limits
 from turnstream.engine import worker as worker_module
 from turnstream.kit.ids import new_id
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.database import Statement
 from turnstream.storage.runs.queue import Queue
 from turnstream.tools.tool import tool

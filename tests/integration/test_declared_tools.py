@@ -10,8 +10,8 @@ import pytest
 from turnstream.config import Settings, read_environment
 from turnstream.domain.errors import ConfigError
 from turnstream.llm.models.catalog import Models, ProviderModels
-from turnstream.llm.scripted import ScriptedProvider
 from turnstream.main import running
+from turnstream.scripted import ScriptedProvider
 from turnstream.setup.parts import Given
 from turnstream.setup.toolset import ToolSettings, open_toolset
 from turnstream.tools.tool import Tool, ToolContext, tool

@@ -16,7 +16,7 @@ from tests.support.owner_rows import fill_owner, rows_of
 from turnstream.cli.owners import _erase
 from turnstream.config import Settings
 from turnstream.kit.ids import new_id
-from turnstream.llm.scripted import Pause
+from turnstream.scripted import Pause
 from turnstream.storage.owners.owners import Owners
 from turnstream.storage.tables import metadata
 

@@ -13,7 +13,7 @@ from turnstream.domain.kinds import TOOL_RESULT
 from turnstream.domain.output import output_tools
 from turnstream.domain.turns import OutputSpec, Turn
 from turnstream.engine.hooks import AfterTool, BeforeTool, Hooks, TurnEnded
-from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.policy import Fallback
 from turnstream.tools.tool import Tool, ToolError, tool

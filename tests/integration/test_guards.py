@@ -31,7 +31,7 @@ from turnstream.guards.guard import (
     TextSpan,
 )
 from turnstream.llm.provider import Part
-from turnstream.llm.scripted import Pause, ScriptedProvider, Step, message_of, text, thinking, tool_use
+from turnstream.scripted import Pause, ScriptedProvider, Step, message_of, text, thinking, tool_use
 from turnstream.storage.database import Statement
 from turnstream.tools.tool import ToolContext, ToolResult, tool
 

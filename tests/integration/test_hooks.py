@@ -18,8 +18,8 @@ from turnstream.domain.degraded import Degraded, degraded
 from turnstream.domain.turns import Turn
 from turnstream.engine.hooks import AfterRound, AfterTool, BeforeTool, Hooks, TurnEnded
 from turnstream.llm.models.catalog import Models, ProviderModels
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.main import running
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.setup.parts import Given
 from turnstream.tools.tool import Tool, ToolError, tool
 from turnstream.tools.toolset import Toolset

@@ -20,7 +20,7 @@ from turnstream.domain.turns import Turn
 from turnstream.domain.why import reasons
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
 from turnstream.kit.clock import CLOCK
-from turnstream.llm.scripted import ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.exchanges import Exchanges, Target

@@ -20,7 +20,7 @@ from turnstream.domain.why import reasons
 from turnstream.engine.hooks import AfterTool, BeforeTool, Hooks
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN, JobEnd
 from turnstream.kit.ids import new_id
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.exchanges import Exchanges, Target
@@ -304,6 +304,20 @@ async def test_late_and_double_outcomes_are_not_applied(harness: Harness, works:
         assert not await jobs.settle(job, JobEnd(Outcome("second")))
         turn = await harness.finish(replica, asked)
     assert results_of(turn)["a"].text == "first"
+
+
+async def test_an_open_job_has_the_owner_of_its_chat_also_of_a_replica_that_does_not_write_it(
+    harness: Harness, works: Works, rows: "asyncpg.Connection[Any]"
+) -> None:
+    async with harness.replica(provider(DIG), tools_of(works), listens=True, most_jobs=0) as replica:
+        asked = await harness.ask(tools=tools_of(works))
+        replica.worker.wake()
+        await until(harness, asked, "waiting")
+        assert await rows.fetchval("SELECT queue_owner FROM jobs") == OWNER, "set by a trigger"
+        await rows.execute("UPDATE chats SET owner = 'moved' WHERE id = $1", asked.chat)
+        assert await rows.fetchval("SELECT queue_owner FROM jobs") == "moved"
+        (job,), _ = await Jobs(harness.database, replica.queue.replica).claim(1, ["dig"])
+        assert job.owner == "moved"
 
 
 # --- calls that go on elsewhere --------------------------------------------------------------------------------------

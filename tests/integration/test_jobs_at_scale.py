@@ -1,28 +1,40 @@
-"""Many waiting turns with overdue jobs: no owner waits behind the jobs of another owner."""
+"""Many waiting turns with overdue jobs: a claim reads what it may claim, and no owner waits behind jobs of another."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
 
 import asyncpg
 import pytest
 
 from tests.support.harness import OWNER, Harness
 from turnstream.kit.ids import new_id
+from turnstream.storage.runs import jobs
 from turnstream.storage.runs.jobs import Jobs
 from turnstream.tools.tool import tool
 
 pytestmark = pytest.mark.full
 
 WAITING, JOBS_OF_EACH = 1000, 5
-# Turns of one owner that wait, and the jobs of each: all were due an hour ago.
-LOAD = f"""
+# Waiting turns, and the jobs of each.
+TURNS = f"""
 INSERT INTO turns (id, chat_id, parent_id, role, status, request, queue_owner, attempt, started_at)
     SELECT gen_random_uuid(), chat_id, parent_id, role, 'waiting', request, $1, 1, now()
     FROM turns, generate_series(1, {WAITING}) WHERE role = 'assistant'
 """
 JOBS = f"""
-INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, due_at)
-    SELECT gen_random_uuid(), id, 1, n::text, 'dig', 'tool', '{{}}',
-        now() + interval '1 hour', now() - interval '1 hour'
+INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, due_at, queue_owner)
+    SELECT gen_random_uuid(), id, 1, n::text, $1, 'tool', '{{}}',
+        now() + interval '1 hour', CAST(CAST($2 AS text) AS timestamptz), queue_owner
     FROM turns, generate_series(1, {JOBS_OF_EACH}) AS n WHERE status = 'waiting'
 """
+OF_BOB = """
+WITH turn AS (
+    UPDATE turns SET queue_owner = 'bob' WHERE id = (SELECT id FROM turns WHERE status = 'waiting' LIMIT 1) RETURNING id
+)
+UPDATE jobs SET queue_owner = 'bob', name = 'dig', due_at = now() FROM turn WHERE turn_id = turn.id
+"""
+TO_CLAIM = 5  # with ten free slots
 
 
 @tool(background=True)
@@ -31,22 +43,69 @@ async def dig() -> str:
     return "a hole"
 
 
+async def _load(connection: asyncpg.Connection, name: str, due_at: str) -> None:
+    await connection.execute("SET session_replication_role = replica")  # without the triggers
+    await connection.execute(TURNS, OWNER)
+    await connection.execute(JOBS, name, due_at)
+    assert await connection.fetchval("SELECT count(*) FROM jobs") == WAITING * JOBS_OF_EACH
+    await connection.execute("ANALYZE jobs, turns")
+
+
+async def _explained(connection: asyncpg.Connection, mode: str, free: int) -> Mapping[str, Any]:
+    """The plan of a claim, which claims nothing in the end."""
+    values = {"replica": new_id(), "free": free, "names": ["dig"]}
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        await connection.execute(f"SET plan_cache_mode = {mode}")
+        arguments = jobs.CLAIM_JOBS.arguments(values)
+        (row,) = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {jobs.CLAIM_JOBS.sql}", *arguments)
+    finally:
+        await transaction.rollback()
+    (explained,) = json.loads(row[0])
+    plan: Mapping[str, Any] = explained["Plan"]
+    return plan
+
+
+def _read(plan: Mapping[str, Any], table: str) -> int:
+    """The rows of the table that the scans of the plan have read."""
+    own = 0
+    if plan.get("Relation Name") == table and plan["Node Type"] != "ModifyTable":
+        own = plan["Actual Loops"] * (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0))
+    return round(own + sum(_read(child, table) for child in plan.get("Plans", ())))
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize(
+    ("name", "due_at"),
+    [("dig", "yesterday"), ("dig", "infinity"), ("away", "yesterday")],
+    ids=["overdue", "detached", "without their tool"],
+)
+async def test_a_claim_does_not_read_the_jobs_of_other_owners(
+    harness: Harness, database_url: str, name: str, due_at: str, mode: str
+) -> None:
+    await harness.ask(tools=[dig])
+    connection = await asyncpg.connect(database_url)
+    try:
+        await _load(connection, name, due_at)
+        none_free = await _explained(connection, mode, 0)
+        await connection.execute(OF_BOB)
+        some_free = await _explained(connection, mode, 10)
+    finally:
+        await connection.close()
+    assert (_read(none_free, "jobs"), _read(none_free, "turns")) == (0, 0), "a look without a free slot reads nothing"
+    assert _read(some_free, "jobs") <= 10 * TO_CLAIM, json.dumps(some_free, indent=1)
+    assert _read(some_free, "turns") <= 4 * TO_CLAIM, json.dumps(some_free, indent=1)
+
+
 async def test_an_owner_is_served_in_the_first_look_before_thousands_of_overdue_jobs_of_another(
     harness: Harness, database_url: str
 ) -> None:
     await harness.ask(tools=[dig])
     connection = await asyncpg.connect(database_url)
     try:
-        await connection.execute("SET session_replication_role = replica")  # without the triggers
-        await connection.execute(LOAD, OWNER)
-        await connection.execute(JOBS)
-        await connection.execute(
-            "UPDATE turns SET queue_owner = 'bob' WHERE id = (SELECT id FROM turns WHERE status = 'waiting' LIMIT 1)"
-        )
-        await connection.execute(
-            "UPDATE jobs SET due_at = now() FROM turns WHERE turns.id = turn_id AND queue_owner = 'bob'"
-        )
-        assert await connection.fetchval("SELECT count(*) FROM jobs") == WAITING * JOBS_OF_EACH
+        await _load(connection, "dig", "yesterday")
+        await connection.execute(OF_BOB)
     finally:
         await connection.close()
     claimed, _ = await Jobs(harness.database, new_id()).claim(10, ["dig"])

@@ -15,7 +15,7 @@ from turnstream.domain.turns import Limits, RoundLimitPolicy, TurnRequest
 from turnstream.kit.ids import new_id
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.provider import ModelRequest, Part
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.tools.tool import Outcome, ToolContext, ToolError, tool
 from turnstream.tools.toolset import Toolset
 

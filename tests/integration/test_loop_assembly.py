@@ -12,7 +12,7 @@ from turnstream.domain.degraded import ASSEMBLED_ANSWER, FALLBACK_MODEL, degrade
 from turnstream.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from turnstream.domain.turns import Limits, OutputSpec, RecoveryPolicy
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import ScriptedProvider, Step, message_of, text, tool_use
+from turnstream.scripted import ScriptedProvider, Step, message_of, text, tool_use
 from turnstream.tools.tool import tool
 
 DOWN = TransientError("overloaded_error", "Overloaded", request_id="req_1")

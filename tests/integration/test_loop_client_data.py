@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from tests.support.harness import Harness, results_of
 from turnstream.api.codec import block_json
-from turnstream.llm.scripted import ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.running.fit import MOST_DATA
 from turnstream.tools.tool import Outcome, Tool, ToolResult, tool
 

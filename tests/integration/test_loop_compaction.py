@@ -15,7 +15,7 @@ from turnstream.domain.steps import VOIDED
 from turnstream.domain.turns import Limits, TurnRequest
 from turnstream.llm.conversation.messages import SUMMARISE, SUMMARISED
 from turnstream.llm.provider import Message, MessageDelta, MessageEnded, ModelRequest
-from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.tools.tool import tool
 

@@ -18,7 +18,7 @@ from turnstream.domain.turns import Limits, RecoveryPolicy
 from turnstream.engine.retries import Retries, RetryPolicy
 from turnstream.llm.conversation.messages import GO_ON
 from turnstream.llm.provider import BlockOpened, BlockText, MessageEnded, ModelRequest, Part
-from turnstream.llm.scripted import (
+from turnstream.scripted import (
     Pause,
     Reply,
     ScriptedProvider,

@@ -8,7 +8,7 @@ from tests.support.harness import POLICY, QUICK, Harness, results_of, texts_of, 
 from turnstream.domain.degraded import FALLBACK_MODEL, degraded
 from turnstream.domain.errors import PermanentError, TransientError
 from turnstream.llm.provider import ModelRequest, Provider
-from turnstream.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.scripted import ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.tools.tool import tool
 
 DOWN = TransientError("overloaded_error", "Overloaded", request_id="req_1")

@@ -15,7 +15,7 @@ from turnstream.domain.turns import Turn
 from turnstream.llm.conversation.attachments import GONE, LEFT_OUT
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.tools.running.fit import MOST_FILES

@@ -11,7 +11,7 @@ from turnstream.domain.rounds import Prices
 from turnstream.domain.turns import Limits
 from turnstream.engine.tool_gate import TOO_MANY_CALLS
 from turnstream.llm.conversation.messages import NO_ROUND_LEFT, ONE_ROUND_LEFT, ROUNDS_LEFT
-from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.telemetry import LIMITS_REACHED
 from turnstream.tools.tool import tool
 

@@ -13,7 +13,7 @@ from turnstream.domain.degraded import ALL_TOOLS_FAILED, Degraded, degraded
 from turnstream.domain.turns import Limits, Turn
 from turnstream.llm.conversation.messages import GIVEN_UP
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.turns import ToolResults
 from turnstream.tools.results import result_tools
 from turnstream.tools.tool import Tool, ToolError, tool, tools_of

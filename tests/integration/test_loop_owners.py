@@ -19,7 +19,7 @@ from turnstream.engine import worker
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
 from turnstream.kit.ids import new_id
 from turnstream.llm.provider import Part
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, tool_use
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import connect
 from turnstream.storage.runs.queue import QUEUED

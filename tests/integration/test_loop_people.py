@@ -24,7 +24,7 @@ from turnstream.engine.upkeep.recovery import ReplicaMonitor
 from turnstream.kit.signals import Signals
 from turnstream.llm.conversation.messages import GIVEN_UP
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.runs.record import Records

@@ -18,7 +18,7 @@ from turnstream.domain.rounds import Prices
 from turnstream.domain.turns import Limits
 from turnstream.engine.worker import WorkerPolicy
 from turnstream.llm.provider import Provider
-from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.accounts import Accounts, CallPlace

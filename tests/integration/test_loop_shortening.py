@@ -13,7 +13,7 @@ from turnstream.domain.kinds import SHORTENED, TEXT, TOOL_RESULT
 from turnstream.domain.turns import Limits, TurnRequest
 from turnstream.llm.conversation.messages import SUMMARISE
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import ToolResults
 from turnstream.tools.results import result_tools

@@ -22,7 +22,7 @@ from turnstream.domain.errors import TransientError
 from turnstream.domain.turns import Turn
 from turnstream.engine.retries import RetryPolicy
 from turnstream.llm.provider import Part
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, thinking, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, thinking, tool_use
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.turns import Turns
 from turnstream.tools.tool import tool

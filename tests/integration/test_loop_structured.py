@@ -12,7 +12,7 @@ from turnstream.domain.output import output_of, output_tools
 from turnstream.domain.turns import OutputSpec, Turn
 from turnstream.engine.hooks import AfterTool, BeforeAttempt, BeforeTool, Hooks, OutputRejected
 from turnstream.llm.conversation.messages import NO_OUTPUT
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.outputs import OUTPUT, Outputs
 from turnstream.tools.tool import ToolContext, tool
 from turnstream.tools.toolset import Toolset

@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 
 from tests.integration.records import claimed, first_round, sealed
-from tests.support.harness import POLICY, Asked, Harness, assert_is_whole, rows_of, texts_of
+from tests.support.harness import LOOK, POLICY, Asked, Harness, assert_is_whole, rows_of, texts_of
+from tests.support.stream_client import Client, encode
 from turnstream.domain.asks import Ask, Steer
 from turnstream.domain.blocks import Block, PreliminaryOutput
 from turnstream.domain.errors import ClaimLost
@@ -17,10 +18,14 @@ from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT
 from turnstream.domain.turns import Turn
 from turnstream.kit.ids import new_id
 from turnstream.kit.signals import Signals
-from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.storage.database import Statement
 from turnstream.storage.rows import to_json
 from turnstream.storage.runs.record import NewJob, Records, SettledCall, begin_rounds
+from turnstream.storage.runs.snapshots import Snapshots
+from turnstream.stream.directory import Directory
+from turnstream.stream.mirror import Mirror
+from turnstream.stream.reader import follow
 from turnstream.tools.tool import tool
 
 # What was not replicated, as it is missing in the new primary.
@@ -78,6 +83,47 @@ async def test_rows_that_postgres_lost_are_written_again_before_the_turn_ends(
     assert texts_of(turn) == ["I look.", "There it is."]
     assert [round.stop_reason for round in turn.rounds] == ["tool_use", "end_turn"]
     assert len(await rows_of(harness.database, asked)) == 4
+
+
+@pytest.mark.parametrize("name", ["the seal", "the last block and the seal", "the whole round"])
+async def test_a_reader_who_comes_while_rows_are_lost_receives_them_once_they_are_written_again(
+    harness: Harness, name: str
+) -> None:
+    """On another replica, which has only the rows. A standby has a beginning of the commits: a gap is no such loss."""
+    reached, go, looked = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @tool()
+    async def look() -> str:
+        """Looks."""
+        reached.set()
+        await go.wait()
+        return "seen"
+
+    calling = message_of(thinking("Hm."), text("I look."), tool_use("look", {}, "call_1"))
+    asked, reader, elsewhere = await harness.ask(tools=[look]), Client(), Directory()
+    mirror = Mirror(Snapshots(harness.database), elsewhere, LOOK)
+
+    async def read() -> None:
+        view = elsewhere.view(await harness.turn(asked))
+        async for frames in follow(elsewhere, view, lambda: harness.turn(asked), reader.cursor, encode):
+            reader.take(frames)
+            looked.set()
+
+    replies = [calling, message_of(text("There it is."))]
+    async with harness.replica(ScriptedProvider(replies), [look]) as replica, harness.locker() as locker:
+        finishing = asyncio.create_task(harness.finish(replica, asked))
+        await reached.wait()
+        for statement in LOSSES[name]:
+            await locker.connection.execute(statement, asked.turn)
+        mirroring, reading = asyncio.create_task(mirror.run()), asyncio.create_task(read())
+        await looked.wait()
+        assert len(reader.blocks) < 3 or reader.rounds[1] is None
+        go.set()
+        turn = await finishing
+        await reading
+        mirroring.cancel()
+    reader.assert_holds(turn)
+    assert not reader.resets
 
 
 # --- each write ------------------------------------------------------------------------------------------------------

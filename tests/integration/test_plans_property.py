@@ -22,7 +22,7 @@ from turnstream.domain.rounds import billed_tokens
 from turnstream.domain.turns import Turn, TurnRequest
 from turnstream.kit.ids import new_id
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Statement

@@ -12,7 +12,7 @@ from turnstream.api.events import frame
 from turnstream.domain.blocks import PreliminaryOutput
 from turnstream.domain.cursor import Cursor
 from turnstream.engine import preliminary
-from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.runs.snapshots import Snapshots
 from turnstream.stream.directory import Directory
 from turnstream.stream.mirror import Mirror

@@ -17,7 +17,7 @@ from tests.support.locks import Locker
 from turnstream.domain.errors import PermanentError, TransientError
 from turnstream.domain.events import BlockStop, Mark, RoundStop, TurnEnd
 from turnstream.llm.provider import Unknown
-from turnstream.llm.scripted import Pause, Reply, Step, message_of, text, thinking, tool_use
+from turnstream.scripted import Pause, Reply, Step, message_of, text, thinking, tool_use
 
 ENDS = {"turn_complete", "turn_cancelled", "turn_error"}
 PROTOCOL = Path(__file__).parents[2] / "docs/protocol.md"

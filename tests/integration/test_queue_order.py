@@ -19,7 +19,7 @@ from turnstream.domain.turns import Status, Turn, TurnError, TurnRequest
 from turnstream.kit.clock import DatabaseClock
 from turnstream.kit.ids import new_id
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from turnstream.storage.chats.chats import LOCK_CHAT
 from turnstream.storage.chats.exchanges import Draft, Exchanges, Target
 from turnstream.storage.chats.queued import Behind, Change, QueuedMessages

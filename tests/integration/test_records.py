@@ -20,7 +20,7 @@ from turnstream.domain.steps import VOIDED
 from turnstream.domain.turns import Turn, TurnError, TurnRequest
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
 from turnstream.kit.ids import new_id
-from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import Turns

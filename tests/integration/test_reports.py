@@ -18,7 +18,7 @@ from turnstream.engine.reports import STARTED
 from turnstream.guards.guard import EndTurn, Guard, Mask, Pass, Passage, Ruling, TakeBack, TextSpan
 from turnstream.kit.ids import new_id
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats import reports
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.job_results import JobResults, PutResult

@@ -12,7 +12,7 @@ from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.log import next_event, resume
 from turnstream.domain.turns import Turn
 from turnstream.extensions.openai_api.events import ResponseEvents
-from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text
 from turnstream.storage.chats.chat_changes import ChatUpdates, place_of
 from turnstream.stream.live import LiveView
 

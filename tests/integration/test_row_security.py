@@ -19,7 +19,7 @@ from turnstream.domain.errors import ConfigError, StatementRefused, StorageError
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import TurnRequest
 from turnstream.kit.ids import new_id
-from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, NewExchange, Position
 from turnstream.storage.chats.grants import Grants

@@ -19,7 +19,7 @@ from turnstream.engine.worker import WorkerPolicy
 from turnstream.extensions.titles import EXTENSION as TITLES
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import Provider
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.setup.models import check_chosen
 from turnstream.setup.parts import check_extensions
 from turnstream.storage.chats.turns import ToolResults

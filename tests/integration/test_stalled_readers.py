@@ -15,7 +15,7 @@ from tests.support.http_client import Client, Parser
 from tests.support.http_server import Server, serving
 from turnstream.domain.log import LONGEST_DELTA
 from turnstream.llm.provider import Part
-from turnstream.llm.scripted import Pause, Step, message_of, text
+from turnstream.scripted import Pause, Step, message_of, text
 from turnstream.stream.reader import PORTION
 from turnstream.telemetry import STREAMS_OPEN
 

@@ -26,8 +26,8 @@ from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import Limits, Turn, TurnRequest
 from turnstream.kit.ids import new_id
 from turnstream.llm.models.catalog import Models, ProviderModels
-from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.main import running
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.setup.parts import Given
 from turnstream.storage.chats import chats, exchanges, turns
 from turnstream.storage.chats.exchanges import Exchange, Exchanges, IdempotencyKey, NewExchange, Position, Target

@@ -24,7 +24,7 @@ from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResp
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.conversation.messages import NO_TEXT
 from turnstream.llm.provider import Part
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.tool import tool

@@ -11,7 +11,7 @@ from tests.support.harness import OWNER, Harness
 from turnstream.domain.output import output_tools, phase_of
 from turnstream.domain.turns import OutputSpec, Turn
 from turnstream.llm.provider import MessageEnded, Part
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.turns import Turns
 from turnstream.tools.outputs import OUTPUT, Outputs
 from turnstream.tools.tool import ToolContext, tool

@@ -8,7 +8,7 @@ from tests.support.sweeping import swept
 from turnstream.domain.degraded import degraded
 from turnstream.domain.turns import Turn
 from turnstream.engine.hooks import AfterTool, BeforeTool, Hooks
-from turnstream.llm.scripted import ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.database import Statement
 from turnstream.storage.tool_cache import CachedResult, ToolCache
 from turnstream.tools.tool import File, ToolError, ToolResult, tool, tools_of

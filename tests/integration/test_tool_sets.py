@@ -21,7 +21,7 @@ from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import HttpCall, ToolSpec, TurnRequest
 from turnstream.extensions.archives.archives import OwnerExport, OwnerImport
 from turnstream.kit.ids import new_id
-from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.chats.branches import Branches, Fork
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import Turns

@@ -24,7 +24,7 @@ from turnstream.extensions.demo.provider import DemoProvider
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from turnstream.tools.tool import Detached, FunctionTool, ResultAddress, ToolContext, tool
 from turnstream.tools.toolset import Toolset
 

@@ -19,7 +19,7 @@ from turnstream.engine.hooks import Hooks
 from turnstream.kit.ids import new_id
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import Provider
-from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.scripted import ScriptedProvider, message_of, text
 from turnstream.setup.configuration import digests_of
 from turnstream.setup.parts import Parts
 from turnstream.storage.database import Statement

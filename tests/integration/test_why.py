@@ -16,7 +16,7 @@ from turnstream.cli import commands
 from turnstream.domain.errors import NotFound
 from turnstream.domain.why import TurnState, reasons
 from turnstream.engine.upkeep.activity_reports import ActivityReports
-from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.activities import Activities
 from turnstream.storage.database import Statement
 from turnstream.tools.tool import tool

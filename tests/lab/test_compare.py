@@ -15,7 +15,7 @@ from turnstream.domain.errors import PermanentError
 from turnstream.domain.rounds import Prices
 from turnstream.llm.models.catalog import Model, ProviderModels
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 from turnstream_lab.comparison import options_of, read_plan

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from tests.contracts.test_provider import stream_of
 from tests.integration.plays import Play, Stage, playing
 from turnstream.config import Settings
-from turnstream.llm.scripted import text
 from turnstream.main import application, running
+from turnstream.scripted import text
 from turnstream_lab.recordings import Recordings
 
 ANSWER = stream_of(text("It is high.")).replace(b'"stop_reason": "tool_use"', b'"stop_reason": "end_turn"')

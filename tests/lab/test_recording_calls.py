@@ -21,9 +21,9 @@ from turnstream.domain.errors import ConfigError, ProviderError, TransientError
 from turnstream.extensions.openai.provider import OpenAIChatProvider
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.provider import Message, ModelCall, ModelRequest, Part, Provider
-from turnstream.llm.scripted import text
 from turnstream.llm.transport.http import http_client
 from turnstream.llm.transport.interceptor import CallPublisher, Interceptor, Send
+from turnstream.scripted import text
 from turnstream_lab import recordings as recordings_module
 from turnstream_lab.chaos import ChaosInterceptor, ChaosPlan
 from turnstream_lab.recording import RecordedChunk, Recording

@@ -30,8 +30,8 @@ from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Limits, ToolSpec, Turn
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Models
-from turnstream.llm.scripted import text, tool_use
 from turnstream.llm.transport.interceptor import CallPublisher
+from turnstream.scripted import text, tool_use
 from turnstream.setup.models import offline_models
 from turnstream.setup.policies import worker_policy
 from turnstream.storage.chats.actions import Actions, Decision

@@ -25,8 +25,8 @@ from turnstream.engine.model_route import ModelPolicy
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.provider import BlockOpened, Part
-from turnstream.llm.scripted import text, tool_use
 from turnstream.llm.transport.interceptor import CallPublisher
+from turnstream.scripted import text, tool_use
 from turnstream.setup.models import offline_models
 from turnstream.setup.policies import worker_policy
 from turnstream.storage.database import Database, Statement, connect

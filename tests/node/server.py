@@ -13,8 +13,8 @@ from turnstream.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
 from turnstream.extension import read_settings
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.provider import ModelRequest, Part
-from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.main import create_app
+from turnstream.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.api.conftest import api, document, new_owner, server
 from tests.support.http_client import Client
 from tests.support.http_server import Server
-from turnstream.llm.scripted import message_of, text, thinking, tool_use
+from turnstream.scripted import message_of, text, thinking, tool_use
 
 __all__ = ("api", "document", "new_owner", "server")
 

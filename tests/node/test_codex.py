@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.http_server import Server, serving
-from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.scripted import message_of, text, tool_use
 
 pytestmark = [pytest.mark.extensions("openai_api"), pytest.mark.asyncio(loop_scope="session")]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.support.http_client import Client
 from tests.support.http_server import Server
-from turnstream.llm.scripted import tool_use
+from turnstream.scripted import tool_use
 
 
 def call(name: str, id: str, task: str = "Say it.") -> Any:

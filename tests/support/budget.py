@@ -10,15 +10,17 @@ from turnstream.config import Settings
 
 ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "app/turnstream"
-# Packages that only extensions and the lab import: a server without extensions does not load them.
-LIBRARIES = ("dialects", "guards", "outgoing")
+# Packages and modules that only extensions and the lab import: a server without extensions does not load them.
+LIBRARIES = ("dialects", "guards", "outgoing", "scripted")
 
 
 def parts() -> Mapping[str, list[Path]]:
     """The files of each part. The core is the server without extensions and their libraries, and the migrations."""
     modules = [*(ROOT / "app").rglob("*.py")]
     migrations = [path for path in (ROOT / "migrations").rglob("*") if path.suffix in {".py", ".sql"}]
-    folders = {path: path.relative_to(SERVER).parts[0] for path in modules if path.is_relative_to(SERVER)}
+    folders = {
+        path: path.relative_to(SERVER).with_suffix("").parts[0] for path in modules if path.is_relative_to(SERVER)
+    }
     libraries = [path for path, folder in folders.items() if folder in LIBRARIES]
     extensions = [path for path, folder in folders.items() if folder == "extensions"]
     return {

@@ -1,10 +1,27 @@
-"""How much is tried by tests that find more the longer they try. FULL_TESTS=1, as in `.ci/run`, asks for all of it."""
+"""How much is tried by tests that find more the longer they try.
+
+FULL_TESTS=1, as in `.ci/run`, asks for more than `make test` tries, and FULL_TESTS=all for everything. Of long tables
+of places (`share`) FULL_TESTS=1 tries a part, each day the next one; TESTS_DAY=N repeats the part of a day.
+"""
 
 import os
+from collections.abc import Sequence
+from time import time
+from typing import TypeVar
 
-FULL = os.environ.get("FULL_TESTS") == "1"
+T = TypeVar("T")
+
+FULL = os.environ.get("FULL_TESTS", "") in {"1", "all"}
+ALL = os.environ.get("FULL_TESTS") == "all"
+DAY = int(os.environ.get("TESTS_DAY") or time() // 86_400)
 
 
 def tries(most: int) -> int:
     """All of them where all is asked for, a fifth otherwise."""
     return most if FULL else -(-most // 5)
+
+
+def share(places: Sequence[T], full: int, plain: int) -> Sequence[T]:
+    """One of `full` places in a run of FULL_TESTS=1, one of `plain` in `make test`."""
+    step = 1 if ALL else full if FULL else plain
+    return places[DAY % step :: step] or places[:1]

@@ -244,16 +244,20 @@ class Harness:
 
     async def follow(self, replica: Replica, asked: Asked, client: Client | None = None) -> Client:
         """Reads the turn's stream to its end. The client assembles what the rows hold."""
-        client = client or Client()
-        view = replica.directory.view(await self.turn(asked))
+        return await self._read(replica, asked, replica.directory.view(await self.turn(asked)), client or Client())
+
+    async def _read(self, replica: Replica, asked: Asked, view: LiveView, client: Client) -> Client:
         async for frames in follow(replica.directory, view, lambda: self.turn(asked), client.cursor, encode):
             client.take(frames)
         return client
 
     async def finish(self, replica: Replica, asked: Asked) -> Turn:
-        """Wakes the worker. Returns the turn when it has ended and all its invariants were checked."""
+        """Wakes the worker. Returns the turn when it has ended and all its invariants were checked. Its reader attaches
+        before the worker wakes: what a test does to the rows of the running turn is never what the reader sees first.
+        """
+        view = replica.directory.view(await self.turn(asked))
         replica.worker.wake()
-        client = await self.follow(replica, asked)
+        client = await self._read(replica, asked, view, Client())
         await replica.idle(asked)
         turn = await self.turn(asked)
         client.assert_holds(turn)

@@ -20,8 +20,8 @@ from turnstream.domain.identity import OF_A_PERSON, Identity, Scope
 from turnstream.domain.plans import Plan
 from turnstream.extension import Extension
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from turnstream.main import create_app
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.row_security import embedded_api_url
 from turnstream.tools.toolset import Toolset

@@ -7,15 +7,26 @@ from typing import Any
 
 import asyncpg
 
+# The lock table, not `wait_event`: a process that was given its lock shows its old wait until it runs again.
 _WAITING = """
-SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()
+SELECT count(DISTINCT pid) FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE NOT granted AND datname = current_database() AND pid <> pg_backend_pid()
 """
 # One that waits to migrate tries to take the lock again and again, and is in no transaction in between.
 _WAITING_TO_MIGRATE = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND query ~ '^SELECT pg_try_advisory_lock' AND pid <> pg_backend_pid()
 """
+
+
+@asynccontextmanager
+async def connection_to(url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
+    """A connection that is closed if the test fails, too: else a later test is told of it, and fails as well."""
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close(timeout=10)
 
 
 async def waiting_to_migrate(watcher: "asyncpg.Connection[Any]", count: int) -> None:
@@ -42,7 +53,11 @@ class Locker:
         finally:
             await (transaction.commit() if commit else transaction.rollback())
 
+    async def number_waiting(self) -> int:
+        """The number of others that wait for a lock."""
+        return int(await self.watcher.fetchval(_WAITING))
+
     async def waiting(self, count: int = 1) -> None:
         """Returns when `count` others wait for a lock."""
-        while await self.watcher.fetchval(_WAITING) < count:  # noqa: ASYNC110, Postgres tells nobody
+        while await self.number_waiting() < count:  # noqa: ASYNC110, Postgres tells nobody
             await asyncio.sleep(0.002)

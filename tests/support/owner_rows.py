@@ -7,7 +7,7 @@ from turnstream.domain.identity import Identity
 from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.documents.store import Documents
 from turnstream.kit.ids import new_id
-from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.tables import metadata

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import httpx2
 
+from tests.support.fork_server import ForkedProcess, can_fork
+
 TURNSTREAM = Path(sys.executable).with_name("turnstream")
 
 # Quick to notice that a replica is gone, and no setting of whoever runs the tests.
@@ -27,7 +29,7 @@ _TIME_LIMIT = 150  # seconds for a start or an exit: enough on a machine that is
 class Server:
     """One address and one database for ever; processes come and go. Settings given to `start` or `restart` stay."""
 
-    command: Sequence[str | Path] = (TURNSTREAM, "serve")
+    command: Sequence[str | Path] | None = None  # of a process that is not forked
 
     def __init__(self, database_url: str, folder: Path, settings: Mapping[str, str]) -> None:
         self.port = free_port()
@@ -35,7 +37,7 @@ class Server:
         self.log = folder / f"server-{self.port}.log"
         self._folder = folder
         self._settings = {**DEFAULTS, "DATABASE_URL": database_url, "TURNSTREAM_PORT": str(self.port), **settings}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     @property
     def pid(self) -> int:
@@ -51,16 +53,16 @@ class Server:
         """Returns when the server is ready."""
         assert self._process is None, "it runs already"
         self._settings.update(settings)
-        with self.log.open("ab") as log:
-            # Its own folder, so that no .env of a developer is read.
-            self._process = subprocess.Popen(
-                self.command,
-                cwd=self._folder,
-                env=clean_environment() | self._settings,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        # Its own folder, so that no .env of a developer is read.
+        folder, environment = self._folder, clean_environment() | self._settings
+        if self.command is None and can_fork(self._settings):
+            self._process = ForkedProcess(["serve"], folder, environment, self.log)
+        else:
+            command = self.command or (TURNSTREAM, "serve")
+            with self.log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
         try:
             async with asyncio.timeout(_TIME_LIMIT):
                 await self._ready()

@@ -13,7 +13,7 @@ from turnstream.domain.rounds import Prices
 from turnstream.domain.turns import Limits, TurnRequest
 from turnstream.kit.ids import new_id
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
-from turnstream.llm.scripted import ScriptedProvider
+from turnstream.scripted import ScriptedProvider
 from turnstream.tools.toolset import Toolset
 
 NOW = datetime.now(UTC)

@@ -13,7 +13,7 @@ from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import Limits, ToolSpec
 from turnstream.kit.ids import new_id
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
-from turnstream.llm.scripted import ScriptedProvider
+from turnstream.scripted import ScriptedProvider
 from turnstream.tools.tool import Tool
 from turnstream.tools.toolset import Toolset
 

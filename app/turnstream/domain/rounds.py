@@ -1,10 +1,14 @@
 """Rounds: one model call each, with the tools that it called; sums of usage, and its cost."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeGuard
+
+# The member of a round's `data` with the reference to an answer that the provider keeps; null once it is read whole.
+RETAINED = "retained"
 
 _MILLION = 1_000_000
 _FIGURES = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
@@ -92,6 +96,13 @@ class Round:
     def voided(self) -> bool:
         """True for a call whose blocks were deleted again. Its usage still counts."""
         return self.stop_reason == "voided"
+
+    @property
+    def retained(self) -> Mapping[str, Any] | None:
+        """The provider's reference to its answer, if it keeps the answer and finishes it without a reader."""
+        data = json.loads(self.data) if self.data and f'"{RETAINED}"' in self.data else {}
+        found = data.get(RETAINED)
+        return found if isinstance(found, Mapping) else None
 
     @property
     def is_estimated(self) -> bool:

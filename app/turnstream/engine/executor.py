@@ -59,6 +59,7 @@ from turnstream.engine.turn_context import TurnContext
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.text import sentence
 from turnstream.llm.conversation.summaries import as_summary
+from turnstream.llm.provider import discard_answer
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.telemetry import PROVIDER_FIRST_DELTA_SECONDS
 from turnstream.tools.sealed_requests import opened_request
@@ -69,6 +70,7 @@ log = structlog.get_logger(__name__)
 # The most deaths of processes that a turn may have caused. Text before each of them is progress, so `recoveries` do not
 # bound such a turn.
 _MOST_DEATHS = 10
+_DISCARD_TIMEOUT = 5.0  # seconds
 
 
 class Executor:
@@ -143,8 +145,10 @@ class Executor:
             await self.cut_short("error", "error", error)
             return
         log.warning("turn.assembled", error=error.type, message=error.message)
+        cut = self._unsealed()
         if await self._tidy("error", keep=True):
             await self._call_after_round()
+        await self._discard_answer(cut)
         round, answer = assembled_answer(self.turn, error, open_round_number(self.turn))
         begun = replace(round, started_at=CLOCK.now())
         self._recorder.begin_round(replace(begun, stop_reason=None))
@@ -212,8 +216,10 @@ class Executor:
         """Ends the turn at once, and every call gets a result. The open round is sealed as it is. Without `keep`, or
         if the rows and the view differ about the open block, it is voided.
         """
+        cut = self._unsealed()
         sealed = await self._tidy(stop_reason, keep=keep)
         await self._recorder.end(status, stop_reason, error)
+        await self._discard_answer(cut)
         if sealed:
             await self._call_after_round()
 
@@ -439,13 +445,25 @@ class Executor:
         cost = self._models.policy.cost(round.model or self.request.model, round.spent)
         return replace(round, cost=cost), left_open
 
+    async def _discard_answer(self, cut: Round | None) -> None:
+        """Cancels the answer of a round that was cut short, if its provider would finish it."""
+        if cut is None or cut.retained is None:
+            return
+        try:
+            async with asyncio.timeout(_DISCARD_TIMEOUT):
+                await discard_answer(self._models.provider_for(cut.model or self.request.model), cut.retained)
+        except (ProviderError, TimeoutError) as error:
+            log.warning("answer.not_cancelled", error=error.type if isinstance(error, ProviderError) else "timeout")
+
     async def charge_open_round(self) -> None:
         """Charges the round that was open when the turn was deleted: no statement about it finds its row any more."""
         reply, turn = self._reply, self.turn
         if reply is not None and self._unsealed() is None and reply.has_begun:  # its row came too late
             self._recorder.view.begin_round(reply.new_round())
-        if self._unsealed() is None:
+        cut = self._unsealed()
+        if cut is None:
             return
+        await self._discard_answer(cut)
         for charge in charges_of([self._close_reply(DELETED)[0]], turn):
             add = partial(self._context.charges.add, self._context.owner, turn.chat_id, turn.id, charge, root_of(turn))
             await retry_while_unavailable(add)
@@ -494,10 +512,13 @@ class Executor:
 
     async def _settle_open_round(self, error: ProviderError, *, recoveries: int) -> None:
         """Applies the one rule for an interrupted round, if there is one; `recoveries` are those with this one."""
-        if self._unsealed() is None:
+        cut = self._unsealed()
+        if cut is None:
             return
         settlement = settle(self.turn, self._recorder.view.block_being_written(), recoveries)
-        if settlement == "keep" and self._context.checks.voids_interrupted:
+        # The answer to this very request can be read again, and is paid for once. A steer makes another request.
+        is_retained = cut.retained is not None and cut.model == self._route.model and not self.turn.steers
+        if settlement == "keep" and (self._context.checks.voids_interrupted or is_retained):
             settlement = "void"
         log.info("round.interrupted", settled=settlement, error=error.type)
         match settlement:
@@ -505,19 +526,26 @@ class Executor:
                 await self._seal(*self._close_reply(INTERRUPTED), recoveries=recoveries)
                 await self._call_after_round()
             case "void":
-                await self._void_open_round(recoveries)
+                await self._void_open_round(recoveries, unpaid=is_retained)
             case "give_up":
                 raise PermanentError(
                     error.type, f"{sentence(error.message)} It was given up after too many interruptions."
                 )
             case _:
                 assert_never(settlement)
+        if settlement != "void" or not is_retained:
+            await self._discard_answer(cut)
 
-    async def _void_open_round(self, recoveries: int = 0) -> None:
-        """Takes the unsealed round back, if there is one. The turn continues in a new attempt."""
+    async def _void_open_round(self, recoveries: int = 0, *, unpaid: bool = False) -> None:
+        """Takes the unsealed round back, if there is one. The turn continues in a new attempt. `unpaid`: another round
+        is to have the same answer, and its usage.
+        """
         if self._unsealed() is not None:
             await self._tool_runs.close()  # calls that were started early are gone with the round
-            await self._recorder.void_round(self._close_reply("")[0], recoveries=recoveries)
+            round = self._close_reply("")[0]
+            if unpaid:
+                round = replace(round, usage={}, estimated_tokens=None, cost=0.0)
+            await self._recorder.void_round(round, recoveries=recoveries)
             structlog.contextvars.bind_contextvars(attempt=self.turn.attempt)
 
     def _is_next_in_rows(self, left_open: Sequence[Block]) -> bool:

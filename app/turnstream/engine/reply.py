@@ -122,8 +122,10 @@ class Reply:
             if unwritten.waits and changes:
                 await unwritten.write()
             if not begun and (changes or self._message.started):
-                self._begin_round()
+                round = self._begin_round()
                 begun = True
+                if round.retained is not None:  # after a kill, only the row knows of the answer
+                    await self._close([])
             if len(changes) == 1 and changes[0].__class__ is str:  # the token path: nothing is awaited or created
                 self._delta(changes[0])
             elif changes:
@@ -182,12 +184,13 @@ class Reply:
         self._message = Accumulator(open_round_number(turn), self._recorder.turn.attempt, self._first)
         self._chars_left = self._max_chars
 
-    def _begin_round(self) -> None:
+    def _begin_round(self) -> Round:
         self._begun()
         round = self.new_round()
         structlog.contextvars.bind_contextvars(round=round.number)
         self._recorder.begin_round(round)
         self._recorder.notify_stage("streaming")
+        return round
 
     def new_round(self) -> Round:
         """The round that begins with the reply."""

@@ -12,7 +12,7 @@ from turnstream.domain.compaction import may_need_compaction
 from turnstream.domain.errors import ProviderError
 from turnstream.domain.history import COMPACTED
 from turnstream.domain.output import schema_for_model
-from turnstream.domain.rounds import Round
+from turnstream.domain.rounds import RETAINED, Round
 from turnstream.domain.steps import CallModel, Compact, is_paused, open_round_number
 from turnstream.domain.turns import Turn, TurnRequest
 from turnstream.kit.offload import BLOCK, offload
@@ -76,6 +76,7 @@ class Requests:
             call=ModelCall(turn.id, step.round, turn.attempt, model, request.record),
             compaction=_compaction(request, model),
             caller=self._caller,
+            retained=_retained(turn, model),
         )
 
     def _earlier_data(self) -> str | None:
@@ -143,7 +144,14 @@ def _resume_data(sealed: Sequence[Round]) -> str | None:
     for data in (round.data for round in sealed if round.data):
         known: Mapping[str, Any] = json.loads(data)
         members |= {name: value for name, value in known.items() if value is not None}
+    members.pop(RETAINED, None)
     return json.dumps(members) if members else None
+
+
+def _retained(turn: Turn, model: str) -> Mapping[str, Any] | None:
+    """The reference to the answer of the call before this one, if it was interrupted and voided."""
+    last = turn.rounds[-1] if turn.rounds else None
+    return last.retained if last is not None and last.voided and last.model == model else None
 
 
 def _compaction(request: TurnRequest, model: str) -> ProviderCompaction | None:

@@ -65,7 +65,9 @@ class ModelRequest:
     provider's cache is lost. `may_use_tools` False forbids their use. `resume_data` is JSON text that the provider
     wants back from the last round, such as a container, `earlier_data` is the same from earlier turns, and may have
     expired. `prefilled`: the model continues the last message, a reply whose beginning the client gave. `call` is for
-    interceptors, `caller` for providers that let calls wait; no server sees them.
+    interceptors, `caller` for providers that let calls wait; no server sees them. `options` are those of the model in
+    the file of models. `retained` is the reference to the answer of an interrupted call, which the provider may still
+    have (`AnswerKeeper`).
     """
 
     model: str
@@ -81,6 +83,8 @@ class ModelRequest:
     call: ModelCall | None = None
     compaction: ProviderCompaction | None = None
     caller: Caller | None = None
+    options: Mapping[str, bool | str] = field(default_factory=dict)
+    retained: Mapping[str, Any] | None = None
 
     @property
     def size(self) -> int:
@@ -188,6 +192,18 @@ class ConnectionKeeper(Protocol):
         ...
 
 
+@runtime_checkable
+class AnswerKeeper(Protocol):
+    """A provider that finishes an answer without a reader. The member `retained` in the `data` of its MessageStarted
+    refers to the answer; in that of its MessageDelta it is null once nothing is left to read. A call with the reference
+    reads the answer from its beginning, or makes a new one if the answer is lost or was to another request.
+    """
+
+    async def discard(self, retained: Mapping[str, Any]) -> None:
+        """Cancels an answer that nobody will read. Raises TransientError or PermanentError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ProviderWrapper:
     """A provider that passes adapted requests to another one."""
@@ -211,6 +227,9 @@ class ProviderWrapper:
     def kept_open(self) -> AbstractAsyncContextManager[None]:
         return kept_open(self.provider)
 
+    async def discard(self, retained: Mapping[str, Any]) -> None:
+        await discard_answer(self.provider, retained)
+
 
 async def count_tokens(provider: Provider, request: ModelRequest) -> int | None:
     return await provider.count(request) if isinstance(provider, TokenCounter) else None
@@ -218,3 +237,8 @@ async def count_tokens(provider: Provider, request: ModelRequest) -> int | None:
 
 def kept_open(provider: Provider) -> AbstractAsyncContextManager[None]:
     return provider.kept_open() if isinstance(provider, ConnectionKeeper) else nullcontext()
+
+
+async def discard_answer(provider: Provider, retained: Mapping[str, Any]) -> None:
+    if isinstance(provider, AnswerKeeper):
+        await provider.discard(retained)

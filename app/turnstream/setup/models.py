@@ -21,6 +21,8 @@ from turnstream.llm.provider import Message, ModelRequest
 from turnstream.llm.transport.interceptor import Interceptor
 
 PREFERRED = "claude-sonnet-5-5"
+# Providers whose models come first in the list. The others follow in the order of their extensions and of the file.
+_FIRST = ("anthropic", "openai", "gemini")
 _PING = 30.0  # seconds
 
 
@@ -72,7 +74,8 @@ def _all_providers(settings: Settings, extensions: Sequence[Extension]) -> Seque
     for extension in left_out(extensions):
         for each in extension.providers(settings):
             apis.setdefault(each.name, replace(each, catalog=None, check=partial(_refuse, extension)))
-    return read_registry(settings.models_file, environment, list(apis.values()))
+    specs = read_registry(settings.models_file, environment, list(apis.values()))
+    return sorted(specs, key=lambda spec: _FIRST.index(spec.name) if spec.name in _FIRST else len(_FIRST))
 
 
 def _refuse(extension: Extension, provider: str) -> None:

@@ -648,11 +648,16 @@ jobs = Table(
     Column("delivered_to", Uuid),
     Column("delivered_round", Integer),
     Column("asked_in", Integer),  # the attempt that has detached with a question; the next runs get the answer
+    Column("queue_owner", Text),  # of a job that is not settled; a trigger sets it
     _now(),
     UniqueConstraint("turn_id", "round", "tool_use_id"),
     CheckConstraint("outcome IS NULL OR settled_at IS NOT NULL", name="outcome_has_time"),
     CheckConstraint("replica IS NULL OR settled_at IS NULL", name="over_has_no_runner"),
     Index("ix_jobs_unsettled", "due_at", postgresql_where=literal_column("settled_at IS NULL")),
+    Index("ix_jobs_owners", "queue_owner", "name", "due_at", postgresql_where=literal_column("settled_at IS NULL")),
+    Index("ix_jobs_deadlines", "deadline", postgresql_where=literal_column("settled_at IS NULL")),
+    Index("ix_jobs_reporting", "turn_id", postgresql_where=literal_column("reports AND settled_at IS NULL")),
+    Index("ix_jobs_runners", "replica", postgresql_where=literal_column("replica IS NOT NULL")),
     Index(
         "ix_jobs_undelivered",
         "settled_at",

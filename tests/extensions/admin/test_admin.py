@@ -23,7 +23,7 @@ from turnstream.domain.identity import SCOPES
 from turnstream.extensions.admin import overview
 from turnstream.extensions.admin.overview import Overview
 from turnstream.llm.models.catalog import Models, ProviderModels
-from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.owners.audit import AuditTrail
 from turnstream.tools.tool import tool

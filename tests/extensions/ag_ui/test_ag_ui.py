@@ -14,7 +14,7 @@ from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing, serving
 from tests.support.pictures import PIXEL
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.tools.tool import PersonQuestion, ToolContext, tool
 from turnstream.tools.toolset import Toolset
 

@@ -17,7 +17,7 @@ from turnstream.domain.turns import Preset
 from turnstream.extensions.agents.tool import AGENTS, Agent, AgentTable, AgentTool, agent_tool
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.declared.declarations import read_declarations
 from turnstream.tools.toolset import Toolset
 

@@ -20,7 +20,7 @@ from turnstream.extensions.agents.children import Children, answer_of
 from turnstream.extensions.agents.tool import AGENTS, Agent, AgentTable, AgentTool, agent_tool, bind
 from turnstream.extensions.archives.archives import OwnerExport
 from turnstream.extensions.retention.aged import old_chats
-from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.tools.declared.declarations import read_declarations
 from turnstream.tools.tool import ToolContext, tool
 from turnstream.tools.toolset import Toolset

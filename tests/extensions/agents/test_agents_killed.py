@@ -1,7 +1,6 @@
 """A server is killed at each edge of a call of an agent: the agent works once, and the turn that has called it ends."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,9 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tests.extensions.agents.families import calling, family, report
 from tests.support.http_client import Client, said
-from tests.support.locks import Locker
+from tests.support.locks import Locker, connection_to
 from tests.support.server_process import Server
 
 pytestmark = [pytest.mark.extensions("agents", "demo"), pytest.mark.timeout(180)]
@@ -40,10 +40,6 @@ ENDED = f"SELECT count(*) FROM {CHILD_TURNS} AND ended_at IS NOT NULL"
 ROUNDS = "SELECT count(*) FROM rounds"
 
 
-def calling(name: str, task: str) -> str:
-    return f"/call {name} {json.dumps({'task': task})}"
-
-
 @pytest.fixture
 async def server(database_url: str, tmp_path: Path) -> AsyncIterator[Server]:
     file = tmp_path / "tools.toml"
@@ -57,16 +53,14 @@ async def server(database_url: str, tmp_path: Path) -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def rows(database_url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
-    connection = await asyncpg.connect(database_url)
-    yield connection
-    await connection.close()
+    async with connection_to(database_url) as connection:
+        yield connection
 
 
 @pytest.fixture
 async def locker(database_url: str, rows: "asyncpg.Connection[Any]") -> AsyncIterator[Locker]:
-    connection = await asyncpg.connect(database_url)
-    yield Locker(connection, rows)
-    await connection.close()
+    async with connection_to(database_url) as connection:
+        yield Locker(connection, rows)
 
 
 async def post(server: Server, words: str) -> dict[str, Any]:
@@ -101,8 +95,7 @@ async def test_after_a_kill_at_any_edge_the_agent_has_worked_once_and_the_turn_e
                 await locker.waiting()
                 await server.kill()
         case "before the handle":
-            other = await asyncpg.connect(database_url)
-            async with Locker(other, rows).holding("SELECT 1"):
+            async with connection_to(database_url) as other, Locker(other, rows).holding("SELECT 1"):
                 async with locker.holding(BEGIN):
                     exchange = await post(server, words)
                     await locker.waiting()
@@ -111,7 +104,6 @@ async def test_after_a_kill_at_any_edge_the_agent_has_worked_once_and_the_turn_e
                 assert await rows.fetchval(CHILDREN) == 1
                 assert await rows.fetchval("SELECT count(*) FROM jobs WHERE handle IS NULL") == 1
                 await server.kill()
-            await other.close()
         case "in the child":
             exchange = await post(server, words)
             await reached(
@@ -162,8 +154,7 @@ async def test_the_end_of_a_child_and_the_wake_up_of_its_call_are_one_transactio
 
 
 async def test_a_family_of_three_levels_survives_kills(server: Server, rows: "asyncpg.Connection[Any]") -> None:
-    scouts = "\n".join([calling("scout", "/long 40")] * 2)  # one after the other: a cut round makes no call twice
-    exchange = await post(server, "\n".join(["/parallel", *[calling("lead", scouts)] * 3]))
+    exchange = await post(server, family(3, 2, words=40))
     await reached(rows, "SELECT count(*) FROM jobs", 3)
     for _ in range(5):
         before = await rows.fetchval(ROUNDS)
@@ -173,6 +164,8 @@ async def test_a_family_of_three_levels_survives_kills(server: Server, rows: "as
     turn = await answer(server, exchange)
     assert turn["status"] == "complete"
     results = [block for block in turn["blocks"] if block["type"] == "tool_result"]
-    assert [(block["is_error"], block["text"].count("scout returned")) for block in results] == [(False, 2)] * 3
+    assert sorted((block["is_error"], block["text"]) for block in results) == [
+        (False, report(lead, 2, 40)) for lead in range(3)
+    ]
     assert await rows.fetchval(CHILDREN) == 9
     assert await rows.fetchval(f"{ENDED} AND status = 'complete'") == 9

@@ -18,7 +18,7 @@ from turnstream.domain.turns import Limits, Turn, TurnRequest
 from turnstream.extensions.agents.tool import Agent, agent_tool
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.owners.accounts import Accounts
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset

@@ -32,7 +32,7 @@ from turnstream.domain.turns import Turn, TurnError
 from turnstream.extensions.ai_sdk.chunks import UiEncoder
 from turnstream.extensions.ai_sdk.messages import ui_message
 from turnstream.kit.offload import Portions
-from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

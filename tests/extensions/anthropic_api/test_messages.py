@@ -22,7 +22,7 @@ from turnstream.llm.anthropic.render import render, render_count
 from turnstream.llm.models.catalog import Model, ProviderModels
 from turnstream.llm.parameters import COMMON
 from turnstream.llm.provider import BlockClosed, BlockOpened, MessageDelta, MessageEnded, ModelRequest
-from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 

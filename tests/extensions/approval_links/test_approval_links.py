@@ -25,7 +25,7 @@ from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.approval_links import signer_of
 from turnstream.extensions.approval_links.links import Link, LinkSigner
-from turnstream.llm.scripted import message_of, text
+from turnstream.scripted import message_of, text
 from turnstream.storage.database import connect
 from turnstream.storage.owners.audit import AuditTrail
 from turnstream.tools.declared.tables import PolicyTable

@@ -6,17 +6,21 @@ import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import asyncpg
 import httpx2
 import pytest
 from pydantic import SecretStr
 
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
+from tests.support.locks import connection_to
 from turnstream.config import Settings
 from turnstream.extensions.archives.commands import _import
 
 PATH = "/api/account/export"
+OPEN_SINCE_BEFORE = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND state LIKE 'idle in%' AND xact_start <= $1
+"""
 
 
 @pytest.fixture
@@ -32,12 +36,9 @@ async def ada(own: Server) -> AsyncIterator[Client]:
 
 
 async def _exported(server: Server) -> int:
-    connection = await asyncpg.connect(server.database_url)
-    try:
+    async with connection_to(server.database_url) as connection:
         number: int = await connection.fetchval("SELECT count(*) FROM audit WHERE kind = 'owner.exported'")
         return number
-    finally:
-        await connection.close()
 
 
 async def test_a_download_has_all_of_the_owner_nothing_of_others_and_can_be_imported(
@@ -68,21 +69,24 @@ async def test_a_download_has_all_of_the_owner_nothing_of_others_and_can_be_impo
 
 
 async def test_a_client_that_does_not_read_keeps_no_transaction_open(own: Server, ada: Client) -> None:
-    connection = await asyncpg.connect(own.database_url)
     chat = (await ada.chat()).rpartition("/")[2]
     await ada.ask(f"/api/chats/{chat}")
-    await connection.execute(
-        "UPDATE blocks SET text = repeat('tide ', 4000000) WHERE turn_id IN (SELECT id FROM turns WHERE chat_id = $1)"
-        " AND type = 'text'",
-        chat,
-    )
-    async with ada.stream("GET", PATH) as response:
-        assert response.status_code == 200
-        while not own.stalled_connections:  # noqa: ASYNC110, uvicorn has no event for it
-            await asyncio.sleep(0.01)
-        open_ones = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"
-        assert await connection.fetchval(open_ones) == 0
-    await connection.close()
+    async with connection_to(own.database_url) as connection:
+        await connection.execute(
+            "UPDATE blocks SET text = repeat('tide ', 4000000)"
+            " WHERE turn_id IN (SELECT id FROM turns WHERE chat_id = $1) AND type = 'text'",
+            chat,
+        )
+        async with ada.stream("GET", PATH) as response:
+            assert response.status_code == 200
+            while not own.stalled_connections:  # noqa: ASYNC110, uvicorn has no event for it
+                await asyncio.sleep(0.01)
+            stalled_at = await connection.fetchval("SELECT clock_timestamp()")
+            # The server's own tasks have short transactions all the time. One from before the stall must end.
+            while await connection.fetchval(OPEN_SINCE_BEFORE, stalled_at):
+                assert own.stalled_connections
+                await asyncio.sleep(0.01)
+            assert own.stalled_connections, "nothing was read meanwhile"
 
 
 async def test_a_head_exports_nothing(own: Server, ada: Client) -> None:

@@ -24,7 +24,7 @@ from turnstream.extensions.archives.commands import _export, _import
 from turnstream.extensions.archives.tar import END, tar_member, tar_members
 from turnstream.extensions.documents.store import Documents
 from turnstream.kit.ids import new_id
-from turnstream.llm.scripted import Pause, ScriptedProvider
+from turnstream.scripted import Pause, ScriptedProvider
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.owners.uploads import Uploads
 

@@ -29,9 +29,9 @@ from turnstream.extensions.guardrails.declared import read_guardrails
 from turnstream.extensions.guardrails.remote import RulingIn
 from turnstream.guards.guard import EndTurn, Mask, Pass, Passage, TakeBack, TextSpan
 from turnstream.llm.models.catalog import ProviderModels
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.main import running
 from turnstream.outgoing.signature import verify
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.setup.parts import Given
 from turnstream.storage.database import Statement
 from turnstream.tools.tool import tool

@@ -17,8 +17,8 @@ from turnstream.extensions.http_tools import HttpToolsSettings
 from turnstream.extensions.http_tools.declared import http_tools
 from turnstream.extensions.http_tools.tool import HttpTool
 from turnstream.llm.models.catalog import Models, ProviderModels
-from turnstream.llm.scripted import ScriptedProvider
 from turnstream.main import running
+from turnstream.scripted import ScriptedProvider
 from turnstream.setup.parts import Given
 from turnstream.setup.toolset import ToolSettings, open_toolset
 from turnstream.tools.declared.declarations import read_declarations

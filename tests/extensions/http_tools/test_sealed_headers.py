@@ -21,8 +21,8 @@ from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.http_tools.request_tools import RequestToolRules
 from turnstream.extensions.http_tools.tool import HttpTools
 from turnstream.kit.sealing import SEALED, CannotOpen, MasterKeys, new_master_key
-from turnstream.llm.scripted import Reply, message_of, text, tool_use
 from turnstream.outgoing.addresses import Allowed
+from turnstream.scripted import Reply, message_of, text, tool_use
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.owners import Owners
 from turnstream.tools.policy import Policy

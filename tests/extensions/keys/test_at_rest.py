@@ -16,7 +16,7 @@ from tests.support.reading import Reader
 from tests.support.server_process import Server
 from turnstream.extensions.embedded import cluster
 from turnstream.kit.sealing import SEALED, new_master_key
-from turnstream.llm.scripted import ScriptedProvider
+from turnstream.scripted import ScriptedProvider
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.extensions("embedded", "http_tools", "keys", "schedules")]
 

@@ -26,7 +26,7 @@ from turnstream.llm.anthropic.parameters import PARAMETERS
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.parameters import COMMON
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.runs.queue import Queue
 from turnstream.storage.tables import metadata

@@ -17,7 +17,7 @@ from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
-from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.scripted import message_of, text, tool_use
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import Tool
 from turnstream.tools.toolset import Toolset

@@ -35,7 +35,7 @@ from tests.support.server_process import free_port
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
 from turnstream.extensions.mcp.tool import McpTool, outcome_of, tool_name, tool_of
-from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.policy import Policy
 from turnstream.tools.running.fit import Sizes, fit
 from turnstream.tools.schemas import SchemaRoom

@@ -29,7 +29,7 @@ from turnstream.extensions.mcp import oauth
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
 from turnstream.kit.sealing import new_master_key
-from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.scripted import message_of, text, tool_use
 from turnstream.storage.database import Statement, connect
 from turnstream.storage.owners.owners import Owners
 from turnstream.tools.toolset import Toolset

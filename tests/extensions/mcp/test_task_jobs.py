@@ -18,7 +18,7 @@ from tests.support.server_process import Server, free_port
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers
-from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.policy import Policy
 from turnstream.tools.toolset import Toolset
 

@@ -7,7 +7,7 @@ from tests.support.http_server import serving
 from tests.support.spans import PARENT, TRACE, collected
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers
-from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.scripted import message_of, text, tool_use
 from turnstream.tools.toolset import Toolset
 from turnstream.tracing import trace_id
 

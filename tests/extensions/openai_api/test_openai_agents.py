@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from tests.support.http_server import Server
 from turnstream.domain.errors import PermanentError
-from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.scripted import message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

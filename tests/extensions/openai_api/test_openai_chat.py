@@ -15,7 +15,7 @@ from tests.support.http_server import Server
 from tests.support.pictures import PIXEL
 from turnstream.domain.errors import PermanentError
 from turnstream.llm.models.catalog import Model, ProviderModels
-from turnstream.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.scripted import ScriptedProvider, message_of, text, thinking, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

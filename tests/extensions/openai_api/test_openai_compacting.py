@@ -13,7 +13,7 @@ from tests.support.http_server import Server, serving
 from turnstream.domain.errors import PermanentError
 from turnstream.llm.conversation.messages import SUMMARISE, SUMMARISED
 from turnstream.llm.models.catalog import ProviderModels
-from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.scripted import ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -17,7 +17,7 @@ from openai import AsyncOpenAI
 from tests.extensions.openai_api.test_openai_responses import LOOK
 from tests.support.http_client import Client
 from tests.support.http_server import Server
-from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.scripted import message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,7 +11,7 @@ from tests.support.http_server import serving
 from turnstream.domain.errors import PermanentError
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.scripted import ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from turnstream.domain.plans import Plan
-from turnstream.llm.scripted import message_of, text
+from turnstream.scripted import message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -12,7 +12,7 @@ from tests.extensions.openai_api.test_openai_responses import LOOK
 from tests.support.http_client import Client
 from tests.support.http_server import Server
 from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
-from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.scripted import message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,7 +11,7 @@ from openai.types.responses import Response
 
 from tests.support.http_server import Server
 from tests.support.model_apis import providers_of
-from turnstream.llm.scripted import message_of, text
+from turnstream.scripted import message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

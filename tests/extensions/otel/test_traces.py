@@ -23,7 +23,7 @@ from turnstream.domain.errors import ConfigError, TransientError
 from turnstream.extensions.otel import EXTENSION, tracer
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Models, ProviderModels
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.activities import Activities
 from turnstream.tools.tool import tool
 from turnstream.tracing import TRACING, trace_id

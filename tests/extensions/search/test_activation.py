@@ -8,7 +8,7 @@ from tests.support.http_server import serving
 from tests.support.sweeping import swept
 from turnstream.extension import installed
 from turnstream.extensions.search.index import SearchIndex
-from turnstream.llm.scripted import message_of, text
+from turnstream.scripted import message_of, text
 
 TABLES = ("search_pending", "search_texts", "search_chats", "search_segments")
 

@@ -13,7 +13,7 @@ from tests.support.locks import Locker
 from tests.support.sweeping import swept
 from turnstream.domain.search import SearchLanguage
 from turnstream.extensions.search.index import SearchIndex
-from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.scripted import message_of, text, tool_use
 from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

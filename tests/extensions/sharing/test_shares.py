@@ -15,7 +15,7 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import KINDS, Family
 from turnstream.extensions.sharing import view
 from turnstream.extensions.sharing.shares import Shares
-from turnstream.llm.scripted import Pause, message_of, text, thinking, tool_use
+from turnstream.scripted import Pause, message_of, text, thinking, tool_use
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"not really"
 LOOK = {"type": "client", "name": "look", "description": "Looks.", "input_schema": {"type": "object"}}

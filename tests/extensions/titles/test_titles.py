@@ -15,7 +15,7 @@ from turnstream.domain.plans import Plans
 from turnstream.engine.hooks import TurnEnded
 from turnstream.engine.side_calls import SideCalls
 from turnstream.extensions.titles.writer import TitleWriter
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.owners.accounts import Accounts

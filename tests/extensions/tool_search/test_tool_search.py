@@ -10,7 +10,7 @@ from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from turnstream.domain.deferred import CALL_TOOL, FIND_TOOLS
 from turnstream.extensions.tool_search.deferral import Deferral, SearchTools
-from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.scripted import message_of, text, tool_use
 from turnstream.tools.tool import Tool, tool
 from turnstream.tools.toolset import Toolset
 

@@ -12,7 +12,7 @@ from tests.support.http_client import Client
 from tests.support.http_server import Server
 from tests.support.openapi_document import Document
 from turnstream.cli import commands
-from turnstream.llm.scripted import message_of, text
+from turnstream.scripted import message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 10, "output_tokens": 20}

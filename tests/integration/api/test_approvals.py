@@ -19,7 +19,7 @@ from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from turnstream.domain.errors import StatementRefused
 from turnstream.domain.identity import Identity
-from turnstream.llm.scripted import message_of, text
+from turnstream.scripted import message_of, text
 from turnstream.storage.chats.approvals import Approvals
 from turnstream.storage.database import OWNER, Statement, connect
 from turnstream.storage.owners.audit import AuditTrail

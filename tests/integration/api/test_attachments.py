@@ -14,7 +14,7 @@ from tests.support.locks import Locker
 from tests.support.sweeping import swept
 from turnstream.llm.conversation.attachments import GONE
 from turnstream.llm.models.catalog import Model, ProviderModels
-from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.scripted import ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from tests.support.http_client import Client
 from tests.support.http_server import serving
 from turnstream.api.routes import ENDPOINTS
-from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.tools.tool import Detached, ResultAddress, ToolContext, tool
 from turnstream.tools.toolset import Toolset
 

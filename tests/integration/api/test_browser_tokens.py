@@ -18,7 +18,7 @@ from tests.support.openapi_document import Document
 from tests.support.programs import path_of
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
-from turnstream.llm.scripted import Pause
+from turnstream.scripted import Pause
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.tokens import Tokens
 

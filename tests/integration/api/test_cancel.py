@@ -3,7 +3,7 @@ import pytest
 from tests.support.http_client import Client, Said, words_of
 from tests.support.http_server import Server, pausing, serving
 from tests.support.openapi_document import Document
-from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.scripted import Pause, message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

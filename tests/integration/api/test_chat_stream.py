@@ -26,7 +26,7 @@ from turnstream.domain.events import Notice
 from turnstream.domain.turns import Turn
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Statement
 from turnstream.stream.chat import reader as chat_tail

@@ -7,7 +7,7 @@ from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, pausing
 from tests.support.locks import Locker
-from turnstream.llm.scripted import Pause, message_of, text, thinking
+from turnstream.scripted import Pause, message_of, text, thinking
 from turnstream.storage.chats import search
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -18,7 +18,7 @@ from tests.support.openapi_document import Document
 from turnstream.api.streams.chat import frame
 from turnstream.domain.errors import NotFound
 from turnstream.domain.turns import Turn
-from turnstream.llm.scripted import Pause, message_of, tool_use
+from turnstream.scripted import Pause, message_of, tool_use
 from turnstream.storage.chats.turns import Turns
 from turnstream.stream.chat.cursor import ChatCursor
 from turnstream.stream.chat.reader import ChatReader, Sources

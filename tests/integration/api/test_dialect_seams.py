@@ -29,7 +29,7 @@ from turnstream.domain.events import BlockDelta, Event, Notice, TurnEnd
 from turnstream.domain.turns import Turn
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
-from turnstream.llm.scripted import message_of, text
+from turnstream.scripted import message_of, text
 from turnstream.storage.chats.exchanges import Target
 
 

@@ -18,7 +18,7 @@ from tests.support.openapi_document import Document
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.domain.errors import RefusalCode
 from turnstream.domain.identity import SCOPES
-from turnstream.llm.scripted import Pause
+from turnstream.scripted import Pause
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -25,8 +25,8 @@ from turnstream.extension import installed
 from turnstream.extensions.demo import EXTENSION as DEMO
 from turnstream.kit.extension_packages import GROUP
 from turnstream.llm.models.catalog import Models
-from turnstream.llm.scripted import message_of, text, tool_use
 from turnstream.main import running
+from turnstream.scripted import message_of, text, tool_use
 from turnstream.setup.models import default_model
 from turnstream.setup.parts import Given
 from turnstream.setup.toolset import source_kinds

@@ -26,7 +26,7 @@ from tests.support.openapi_document import Document
 from tests.support.sweeping import swept
 from turnstream.api.events import FEED_EVENTS
 from turnstream.llm.models.catalog import ProviderModels
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, tool_use
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.owner_changes import LATEST_COMMIT, OwnerChanges
 from turnstream.stream.feed import FeedCursor

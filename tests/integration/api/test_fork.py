@@ -14,7 +14,7 @@ from tests.support.http_server import Server, pausing
 from tests.support.sweeping import swept
 from turnstream.domain.errors import NotFound
 from turnstream.domain.fork import LEFT_OUT, cut_after
-from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.chats.branches import Fork
 from turnstream.storage.database import Statement
 

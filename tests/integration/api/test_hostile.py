@@ -8,7 +8,7 @@ import pytest
 from tests.integration.api.conftest import NewOwner
 from tests.support.attacks import ATTACKS, Attack
 from tests.support.http_server import Server, pausing
-from turnstream.llm.scripted import Pause
+from turnstream.scripted import Pause
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,7 +9,7 @@ from tests.support.http_client import Client, said, turn_url
 from tests.support.http_server import Server, pausing
 from tests.support.locks import Locker
 from turnstream.domain.errors import StorageUnavailable
-from turnstream.llm.scripted import Pause
+from turnstream.scripted import Pause
 from turnstream.storage.chats.exchanges import Exchange, Exchanges
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -18,7 +18,7 @@ from turnstream.api.identity.local import LocalMachine
 from turnstream.api.identity.stored import StoredTokens
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import SCOPES, Identity, Scope
-from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.scripted import message_of, text, tool_use
 from turnstream.storage.database import connect
 from turnstream.storage.owners.tokens import Tokens
 

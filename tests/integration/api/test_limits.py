@@ -20,7 +20,7 @@ from turnstream.api.http.endpoint import Endpoint
 from turnstream.domain.plans import RATES, Plan
 from turnstream.extensions.anthropic_api.events import MessageId
 from turnstream.extensions.openai_api.objects import ResponseId
-from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

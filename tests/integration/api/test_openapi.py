@@ -57,7 +57,7 @@ from turnstream.extensions.ag_ui.schemas import RunInput
 from turnstream.extensions.ai_sdk.schemas import UiRequest
 from turnstream.extensions.schedules.schemas import ScheduleIn
 from turnstream.extensions.self_service.schemas import ErasureIn
-from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -12,7 +12,7 @@ from tests.support.http_client import Client, said
 from tests.support.http_server import Server, serving
 from turnstream.domain.secret_headers import MASK
 from turnstream.llm.models.catalog import ProviderModels
-from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.scripted import ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

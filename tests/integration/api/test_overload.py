@@ -13,7 +13,7 @@ from tests.support.http_server import Server, serving
 from tests.support.locks import Locker
 from tests.support.openapi_document import Document
 from turnstream.domain.errors import Overloaded
-from turnstream.llm.scripted import Pause, message_of, text
+from turnstream.scripted import Pause, message_of, text
 from turnstream.storage.database import OF_REQUEST, OWNER, Database, Statement, connect
 from turnstream.telemetry import POOL_REFUSALS
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.http_client import Client, Said
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
-from turnstream.llm.scripted import Pause, Reply, message_of, text
+from turnstream.scripted import Pause, Reply, message_of, text
 from turnstream.telemetry import STREAMS_OPEN
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

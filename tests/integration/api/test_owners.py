@@ -9,7 +9,7 @@ from tests.support.http_client import Client, said, words_of
 from tests.support.http_server import Server, pausing
 from tests.support.openapi_document import Document
 from turnstream.domain.identity import Identity
-from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -20,7 +20,7 @@ from turnstream.domain.errors import TransientError
 from turnstream.extensions.openai.quirks import QUIRKS
 from turnstream.llm.models.catalog import Model, ProviderModels
 from turnstream.llm.parameters import Parameter
-from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.scripted import ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -12,7 +12,7 @@ from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from tests.support.pictures import PIXEL
 from turnstream.domain.plans import Plan
-from turnstream.llm.scripted import message_of, text
+from turnstream.scripted import message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 USAGE = {"input_tokens": 100, "output_tokens": 20}

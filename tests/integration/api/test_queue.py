@@ -22,7 +22,7 @@ from tests.support.locks import Locker
 from tests.support.openapi_document import Document
 from tests.support.pictures import PIXEL
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text
 from turnstream_client.errors import RequestRejected
 from turnstream_client.http import AsyncClient
 

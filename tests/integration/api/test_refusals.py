@@ -10,7 +10,7 @@ from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server
 from turnstream.llm.models.catalog import ProviderModels
-from turnstream.llm.scripted import ScriptedProvider
+from turnstream.scripted import ScriptedProvider
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -17,7 +17,7 @@ from tests.support.http_client import Client, Said, said
 from tests.support.http_server import Server
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.domain.identity import FIXABLE, Identity, Scope, checked_scopes
-from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.scripted import message_of, text, tool_use
 from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -16,7 +16,7 @@ from turnstream.llm.anthropic.parameters import PARAMETERS as OF_ANTHROPIC
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.parameters import COMMON
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.scripted import ScriptedProvider, message_of, text
 
 WORDS = ("quite-a-secret", "another-secret", "third-secret")
 MCP = {

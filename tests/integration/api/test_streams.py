@@ -7,7 +7,7 @@ import pytest
 from tests.support.http_client import Client, Event, Said, assembled, words_of
 from tests.support.http_server import Server, pausing, serving
 from turnstream.engine.frame_clock import FrameClock
-from turnstream.llm.scripted import Pause, message_of, text, thinking, tool_use
+from turnstream.scripted import Pause, message_of, text, thinking, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

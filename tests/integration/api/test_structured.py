@@ -8,7 +8,7 @@ import pytest
 from tests.support.http_client import Client, Event
 from tests.support.http_server import Server, pausing
 from turnstream.llm.models.catalog import Model, ProviderModels
-from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,7 +11,7 @@ from tests.support.http_server import Server, pausing
 from tests.support.locks import Locker
 from turnstream.domain.errors import PermanentError
 from turnstream.llm.provider import BlockText, Part
-from turnstream.llm.scripted import Pause, message_of, text, thinking, tool_use
+from turnstream.scripted import Pause, message_of, text, thinking, tool_use
 from turnstream.storage.chats.chat_changes import ChatState, ChatUpdates
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

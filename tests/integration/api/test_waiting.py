@@ -17,7 +17,7 @@ from tests.support.openapi_document import Document
 from tests.support.pictures import PIXEL
 from turnstream.domain.results import parts_of
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.scripted import Pause, Reply, message_of, text, tool_use
+from turnstream.scripted import Pause, Reply, message_of, text, tool_use
 from turnstream.storage.owners.audit import AuditTrail
 from turnstream.tools.tool import tool, tools_of
 from turnstream.tools.toolset import Toolset

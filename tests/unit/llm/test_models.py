@@ -9,7 +9,7 @@ from turnstream.domain.turns import Preset
 from turnstream.llm.conversation.attachments import LEFT_OUT
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import Message, ModelRequest
-from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.scripted import ScriptedProvider, message_of, text
 
 LISTED = Model(
     "big", aliases=("best",), fallbacks=("small",), prices=Prices(3.0, 15.0, cache_read=0.3, cache_write=3.75)

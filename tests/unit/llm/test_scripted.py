@@ -6,7 +6,7 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.errors import PermanentError, TransientError
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.provider import BlockText, Message, ModelRequest
-from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 
 REQUEST = ModelRequest("m", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))
 

@@ -19,7 +19,8 @@ from turnstream.llm.provider import (
 )
 
 LONG = "".join(f"On day {day} the tide table says that high water is at six. " for day in range(50))
-ROWS = "| calm | no wind |\n" * 4
+ROW = "| calm | no wind |\n"
+ROWS = ROW * 4
 
 
 def joined(stands: str, pieces: Sequence[str], earlier: str = "") -> str:
@@ -64,6 +65,9 @@ def joined(stands: str, pieces: Sequence[str], earlier: str = "") -> str:
         (f"Winds:\n{ROWS}| calm", f" | no wind |\n{ROWS}", f"Winds:\n{ROWS}| calm | no wind |\n{ROWS}"),
         (ROWS, "| calm | no wind |", ROWS + "| calm | no wind |"),
         ("1, 0, 0, 0, 0, 0, 0, 0, 0", ", 0, 0, 0, 0, 0, 0, 0, 2", "1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2"),
+        # the same if only its first part was whole, and the reply has all others
+        (ROW, ROW * 8, ROW * 9),
+        (f"{ROW}| calm", f" | no wind |\n{ROW * 7}", ROW * 9),
         # words that stand twice are taken as new, too
         (
             "Press the red button. Wait. Press the red button.",
@@ -118,8 +122,8 @@ def test_a_repetition_may_begin_in_the_text_before_a_call(
 def test_white_space_alone_is_not_held_back_for_ever() -> None:
     seam = Seam("Half")
     assert seam.feed([BlockOpened(0, "text")]) == []
-    passed = [part for _ in range(REACH + 6) for part in seam.feed([BlockText(0, " ")])]
-    assert passed[0] == BlockOpened(0, "text", text=" " * (REACH + 5))
+    passed = [part for _ in range(REACH + 10) for part in seam.feed([BlockText(0, " ")])]
+    assert passed[0] == BlockOpened(0, "text", text=" " * (REACH + 9))
     assert passed[1:] == [BlockText(0, " ")]
 
 

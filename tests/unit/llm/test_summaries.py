@@ -19,7 +19,7 @@ from turnstream.llm.provider import (
     MessageStarted,
     Part,
 )
-from turnstream.llm.scripted import message_of, text, thinking, tool_use
+from turnstream.scripted import message_of, text, thinking, tool_use
 
 THROUGH = UUID(int=7)
 

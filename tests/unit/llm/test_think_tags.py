@@ -20,7 +20,7 @@ from turnstream.llm.provider import (
     Part,
     count_tokens,
 )
-from turnstream.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.scripted import ScriptedProvider, message_of, text, thinking, tool_use
 
 REQUEST = ModelRequest("qwen", ())
 

@@ -1,5 +1,6 @@
 """Which model answers where nobody names one."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from tests.support.model_apis import EXTENSIONS
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.llm.models.catalog import Models, ProviderModels
-from turnstream.llm.scripted import ScriptedProvider
+from turnstream.scripted import ScriptedProvider
 from turnstream.setup import models as setup
 from turnstream.setup.models import default_among
 
@@ -37,6 +38,27 @@ def test_with_a_key_any_name_may_be_one_that_a_gateway_knows() -> None:
     assert default_model(settings(anthropic_api_key="sk-secret")) == "claude-sonnet-5-5"
     for name in ("claude-new", "claude-haiku-5-5", "what the gateway calls it"):
         assert default_model(settings(anthropic_api_key="sk-secret", model=name)) == name
+
+
+def test_the_order_of_providers_decides_and_not_the_names_of_extensions(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    own = '[providers.zeta]\napi = "openai-chat"\n[providers.beta]\napi = "openai-chat"\n'
+    listed = "".join(f'[models.of-{name}]\nprovider = "{name}"\n' for name in ("zeta", "beta", "openai"))
+    file.write_text(own + listed)
+    keys = dict.fromkeys(("openai_api_key", "gemini_api_key"), "sk-secret")
+    assert default_model(settings(**keys, models_file=file)) == "of-openai"
+    assert default_model(settings(openai_api_key="sk-secret", models_file=file)) == "of-openai"
+    assert default_model(settings(gemini_api_key="sk-secret", models_file=file)).startswith("gemini-")
+    assert default_model(settings(models_file=file)) == "of-zeta"
+    assert default_model(settings(**keys)).startswith("gemini-")  # no model of OpenAI is listed without a file
+    assert default_model(settings(**keys, anthropic_api_key="sk-secret", models_file=file)) == "claude-sonnet-5-5"
+
+
+async def test_a_name_that_no_provider_claims_is_for_the_first_one() -> None:
+    given = settings(openai_api_key="sk-secret", gemini_api_key="sk-secret", model="what the gateway calls it")
+    async with setup.open_models(given, EXTENSIONS) as models:
+        assert models.provider_name("what the gateway calls it") == "openai"
+        assert models.provider_name("gemini-next") == "gemini"
 
 
 def test_of_models_that_a_program_gives_it_is_one_of_theirs() -> None:

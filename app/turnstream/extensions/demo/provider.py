@@ -28,12 +28,12 @@ from turnstream.llm.provider import (
     ModelRequest,
     Part,
 )
-from turnstream.llm.scripted import message_of
 from turnstream.llm.transport.failures import connection_error, provider_error
 from turnstream.llm.transport.http import MAX_EVENT_BYTES, Adapter
 from turnstream.llm.transport.interceptor import InterceptingTransport, Interceptor
 from turnstream.llm.transport.response import ModelResponse, open_response
 from turnstream.llm.transport.wire import Wire
+from turnstream.scripted import message_of
 
 DEMO = "demo"
 _URL: Final = "http://demo.invalid/v1/messages"

@@ -15,7 +15,7 @@ from turnstream.domain.kinds import TEXT, TOOL_RESULT
 from turnstream.extensions.demo.commands import DemoCommands, Failure, ToolCommand, commands_of
 from turnstream.llm.conversation.messages import GO_ON, REPORTED, is_added
 from turnstream.llm.provider import BlockText, Message, ModelRequest, Part
-from turnstream.llm.scripted import text, thinking, tool_use
+from turnstream.scripted import text, thinking, tool_use
 
 _INTRODUCTION = (
     "This is a scripted demo, no model is answering: set ANTHROPIC_API_KEY for that. It obeys commands: `/help` lists"

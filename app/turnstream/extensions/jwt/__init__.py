@@ -65,8 +65,8 @@ async def _check(settings: Settings, _: "Models", ping: bool) -> str:
     if given.jwt_issuer is None:
         return "none"
     need("jwt", "jwt", "TURNSTREAM_JWT_ISSUER")
-    from turnstream.api.identity.issuer_keys import keys_of
     from turnstream.api.identity.way import LoginScopes
+    from turnstream.outgoing.issuer_keys import keys_of
 
     issuer = _issuer(given, given.jwt_issuer, LoginScopes(frozenset(), {}), settings)
     if not ping:
@@ -82,8 +82,8 @@ async def _check(settings: Settings, _: "Models", ping: bool) -> str:
 
 def _issuer(given: JwtSettings, name: str, scopes: "LoginScopes", settings: Settings) -> "Issuer":
     """Raises ConfigError."""
-    from turnstream.api.identity.issuer_keys import check_key_url, check_owner_claim
     from turnstream.extensions.jwt.tokens import KEY_TYPES, Issuer
+    from turnstream.outgoing.issuer_keys import check_key_url, check_owner_claim
 
     algorithms = frozenset(_names(given.jwt_algorithms))
     if not algorithms or algorithms - KEY_TYPES.keys():

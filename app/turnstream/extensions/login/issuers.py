@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from turnstream.api.identity.issuer_keys import check_key_url, check_owner_claim
 from turnstream.config import Settings, read_environment
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.extras import need
 from turnstream.extensions.login import LoginSettings
+from turnstream.outgoing.issuer_keys import check_key_url, check_owner_claim
 
 # The name of the issuer of the settings. Owners of the others have their issuers' names as prefixes.
 MAIN: Final = "main"

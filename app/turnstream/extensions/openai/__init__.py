@@ -71,6 +71,7 @@ def _providers(_: Settings) -> "Sequence[ModelApi]":
             catalog=Path(__file__).with_name("models.toml") if name == "openai-chat" else None,
             check=_check,
             prefills=name == "openai-chat",
+            model_options={"background": (False, True)} if name == "openai-responses" else {},
         )
         for name, parameters, taken in tables
     ]

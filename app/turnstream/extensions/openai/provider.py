@@ -5,24 +5,30 @@ bytes.
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from hashlib import sha256
+from typing import Any
+from urllib.parse import quote, urlencode
 
 import openai
+import structlog
 
-from turnstream.domain.errors import TransientError
+from turnstream.domain.errors import AccountRefused, PermanentError, TransientError
 from turnstream.extensions.openai.chat import render as chat_render
 from turnstream.extensions.openai.chat.wire import ChatWire
 from turnstream.extensions.openai.params import names_of_tools
 from turnstream.extensions.openai.quirks import OPENAI, Quirks
 from turnstream.extensions.openai.responses import render as responses_render
+from turnstream.extensions.openai.responses.retained import RetainedAnswer
 from turnstream.extensions.openai.responses.wire import ResponsesWire
 from turnstream.kit.offload import offload
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.transport.direct import Calls
+from turnstream.llm.transport.direct import Calls, SdkPost
 from turnstream.llm.transport.failures import LOST, Unanswered, connection_error, provider_error
 from turnstream.llm.transport.http import MAX_EVENT_BYTES, Adapter, http_client, read_token_count
 from turnstream.llm.transport.interceptor import Interceptor
-from turnstream.llm.transport.response import ModelResponse
+from turnstream.llm.transport.response import MAX_FAILURE_BYTES, ModelResponse
 from turnstream.llm.transport.wire import Wire
+
+log = structlog.get_logger(__name__)
 
 _REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-generation-id")
 
@@ -80,12 +86,16 @@ class OpenAIProvider(Adapter):
             yield response, self.wire(request, _request_id(response.headers), seed)
 
     @asynccontextmanager
-    async def _post(self, path: str, body: bytes, accept: str, *, by_sdk: bool = False) -> AsyncIterator[ModelResponse]:
+    async def _post(
+        self, path: str, body: bytes, accept: str, *, sdk: SdkPost | None = None
+    ) -> AsyncIterator[ModelResponse]:
+        """Sends the body, by `sdk` if it is given."""
         if self._client.is_closed():
             raise TransientError("connection_error", f"The connections to {self.name} have been closed.")
-        post = self._calls.post_by_sdk if by_sdk else self._calls.post
+        post = self._calls.post if sdk is None else self._calls.post_by_sdk
+        accepted = {"Accept": accept, "Accept-Encoding": "identity"}
         try:
-            async with post(self._sdk, path, {"Accept": accept, "Accept-Encoding": "identity"}, body) as response:
+            async with post(sdk or self._sdk, path, accepted, body) as response:
                 del body
                 yield response
         except openai.APIStatusError as error:
@@ -119,9 +129,58 @@ class OpenAIResponsesProvider(OpenAIProvider):
     render = staticmethod(responses_render.render)
     wire = staticmethod(lambda request, id, seed: ResponsesWire(id, seed, names_of_tools(request)))
 
+    @asynccontextmanager
+    async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:
+        if not request.options.get("background"):
+            async with super()._open(request) as opened:
+                yield opened
+            return
+        body = await offload(request.size, self.render, request, self.quirks)
+        digest = sha256(body).digest()
+        wire = ResponsesWire(None, digest, names_of_tools(request), retains=True)
+        async with RetainedAnswer(wire, self._retained_from) as answer:
+            if request.retained is None or not await self._reopened(answer, request.retained, digest):
+                await answer.open(self._post(self.path, body, "text/event-stream"))
+            del body
+            yield answer.response, wire
+
+    async def _reopened(self, answer: RetainedAnswer, retained: Mapping[str, Any], digest: bytes) -> bool:
+        """Whether the provider still has the answer, and it is to this very request. Any other is cancelled."""
+        id = str(retained.get("id"))
+        try:
+            if retained.get("request") == digest.hex():
+                await answer.open(self._retained_from(id, None))
+                return True
+            await self.discard(retained)
+        except AccountRefused:
+            raise
+        except PermanentError as error:
+            log.warning("answer.lost", id=id, error=error.type, message=error.message)
+        return False
+
+    def _retained_from(self, id: str, after: int | None) -> AbstractAsyncContextManager[ModelResponse]:
+        """The events of an answer that the provider keeps, behind event `after`."""
+        query = {"stream": "true"} | ({} if after is None else {"starting_after": str(after)})
+        path = f"{self.path}/{quote(id, safe='')}?{urlencode(query)}"
+        return self._post(path, b"", "text/event-stream", sdk=self._sdk_get)
+
+    async def _sdk_get(self, path: str, headers: Mapping[str, str], _: bytes) -> openai.AsyncStream[object]:
+        return await self._client.get(
+            path,
+            options={"headers": headers},
+            cast_to=object,
+            stream=True,
+            stream_cls=openai.AsyncStream[object],
+        )
+
+    async def discard(self, retained: Mapping[str, Any]) -> None:
+        path = f"{self.path}/{quote(str(retained.get('id')), safe='')}/cancel"
+        async with self._post(path, b"{}", "application/json", sdk=self._sdk) as response:
+            await response.whole(MAX_FAILURE_BYTES)
+
     async def count(self, request: ModelRequest) -> int:
         body = await offload(request.size, responses_render.render_count, request, self.quirks)
-        async with self._post(f"{self.path}/input_tokens", body, "application/json", by_sdk=True) as response:
+        async with self._post(f"{self.path}/input_tokens", body, "application/json", sdk=self._sdk) as response:
             return await read_token_count(response)
 
 

@@ -7,12 +7,12 @@ from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
 from turnstream.domain.compaction import tokens_of
-from turnstream.domain.errors import AccountRefused, TransientError
+from turnstream.domain.errors import AccountRefused, ProviderError, TransientError
 from turnstream.domain.rounds import billed_tokens
 from turnstream.extensions.rate_limits.allocation import (
     LEASE,
@@ -35,7 +35,7 @@ from turnstream.extensions.rate_limits.amounts import (
 from turnstream.extensions.rate_limits.fair_queue import FairQueue
 from turnstream.llm.models.api import ProviderSpec
 from turnstream.llm.models.connect import OnDemand, Pool
-from turnstream.llm.provider import MessageDelta, MessageStarted, ModelRequest, Part, kept_open
+from turnstream.llm.provider import MessageDelta, MessageStarted, ModelRequest, Part, discard_answer, kept_open
 from turnstream.telemetry import PROVIDER_KEYS_SET_ASIDE, PROVIDER_RATE_WAIT_SECONDS, PROVIDER_RATE_WAITING
 
 log = structlog.get_logger(__name__)
@@ -273,6 +273,18 @@ class KeyPool:
     def kept_open(self) -> AbstractAsyncContextManager[None]:
         """With one key. Which of several the next call has is not known."""
         return kept_open(self.keys[0].provider) if len(self.keys) == 1 else nullcontext()
+
+    async def discard(self, retained: Mapping[str, Any]) -> None:
+        """Cancels an answer at the key that has it: rows do not name that key."""
+        refusal: ProviderError | None = None
+        for key in self.keys:
+            try:
+                await discard_answer(key.provider, retained)
+                return
+            except ProviderError as error:
+                refusal = error
+        if refusal is not None:
+            raise refusal
 
     async def flush(self) -> None:
         """Reports what was spent, and gives back shares that no call has used for a while."""

@@ -21,9 +21,9 @@ class Seam:
     it. `stands` is not blank. A repetition may begin in the `earlier` text of the same answer, and ends where `stands`
     ends.
 
-    At most as much is held back as both texts have, and REACH characters. White space makes no difference. A reply that
-    begins the text again and then differs is passed on whole, and so is a reply that begins with that text several
-    times. Once `decided`, parts need not pass through here.
+    At most twice as much is held back as both texts have, and REACH characters. White space makes no difference. A
+    reply that begins the text again and then differs is passed on whole, and so is a reply that begins with that text
+    several times. Once `decided`, parts need not pass through here.
     """
 
     def __init__(self, stands: str, earlier: str = "") -> None:
@@ -80,10 +80,16 @@ class Seam:
     def _hold(self, text: str) -> Sequence[Part]:
         self._held += text
         self._dense_held += _without_space(text)
-        self._open = [start for start in self._open if self._dense.startswith(self._dense_held, start)]
-        if self._open and len(self._held) <= len(self._stands) + REACH:
+        self._open = [start for start in self._open if self._may_repeat(start)]
+        if self._open and len(self._held) <= 2 * len(self._stands) + REACH:
             return ()
         return self._decide()
+
+    def _may_repeat(self, start: int) -> bool:
+        """Whether the held text may yet be the text from `start` on, once or twice."""
+        length = len(self._dense) - start
+        once, again = self._dense_held[:length], self._dense_held[length:]
+        return self._dense.startswith(once, start) and self._dense.startswith(again, start)
 
     def _repeated(self) -> int:
         """The length of the held text that repeats the text before it, as much as possible. 0 if that text repeats
@@ -95,9 +101,13 @@ class Seam:
         return 0
 
     def _repeats_itself(self, start: int) -> bool:
-        """Whether the text from `start` on occurs before it too, or consists of equal parts."""
+        """Whether the text from `start` on occurs before it too, twice in the reply, or consists of equal parts."""
         tail = self._dense[start:]
-        return len(tail) >= _SURE and (self._dense.find(tail) < start or (tail + tail).find(tail, 1) < len(tail))
+        return len(tail) >= _SURE and (
+            self._dense.find(tail) < start
+            or self._dense_held.startswith(tail, len(tail))
+            or (tail + tail).find(tail, 1) < len(tail)
+        )
 
     def _end_of_repetition(self, start: int) -> int:
         """The length of the held text that repeats the text before it from `start` on; 0 if it does not, or by

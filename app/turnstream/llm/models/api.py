@@ -38,7 +38,8 @@ class ModelApi:
 
     `parameters` are all that a turn may set. `quirks` are the names that `quirks` of a provider may have, with the
     parameters that such a server takes; the first is the default. `own_members` are members of a request that no
-    parameter sets; without it a provider takes no further `params`. `options` are the keys that its `options` may have.
+    parameter sets; without it a provider takes no further `params`. `options` are the keys that its `options` may have,
+    `model_options` those of its models, with their values.
 
     `catalog` is a file of models that comes with the API. The providers of a `stand_in` are there as long as no other
     provider has its key. `prefills`: a model may have `prefill`.
@@ -55,6 +56,7 @@ class ModelApi:
     stand_in: bool = False
     prefills: bool = True
     options: Sequence[str] = ()
+    model_options: Mapping[str, Sequence[bool | str]] = field(default_factory=dict)
     verify: "Callable[[ProviderSpec], None]" = _is_usable
 
     def parameters_of(self, quirks: str | None, further: Sequence[str] = ()) -> Sequence[Parameter]:

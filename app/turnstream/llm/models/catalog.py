@@ -36,7 +36,7 @@ class Model:
     down. With `think_tags` its answers contain its thoughts in <think> tags. `refuses` are parameters that its provider
     takes for other models. With `prefill` it continues with a message of the assistant that ends a request. A model
     with a `preset` is an agent: another name of the preset's model. Without `stores` its answers to programs are
-    deleted once they were delivered.
+    deleted once they were delivered. `options` are further keys of its API.
     """
 
     id: str
@@ -53,6 +53,7 @@ class Model:
     prefill: bool = False
     preset: Preset | None = None
     stores: bool = True
+    options: Mapping[str, bool | str] = field(default_factory=dict)
 
     def supports(self, ability: Ability) -> bool:
         return self.can is None or ability in self.can
@@ -140,7 +141,9 @@ class Models:
         provider = ThinkTagFilter(entry.provider) if model.think_tags else entry.provider
         if unreadable := [type for type, ability in NEEDED_ABILITY.items() if not model.supports(ability)]:
             provider = _WithoutFiles(provider, unreadable)
-        return provider if model.upstream is None else _WithUpstreamId(provider, model.upstream)
+        if model.upstream is None and not model.options:
+            return provider
+        return _AsListed(provider, model.upstream, model.options)
 
     def provider_name(self, name: str) -> str | None:
         """None if no provider serves it."""
@@ -229,13 +232,14 @@ def _refusal(parameter: Parameter, model: Model) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _WithUpstreamId(ProviderWrapper):
-    """A provider that has another id for the model."""
+class _AsListed(ProviderWrapper):
+    """A provider that has another id for the model, or is to get the `options` of the model."""
 
-    model: str
+    model: str | None
+    options: Mapping[str, bool | str]
 
     def adapt(self, request: ModelRequest) -> ModelRequest:
-        return replace(request, model=self.model)
+        return replace(request, model=self.model or request.model, options=self.options)
 
 
 @dataclass(frozen=True, slots=True)

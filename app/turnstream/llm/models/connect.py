@@ -3,15 +3,23 @@ is first needed, in a thread: the server listens and streams meanwhile.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from dataclasses import replace
 from importlib import import_module
-from typing import Protocol
+from typing import Any, Protocol
 
 from turnstream.llm.models.api import CallOptions, ModelApi, ProviderSpec
 from turnstream.llm.models.catalog import ProviderModels
-from turnstream.llm.provider import ModelRequest, OwnedProvider, Part, Provider, count_tokens, kept_open
+from turnstream.llm.provider import (
+    ModelRequest,
+    OwnedProvider,
+    Part,
+    Provider,
+    count_tokens,
+    discard_answer,
+    kept_open,
+)
 from turnstream.llm.transport.http import Adapter, Observe
 from turnstream.llm.transport.interceptor import CallPublisher
 
@@ -91,6 +99,9 @@ class OnDemand:
 
     def kept_open(self) -> AbstractAsyncContextManager[None]:
         return nullcontext() if self._adapter is None else kept_open(self._adapter)
+
+    async def discard(self, retained: Mapping[str, Any]) -> None:
+        await discard_answer(await self.adapter(), retained)
 
     async def aclose(self) -> None:
         if self._adapter is not None:

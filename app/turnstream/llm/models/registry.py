@@ -1,5 +1,6 @@
 """The file of models: the models that come with turnstream, changed and extended by the operator's own file."""
 
+import json
 import re
 import ssl
 import tomllib
@@ -74,6 +75,7 @@ class ModelTable(_Table):
     refuses: list[str] = []
     prefill: bool = False
     store: bool = True
+    options: dict[str, Any] = {}
     enabled: bool = True
 
     def model(self, id: str, currency: str | None) -> Model:
@@ -91,6 +93,7 @@ class ModelTable(_Table):
             refuses=frozenset(self.refuses),
             prefill=self.prefill,
             stores=self.store,
+            options=self.options,
         )
 
 
@@ -211,11 +214,26 @@ def _check_references(found: _File, models: Mapping[str, tuple[str, Model]], api
             )
         if model.prefill and not apis[table.api].prefills:
             raise ConfigError(f"`prefill` of [models.{id}] must be left out: {table.api} does not continue an answer.")
+        _check_options(id, model.options, apis[table.api])
         for fallback in model.fallbacks:
             if fallback not in models:
                 raise ConfigError(
                     f"`fallbacks` of [models.{id}] must be ids of models: there is no [models.{fallback}]."
                 )
+
+
+def _check_options(model: str, options: Mapping[str, Any], api: ModelApi) -> None:
+    for option, value in options.items():
+        where = f"`options.{option}` of [models.{model}] must be"
+        if option not in api.model_options:
+            raise ConfigError(f"{where} {_one_of(list(api.model_options), 'left out: this API has none')}.")
+        if not any(value == each and type(value) is type(each) for each in api.model_options[option]):
+            known = [json.dumps(each) for each in api.model_options[option]]
+            raise ConfigError(f"{where} {_one_of(known, '')}, not {json.dumps(value, default=str)}.")
+
+
+def _one_of(names: Sequence[str], without: str) -> str:
+    return f"one of {', '.join(names)}" if names else without
 
 
 def _spec(

@@ -27,32 +27,57 @@ _GOES_ON = f"""
         ELSE jobs.reports AND turns.status <> 'cancelled' END
     AND NOT EXISTS (SELECT FROM moves WHERE moves.owner = {_OWNER} AND held_until > now())
 """
+_IS_FREE = "jobs.settled_at IS NULL AND NOT EXISTS (SELECT FROM replicas WHERE replicas.id = jobs.replica)"
 # The owner with the fewest running jobs comes first. Here an owner gets at most half of the room that its own jobs
 # leave, so that a slot is left for another one, however long jobs take. A job whose time is up is claimed without its
 # tool too, so that it ends. Each look of a runner sends this, so it also finds out whether reports wait: there is a row
 # without a claimed job.
+#
+# Jobs that are not due, and those of other tools, are not read: if any job is due, an index gives each pair of an owner
+# and a tool, and of each pair the first due jobs. These are ordered by all columns of that index, and compared as rows:
+# else the planner takes the index of due times, and reads the jobs of all owners for each pair. A job whose time is up
+# is found by its deadline.
 CLAIM_JOBS = Statement(
     f"""
-    WITH unsettled AS (
-        SELECT jobs.id, due_at, jobs.replica, {_OWNER} AS owner, holder.id IS NOT NULL AS runs,
-            {_GOES_ON} AND (
-                due_at <= now() AND jobs.name = ANY(CAST(:names AS text[])) OR deadline <= now()
-            ) AS wanted, jobs.reports AND turns.status = 'cancelled' AS discarded
-        FROM jobs JOIN turns ON turns.id = turn_id LEFT JOIN replicas AS holder ON holder.id = jobs.replica
-        WHERE jobs.settled_at IS NULL
-    ), shares AS (
-        SELECT owner, count(*) FILTER (WHERE runs) AS running,
-            (CAST(:free AS int) + 1 - count(*) FILTER (WHERE runs AND replica = :replica)) / 2 AS room
-        FROM unsettled GROUP BY owner
+    WITH RECURSIVE running AS (
+        SELECT queue_owner AS owner, count(*) AS running, count(*) FILTER (WHERE replica = :replica) AS here
+        FROM jobs JOIN replicas ON replicas.id = jobs.replica GROUP BY queue_owner
+    ), pairs AS (
+        (
+            SELECT queue_owner AS owner, name FROM jobs
+            WHERE settled_at IS NULL AND CAST(:free AS int) > 0 AND (
+                SELECT id FROM jobs WHERE {_IS_FREE} AND due_at <= now() ORDER BY due_at LIMIT 1
+            ) IS NOT NULL
+            ORDER BY queue_owner, name LIMIT 1
+        )
+        UNION ALL SELECT following.* FROM pairs, LATERAL (
+            SELECT queue_owner, name FROM jobs
+            WHERE settled_at IS NULL AND (queue_owner, name) > (pairs.owner, pairs.name)
+            ORDER BY queue_owner, name LIMIT 1
+        ) AS following
+    ), due AS (
+        SELECT first_due.* FROM pairs, LATERAL (
+            SELECT jobs.id, due_at AS since, jobs.queue_owner AS owner FROM jobs JOIN turns ON turns.id = turn_id
+            WHERE (jobs.queue_owner, jobs.name) >= (pairs.owner, pairs.name)
+              AND (jobs.queue_owner, jobs.name, due_at) <= (pairs.owner, pairs.name, now())
+              AND {_IS_FREE} AND {_GOES_ON}
+            ORDER BY jobs.queue_owner, jobs.name, due_at LIMIT (CAST(:free AS int) + 1) / 2
+        ) AS first_due
+        WHERE pairs.name = ANY(CAST(:names AS text[]))
+    ), late AS (
+        SELECT jobs.id, deadline AS since, jobs.queue_owner AS owner FROM jobs JOIN turns ON turns.id = turn_id
+        WHERE deadline <= now() AND {_IS_FREE} AND {_GOES_ON}
+        ORDER BY deadline LIMIT CAST(:free AS int)
     ), ranked AS (
-        SELECT id, due_at, room, running,
-            row_number() OVER (PARTITION BY owner ORDER BY due_at, id) AS place
-        FROM unsettled JOIN shares USING (owner) WHERE wanted AND NOT runs
+        SELECT id, since, coalesce(running, 0) AS running,
+            (CAST(:free AS int) + 1 - coalesce(here, 0)) / 2 AS room,
+            row_number() OVER (PARTITION BY owner ORDER BY since, id) AS place
+        FROM (SELECT * FROM due UNION SELECT * FROM late WHERE id NOT IN (SELECT id FROM due)) AS wanted
+        LEFT JOIN running USING (owner)
     ), chosen AS (
         SELECT jobs.id FROM jobs JOIN ranked USING (id)
-        WHERE place <= room AND settled_at IS NULL
-          AND NOT EXISTS (SELECT FROM replicas WHERE replicas.id = jobs.replica)
-        ORDER BY running + place, ranked.due_at, jobs.id
+        WHERE place <= room AND {_IS_FREE}
+        ORDER BY running + place, since, jobs.id
         FOR UPDATE OF jobs SKIP LOCKED LIMIT (CAST(:free AS int) + 1) / 2
     ), claimed AS (
         UPDATE jobs SET replica = :replica, attempt = jobs.attempt + 1, started_at = now()
@@ -66,8 +91,11 @@ CLAIM_JOBS = Statement(
             ) AS answer,
             chat_id, {_OWNER} AS owner, request, {TOOLS} AS tools
     )
-    SELECT claimed.*, EXISTS (SELECT FROM unsettled WHERE discarded) OR EXISTS (
+    SELECT claimed.*, EXISTS (
         SELECT FROM jobs WHERE reports AND settled_at IS NOT NULL AND delivery IS NULL
+    ) OR EXISTS (
+        SELECT FROM jobs
+        WHERE reports AND settled_at IS NULL AND (SELECT status FROM turns WHERE id = turn_id) = 'cancelled'
     ) AS reports_wait
     FROM (SELECT) AS always LEFT JOIN claimed ON true
     """

@@ -48,6 +48,8 @@ _CALL_RULES = CallRules(re.compile(r".{1,64}", re.DOTALL), LONGEST_NAME, unique=
 _TRANSLATED = frozenset(
     {"include", "max_tokens", "output_config", "reasoning", "reasoning_effort", "thinking", "tool_choice", "verbosity"}
 )
+# The provider finishes the answer without a reader, which it does for stored answers only.
+_BACKGROUND = {"background": True, "store": True}
 _THOUGHTS = "reasoning.encrypted_content"
 # Members that the endpoint for token counts accepts.
 _COUNTED = frozenset(
@@ -76,7 +78,7 @@ def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
         {**system, "input": input},
         # Without `strict` this API treats a schema as strict.
         lambda tool: {"type": "function", **tool, "strict": False},
-        {**params, "stream": True},
+        {**params, **(_BACKGROUND if request.options.get("background") else {}), "stream": True},
         quirks,
     )
 

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from turnstream.domain.rounds import RETAINED
 from turnstream.extensions.openai.responses.items import Items
 from turnstream.extensions.openai.usage import usage_of
 from turnstream.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
 from turnstream.llm.raw_json import NULL, decode_text
-from turnstream.llm.transport.wire import Wire
+from turnstream.llm.transport.wire import EventSplitter, Wire
 
 # Reasons why a response is incomplete, and our stop reasons; any other stays as it is.
 STOP_REASONS = {
@@ -76,8 +77,14 @@ _OVER = frozenset(
 )
 
 
+def _reference(id: str | None, request: bytes) -> str:
+    """The round's `data` about an answer that the provider keeps. `request` tells it from answers to other requests."""
+    return msgspec.json.encode({RETAINED: {"id": id, "request": request.hex()}}).decode()
+
+
 class _Event(Struct, gc=False):
     type: str = ""
+    sequence_number: int | None = None
     output_index: int | None = 0
     content_index: int | None = 0
     summary_index: int | None = 0
@@ -102,22 +109,43 @@ class _Response(Struct):
     incomplete_details: _Details | None = None
 
 
+_READ = msgspec.json.encode({RETAINED: None}).decode()
 _event = msgspec.json.Decoder(_Event)
 _response = msgspec.json.Decoder(_Response)
 
 
 class ResponsesWire(Wire):
     """`failure` is the decoded failure. `seed` makes ids for calls without one. `offered` are the names of the tools
-    that the request offered; None if they are not known.
+    that the request offered; None if they are not known. `retains`: the provider keeps the answer, with the id
+    `retained`; `sequence` is the number of the last event.
     """
 
-    def __init__(self, request_id: str | None = None, seed: bytes = b"", offered: Set[str] | None = None) -> None:
+    def __init__(
+        self,
+        request_id: str | None = None,
+        seed: bytes = b"",
+        offered: Set[str] | None = None,
+        *,
+        retains: bool = False,
+    ) -> None:
         super().__init__(request_id)
         self._items = Items(seed, offered)
         self._started = False
+        self._seed = seed
+        self._retains = retains
+        self.retained: str | None = None
+        self.sequence = -1
+
+    def read_again(self) -> None:
+        """Continues with another stream, which begins after the last event."""
+        self._splitter = EventSplitter()
 
     def _read_event(self, data: bytes, parts: list[Part]) -> None:
         event = _event.decode(data)
+        if event.sequence_number is not None:
+            if self._retains and event.sequence_number <= self.sequence:
+                return
+            self.sequence = event.sequence_number
         member = _DELTAS.get(event.type)
         if member is not None and event.delta is not None:
             self._start(None, parts)
@@ -174,15 +202,17 @@ class ResponsesWire(Wire):
         if not self._started:
             self._started = True
             self.request_id = self.request_id or id
-            parts.append(MessageStarted({}, self.request_id))
+            if self._retains:
+                self.retained = id
+            parts.append(MessageStarted({}, self.request_id, _reference(id, self._seed) if self.retained else None))
 
     def _finish(self, response: _Response, parts: list[Part]) -> None:
         self._start(response.id, parts)
         usage = usage_of(msgspec.json.decode(response.usage))
         failure = msgspec.json.decode(response.error)
         if failure or response.status in {"failed", "cancelled"}:
-            if usage:
-                parts.append(MessageDelta(None, usage))
+            if usage or self.retained:
+                parts.append(MessageDelta(None, usage, _READ if self.retained else None))
             self.failure = failure or {"message": f"The response has {response.status}.", "code": "server_error"}
             return
         self._items.end(response.output or (), parts)
@@ -190,5 +220,5 @@ class ResponsesWire(Wire):
         if response.status == "incomplete":
             reason = (response.incomplete_details or _Details()).reason or "max_output_tokens"
             stop_reason = STOP_REASONS.get(reason, reason)
-        parts += (MessageDelta(stop_reason, usage), MessageEnded())
+        parts += (MessageDelta(stop_reason, usage, _READ if self.retained else None), MessageEnded())
         self.ended = True

@@ -1,0 +1,2 @@
+CREATE OR REPLACE TRIGGER owner_of_job BEFORE INSERT ON jobs FOR EACH ROW
+WHEN (NEW.queue_owner IS NULL AND NEW.settled_at IS NULL) EXECUTE FUNCTION keep_owner_of_job();

@@ -1,0 +1,121 @@
+"""Servers that are killed in the middle of an answer that its provider keeps: it is read to its end, and paid once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import StartServer, server
+from tests.integration.api.test_openapi import until
+from tests.support.http_client import Client, said
+from tests.support.responses_server import ResponsesServer, responses_server
+
+__all__ = ["server"]
+
+MODELS = """
+[providers.keeper]
+api = "openai-responses"
+key = "a key"
+base_url = "{url}"
+
+[models.keeper-1]
+provider = "keeper"
+options = {{ background = true }}
+prices = {{ input = 1.0, output = 10.0 }}
+"""
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[ResponsesServer]:
+    async with responses_server() as provider:
+        yield provider
+
+
+@pytest.fixture
+def settings(provider: ResponsesServer, tmp_path: Path) -> dict[str, str]:
+    file = tmp_path / "models.toml"
+    file.write_text(MODELS.format(url=provider.url))
+    return {"TURNSTREAM_MODELS_FILE": str(file), "TURNSTREAM_MODEL": "keeper-1"}
+
+
+@pytest.mark.timeout(120)
+async def test_after_a_kill_the_answer_is_read_to_its_end_and_paid_for_once(
+    server: StartServer, provider: ResponsesServer, settings: dict[str, str]
+) -> None:
+    first = await server(**settings)
+    async with Client(first.url) as api:
+        new = await api.json("POST", "/api/turns", 201, json=said("How do tides turn?"))
+        answer = await provider.asked.get()
+        answer.begin()
+        answer.say("The ", "tide ")
+        async with api.follow(new["stream_url"]) as events:
+            assert "block_delta" in [event.name async for event in until("block_delta", events)]
+        await first.kill()
+    answer.say("turns.")
+    second = await server(**settings)
+    assert await provider.read_again.get() is answer
+    answer.say(" Twice a day.")
+    answer.finish()
+    turn = new["assistant_turn"]
+    async with Client(second.url) as api:
+        await api.events(new["stream_url"])
+        ended = await api.json("GET", f"/api/chats/{turn['chat_id']}/turns/{turn['id']}")
+    assert ended["status"] == "complete"
+    assert [block["text"] for block in ended["blocks"]] == ["The tide turns. Twice a day."]
+    assert (ended["usage"]["input_tokens"], ended["usage"]["output_tokens"]) == (100, 7), "the usage of one answer"
+    assert ended["cost"] == pytest.approx((100 * 1 + 7 * 10) / 1_000_000)
+    assert len(provider.paid) == 1
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kill", [False, True])
+async def test_a_cancelled_turn_cancels_the_answer_at_its_provider(
+    server: StartServer, provider: ResponsesServer, settings: dict[str, str], kill: bool
+) -> None:
+    replica = await server(**settings)
+    async with Client(replica.url) as api:
+        new = await api.json("POST", "/api/turns", 201, json=said("How do tides turn?"))
+        turn = new["assistant_turn"]
+        answer = await provider.asked.get()
+        answer.begin()
+        answer.say("The ")
+        async with api.follow(new["stream_url"]) as events:
+            assert "block_delta" in [event.name async for event in until("block_delta", events)]
+        if kill:
+            await replica.kill()
+            replica = await server(**settings)
+    async with Client(replica.url) as api:
+        await api.json("POST", f"/api/chats/{turn['chat_id']}/turns/{turn['id']}/cancel", 202)
+        async with asyncio.timeout(60):
+            await answer.cancelled.wait()
+        await api.events(new["stream_url"])
+        ended = await api.json("GET", f"/api/chats/{turn['chat_id']}/turns/{turn['id']}")
+    assert ended["status"] == "cancelled"
+    assert len(provider.paid) == 1
+
+
+@pytest.mark.timeout(120)
+async def test_a_deploy_in_the_middle_of_the_answer_is_no_second_call(
+    server: StartServer, provider: ResponsesServer, settings: dict[str, str]
+) -> None:
+    first = await server(**settings)
+    second = await server(**settings)
+    async with Client(first.url) as api:
+        new = await api.json("POST", "/api/turns", 201, json=said("How do tides turn?"))
+        answer = await provider.asked.get()
+        answer.begin()
+        answer.say("The ")
+        async with api.follow(new["stream_url"]) as events:
+            assert "block_delta" in [event.name async for event in until("block_delta", events)]
+    assert await first.terminate() == 0
+    assert await provider.read_again.get() is answer
+    answer.say("tide turns.")
+    answer.finish()
+    turn = new["assistant_turn"]
+    async with Client(second.url) as api:
+        await api.events(new["stream_url"])
+        ended = await api.json("GET", f"/api/chats/{turn['chat_id']}/turns/{turn['id']}")
+    assert [block["text"] for block in ended["blocks"]] == ["The tide turns."]
+    assert not answer.cancelled.is_set()
+    assert len(provider.paid) == 1

@@ -1,0 +1,8 @@
+"""Imports what `turnstream serve` imports until its first request is answered."""
+
+from turnstream.cli import commands
+from turnstream.extension import installed
+
+command = commands.get_command(None, "serve")  # type: ignore[arg-type]
+for extension in installed().values():
+    extension.calls()
