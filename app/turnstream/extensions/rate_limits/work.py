@@ -3,8 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 
+from turnstream.engine.upkeep.sweeps import HOURS, Sweep
 from turnstream.extension import Context, Work
 from turnstream.extensions.rate_limits.pool import KeyPool
+from turnstream.extensions.rate_limits.store import PostgresStore
+from turnstream.kit.ids import new_id
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.provider import Provider, ProviderWrapper
 
@@ -12,7 +15,9 @@ _FLUSH = 1.0  # seconds
 
 
 def work(context: Context) -> Work:
-    pools = pools_in(context.models)
+    pools, store, replica = pools_in(context.models), PostgresStore(context.database), str(new_id())
+    for pool in pools:
+        pool.store, pool.replica = store, replica
 
     async def flush() -> None:
         while True:
@@ -20,7 +25,7 @@ def work(context: Context) -> Work:
             for pool in pools:
                 await pool.flush()
 
-    return Work(tasks=[flush])
+    return Work(tasks=[flush], sweeps=[Sweep("rate limits", 6 * HOURS, store.sweep)])
 
 
 def pools_in(models: Models) -> Sequence[KeyPool]:
