@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Any
 
 from tests.support.canned import Answer, Asked, CannedServer
 from turnstream.extensions.rate_limits.amounts import Amounts, RateLimits
@@ -69,7 +70,7 @@ def key_of(asked: Asked) -> str:
 
 def reply(input: int, output: int) -> bytes:
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": MODEL, "content": []}
-    events = [
+    events: list[dict[str, Any]] = [
         {"type": "message_start", "message": {**message, "usage": {"input_tokens": input, "output_tokens": 1}}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello."}},
