@@ -14,14 +14,18 @@ MODEL = "claude-haiku-5-5"
 
 @dataclass
 class Bucket:
+    """`gained` is what it has ever had."""
+
     left: Amounts
     at: float
+    gained: Amounts
 
 
 @dataclass
 class LimitedProvider(CannedServer):
     """`start` is what each bucket has at first. A reply has `output` tokens. `refused` are keys that it does not know.
-    `accepted` counts calls by key.
+    `accepted` counts calls by key, and `used_at_last` is the
+    part of all requests that a bucket had allowed until the last one that it accepted.
     """
 
     limits: RateLimits = field(default_factory=RateLimits)
@@ -32,6 +36,7 @@ class LimitedProvider(CannedServer):
     accepted: Counter[str] = field(default_factory=Counter)
     turned_away: Counter[str] = field(default_factory=Counter)
     order: list[str] = field(default_factory=list)
+    used_at_last: float = 0.0
     buckets: dict[str, Bucket] = field(default_factory=dict)
 
     def answer_to(self, asked: Asked) -> Answer:
@@ -39,8 +44,9 @@ class LimitedProvider(CannedServer):
         if key in self.refused:
             error = {"type": "error", "error": {"type": "authentication_error", "message": "invalid x-api-key"}}
             return Answer(json.dumps(error).encode(), 401, {"content-type": "application/json"})
-        bucket, now = self.buckets.setdefault(key, Bucket(self.start, monotonic())), monotonic()
+        bucket, now = self.buckets.setdefault(key, Bucket(self.start, monotonic(), self.start)), monotonic()
         gain = Amounts(*(rate * (now - bucket.at) for rate in self.limits.rate))
+        bucket.gained = bucket.gained.plus(gain)
         bucket.left, bucket.at = bucket.left.plus(gain).least(self.limits.capacity), now
         used = Amounts(1, self.input, self.output, self.input + self.output)
         if not bucket.left.covers(used):
@@ -50,6 +56,7 @@ class LimitedProvider(CannedServer):
         bucket.left = bucket.left.plus(used, -1)
         self.accepted[key] += 1
         self.order.append(asked.body.decode())
+        self.used_at_last = self.accepted[key] / bucket.gained.requests
         headers = {"content-type": "text/event-stream", **self._head(bucket)}
         return Answer(reply(self.input, self.output), headers=headers)
 

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,19 @@ async def limited(
     database_url: str, provider: LimitedProvider, keys: Sequence[str] = KEYS[:1], wait: float = 60.0, **more: Any
 ) -> AsyncIterator[tuple[Server, KeyPool]]:
     """A server whose only provider is this one."""
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(served(provider))
-        (offer,) = await stack.enter_async_context(connect_providers([spec_of(provider, keys)], pool=pool_of(wait)))
+    async with served(provider), replica(database_url, provider, keys, wait, **more) as found:
+        yield found
+
+
+@asynccontextmanager
+async def replica(
+    database_url: str, provider: LimitedProvider, keys: Sequence[str] = KEYS[:1], wait: float = 60.0, **more: Any
+) -> AsyncIterator[tuple[Server, KeyPool]]:
+    async with connect_providers([spec_of(provider, keys)], pool=pool_of(wait)) as (offer,):
         assert isinstance(offer.provider, KeyPool)
         settings = {"model": MODEL, "max_retries": 0, **more}
-        yield await stack.enter_async_context(serving(database_url, offers=[offer], **settings)), offer.provider
+        async with serving(database_url, offers=[offer], **settings) as server:
+            yield server, offer.provider
 
 
 async def statuses(api: Client, turns: int, words: str = "Hi") -> list[str]:

@@ -68,6 +68,10 @@ _OF_KEY = frozenset(
 class RateStore(Protocol):
     """Keeps the state of each key and model, for all replicas."""
 
+    async def limits(self, keys: Sequence[str]) -> Mapping[str, RateLimits]:
+        """The limits that are known."""
+        ...
+
     async def exchange(self, key: str, wish: Exchange) -> Grant:
         """Applies the exchange. Waits while the store cannot be reached."""
         ...
@@ -78,6 +82,9 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._states: dict[str, KeyState] = {}
+
+    async def limits(self, keys: Sequence[str]) -> Mapping[str, RateLimits]:
+        return {key: self._states[key].limits for key in keys if key in self._states}
 
     async def exchange(self, key: str, wish: Exchange) -> Grant:
         now = monotonic()
@@ -100,6 +107,7 @@ class KeyAccount:
         self._blocked = 0.0  # the provider asked for this wait; not yet reported
         self._blocked_until = 0.0
         self._until = 0.0
+        self._learned = False  # limits that the store does not have yet
         self._exchanging: asyncio.Task[Grant] | None = None
         self.grant = Grant(NONE, 1.0, 0.0, UNLIMITED)
         self.exchanged_at = 0.0
@@ -117,7 +125,7 @@ class KeyAccount:
 
     @property
     def has_unreported(self) -> bool:
-        return self._spent != NONE or self._blocked > 0 or self._held != NONE
+        return self._learned or self._spent != NONE or self._blocked > 0 or self._held != NONE
 
     def take(self, need: Amounts) -> Amounts | None:
         """Spends the need and returns it, if the key has room for it now."""
@@ -142,7 +150,7 @@ class KeyAccount:
         limits = report.limits.stricter(self._pool.stated)
         if limits != self.limits:
             log.info("rate_limits.learned", provider=self._pool.name, key=self.key.id, limits=_shown(limits))
-            self.limits = limits
+            self.limits, self._learned = limits, True
         self._remaining = self._remaining.least(report.remaining)
 
     def block(self, seconds: float) -> None:
@@ -166,7 +174,7 @@ class KeyAccount:
             log.warning("rate_limits.failed", provider=self._pool.name, key=self.key.id, error=str(error))
 
     async def _exchange(self, need: Amounts, wanted: Amounts) -> Grant:
-        start, spent, blocked = monotonic(), self._spent, self._blocked
+        start, spent, blocked, self._learned = monotonic(), self._spent, self._blocked, False
         remaining, self._remaining = self._remaining, UNLIMITED
         wish = Exchange(self._pool.replica, self.limits, spent, need, wanted, remaining, blocked)
         grant = await self._pool.store.exchange(self.name, wish)
@@ -201,13 +209,28 @@ class _ModelQueue:
     def __init__(self, accounts: Sequence[KeyAccount]) -> None:
         self.accounts = accounts
         self.waiting: FairQueue[_Waiting] = FairQueue()
+        self._known = asyncio.Lock()
+        self._is_known = False
         self.output = _FIRST_OUTPUT
         self.ratio = 1.0  # of the counted input to the estimated one
+
+    async def load(self, store: RateStore) -> None:
+        """Takes the limits that other replicas have learned: else a first burst would not know them."""
+        if self._is_known:
+            return
+        async with self._known:
+            if not self._is_known:
+                found = await store.limits([account.name for account in self.accounts])
+                for account in self.accounts:
+                    account.limits = account.limits.stricter(found.get(account.name, RateLimits()))
+                self._is_known = True
 
     @property
     def unlimited(self) -> bool:
         """True if calls of the only key need not be counted."""
-        return len(self.accounts) == 1 and not self.accounts[0].limits.limited and not len(self.waiting)
+        return (
+            self._is_known and len(self.accounts) == 1 and not self.accounts[0].limits.limited and not len(self.waiting)
+        )
 
     def learn(self, estimated: float, input: float, output: float) -> None:
         self.output += _SMOOTHING * (output - self.output)
@@ -245,6 +268,7 @@ class KeyPool:
 
     async def _stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         model = self._model(request.model)
+        await model.load(self.store)
         while True:
             account, booked, estimated = await self._admitted(model, request)
             begun, used = False, _Used()

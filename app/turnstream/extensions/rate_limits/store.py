@@ -1,9 +1,10 @@
 """The rows of rate limits: one for each key and model. A replica exchanges its share a few times a second at most."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 
 from turnstream.extensions.rate_limits.allocation import Exchange, Grant, exchange, from_row, new_state, to_row
+from turnstream.extensions.rate_limits.amounts import RateLimits
 from turnstream.storage.database import Database, Statement, retry_while_unavailable
 from turnstream.storage.rows import from_json, to_json
 
@@ -14,6 +15,7 @@ LOCK_RATE = Statement(
     SELECT state, extract(epoch FROM clock_timestamp())::float8 AS now FROM provider_rates WHERE key = :key FOR UPDATE
     """
 )
+RATE_STATES = Statement("SELECT key, state FROM provider_rates WHERE key = ANY(CAST(:keys AS text[]))")
 NEW_RATE = Statement(
     """
     INSERT INTO provider_rates (key, state)
@@ -45,6 +47,10 @@ class PostgresStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    async def limits(self, keys: Sequence[str]) -> Mapping[str, RateLimits]:
+        rows = await retry_while_unavailable(lambda: self._database.rows(RATE_STATES, keys=list(keys)))
+        return {row["key"]: from_row(from_json(row["state"])).limits for row in rows}
 
     async def exchange(self, key: str, wish: Exchange) -> Grant:
         return await retry_while_unavailable(partial(self._exchange, key, wish))
