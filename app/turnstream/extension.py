@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from turnstream.engine.upkeep.sweeps import Sweep
     from turnstream.llm.models.api import ModelApi
     from turnstream.llm.models.catalog import Models
-    from turnstream.llm.models.connect import Pool
+    from turnstream.llm.models.connect import MakePool
     from turnstream.llm.transport.interceptor import Interceptor
     from turnstream.storage.chats.search import Search
     from turnstream.storage.database import Database
@@ -210,7 +210,7 @@ def _no_providers(_: "Settings") -> "Sequence[ModelApi]":
     return ()
 
 
-def _no_pool(_: "Settings") -> "Pool | None":
+def _no_pool(_: "Settings") -> "MakePool | None":
     return None
 
 
@@ -301,7 +301,7 @@ class Extension:
     token_way: "Callable[[Settings, StoredTokens], Authenticate | None]" = _no_token_way
     middleware: "Callable[[Settings], Sequence[Middleware]]" = _no_middleware
     providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers
-    pool: "Callable[[Settings], Pool | None]" = _no_pool
+    pool: "Callable[[Settings], MakePool | None]" = _no_pool
     tools: "Callable[[Settings, Database], Sequence[Tool]]" = _no_tools
     tool_sources: "Callable[[Settings], Sequence[SourceKind]]" = _no_tool_sources
     interceptors: "Callable[[Settings], AbstractContextManager[Sequence[Interceptor]]]" = _no_interceptors

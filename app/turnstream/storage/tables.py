@@ -958,7 +958,7 @@ sweeps = Table(
     info=owned(None),
 )
 
-# What is left of the rate limits of a key of a provider for a model, and the shares that replicas hold. `key` names the
+# The rest of the rate limits of a key of a provider for a model, and the shares that replicas hold. `key` names the
 # key by a hash.
 provider_rates = Table(
     "provider_rates",

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from turnstream.extensions.rate_limits.allocation import (
     LEASE,
-    Exchange,
     KeyState,
+    ShareRequest,
     exchange,
     from_row,
     new_state,
@@ -23,9 +23,9 @@ LIMITS = RateLimits.per_minute(requests=600, input_tokens=60_000)
 ONE = need_of(100, 10)
 
 
-def wish(replica: str, spent: Amounts = NONE, need: Amounts = ONE, times: int = 1, **more: float) -> Exchange:
+def wish(replica: str, spent: Amounts = NONE, need: Amounts = ONE, times: int = 1, **more: float) -> ShareRequest:
     wanted = Amounts(*(each * times for each in need))
-    return Exchange(replica, LIMITS, spent, need, wanted, **more)  # type: ignore[arg-type]
+    return ShareRequest(replica, LIMITS, spent, need, wanted, **more)  # type: ignore[arg-type]
 
 
 def test_a_share_is_what_waiting_calls_need_within_a_second() -> None:

@@ -9,7 +9,7 @@ from turnstream.extension import Context, Extension, Work
 
 if TYPE_CHECKING:
     from turnstream.llm.models.catalog import Models
-    from turnstream.llm.models.connect import Pool
+    from turnstream.llm.models.connect import MakePool
 
 
 class RateLimitSettings(Section):
@@ -18,7 +18,7 @@ class RateLimitSettings(Section):
     )
 
 
-def _pool(settings: Settings) -> "Pool":
+def _pool(settings: Settings) -> "MakePool":
     from turnstream.extensions.rate_limits.pool import pool_of
 
     return pool_of(settings.section(RateLimitSettings).rate_limit_wait)

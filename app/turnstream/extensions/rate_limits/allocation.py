@@ -20,7 +20,7 @@ _SHORTEST, _LONGEST = 0.02, 2.0  # seconds between two exchanges of a replica wh
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a replica holds until a time, and what it has wanted."""
+    """The part that a replica holds until a time, and the amounts that it wanted."""
 
     held: Amounts
     wanted: Amounts
@@ -39,7 +39,7 @@ class KeyState:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ShareRequest:
     """A replica's report and wish. `spent` is what its calls have used since the last exchange; it is negative if they
     used less than was assumed. `need` is that of its next call, `wanted` that of all its waiting calls. `remaining` is
     the lowest amount that headers have reported, `blocked` the seconds for which the provider asked to wait.
@@ -55,7 +55,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class GrantedShare:
     """The new share, the part of the limits that is left in the bucket, and the seconds until the next call can start
     (0: now). `rate` is what this replica may expect in a second.
     """
@@ -70,7 +70,7 @@ def new_state(limits: RateLimits, now: float) -> KeyState:
     return KeyState(limits, limits.capacity, now)
 
 
-def exchange(state: KeyState, wish: Exchange, now: float) -> tuple[KeyState, Grant]:
+def exchange(state: KeyState, wish: ShareRequest, now: float) -> tuple[KeyState, GrantedShare]:
     """Applies a report, and grants a share: what the replica still holds, and its part of the rest by what all want."""
     now = max(now, state.at)  # a clock that was set back gains nothing
     capacity, rate = wish.limits.capacity, wish.limits.rate
@@ -91,7 +91,7 @@ def exchange(state: KeyState, wish: Exchange, now: float) -> tuple[KeyState, Gra
     after = KeyState(wish.limits, left, now, blocked_until, shares)
     expected = Amounts(*(each * share if share else 0.0 for each, share in zip(rate, part, strict=True)))
     wait = _seconds(held, wish.need, expected, max(0.0, blocked_until - now))
-    return after, Grant(held, _fraction(left, capacity), wait, expected)
+    return after, GrantedShare(held, _fraction(left, capacity), wait, expected)
 
 
 def rate_for(rate: Amounts, seconds: float) -> Amounts:

@@ -74,7 +74,7 @@ class RateLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportedLimits:
     """The limits and the remaining amounts in the headers of a response. A resource without headers is infinite."""
 
     limits: RateLimits
@@ -86,7 +86,7 @@ _ANTHROPIC = ("requests", "input-tokens", "output-tokens", "tokens")
 _OPENAI = ("requests", "input-tokens", "output-tokens", "tokens")
 
 
-def report_of(headers: Mapping[str, str]) -> Report | None:
+def report_of(headers: Mapping[str, str]) -> ReportedLimits | None:
     """Reads `anthropic-ratelimit-*` and `x-ratelimit-*`. None if the response has none of them."""
     limits, rates, remaining = list(UNLIMITED), list(UNLIMITED), list(UNLIMITED)
     for place, (theirs, ours) in enumerate(zip(_ANTHROPIC, _OPENAI, strict=True)):
@@ -106,7 +106,7 @@ def report_of(headers: Mapping[str, str]) -> Report | None:
             remaining[place] = left
     if limits == list(UNLIMITED):
         return None
-    return Report(RateLimits(Amounts(*limits), Amounts(*rates)), Amounts(*remaining))
+    return ReportedLimits(RateLimits(Amounts(*limits), Amounts(*rates)), Amounts(*remaining))
 
 
 def _number(value: str | None) -> float | None:

@@ -16,9 +16,9 @@ from turnstream.domain.errors import AccountRefused, ProviderError, TransientErr
 from turnstream.domain.rounds import billed_tokens
 from turnstream.extensions.rate_limits.allocation import (
     LEASE,
-    Exchange,
-    Grant,
+    GrantedShare,
     KeyState,
+    ShareRequest,
     exchange,
     new_state,
     pause_before,
@@ -34,7 +34,7 @@ from turnstream.extensions.rate_limits.amounts import (
 )
 from turnstream.extensions.rate_limits.fair_queue import FairQueue
 from turnstream.llm.models.api import ProviderSpec
-from turnstream.llm.models.connect import OnDemand, Pool
+from turnstream.llm.models.connect import MakePool, OnDemand
 from turnstream.llm.provider import MessageDelta, MessageStarted, ModelRequest, Part, discard_answer, kept_open
 from turnstream.telemetry import PROVIDER_KEYS_SET_ASIDE, PROVIDER_RATE_WAIT_SECONDS, PROVIDER_RATE_WAITING
 
@@ -72,7 +72,7 @@ class RateStore(Protocol):
         """The limits that are known."""
         ...
 
-    async def exchange(self, key: str, wish: Exchange) -> Grant:
+    async def exchange(self, key: str, wish: ShareRequest) -> GrantedShare:
         """Applies the exchange. Waits while the store cannot be reached."""
         ...
 
@@ -86,7 +86,7 @@ class MemoryStore:
     async def limits(self, keys: Sequence[str]) -> Mapping[str, RateLimits]:
         return {key: self._states[key].limits for key in keys if key in self._states}
 
-    async def exchange(self, key: str, wish: Exchange) -> Grant:
+    async def exchange(self, key: str, wish: ShareRequest) -> GrantedShare:
         now = monotonic()
         state, grant = exchange(self._states.get(key) or new_state(wish.limits, now), wish, now)
         self._states[key] = state
@@ -108,8 +108,8 @@ class KeyAccount:
         self._blocked_until = 0.0
         self._until = 0.0
         self._learned = False  # limits that the store does not have yet
-        self._exchanging: asyncio.Task[Grant] | None = None
-        self.grant = Grant(NONE, 1.0, 0.0, UNLIMITED)
+        self._exchanging: asyncio.Task[GrantedShare] | None = None
+        self.grant = GrantedShare(NONE, 1.0, 0.0, UNLIMITED)
         self.exchanged_at = 0.0
 
     @property
@@ -158,25 +158,25 @@ class KeyAccount:
         self._blocked = max(self._blocked, seconds)
         self._blocked_until = max(self._blocked_until, monotonic() + seconds)
 
-    async def exchange(self, need: Amounts, wanted: Amounts) -> Grant:
+    async def exchange(self, need: Amounts, wanted: Amounts) -> GrantedShare:
         """Reports, and takes another share. Calls that come meanwhile get the result of the running exchange."""
         if not self.limits.limited:
-            self.grant = Grant(UNLIMITED, 1.0, max(0.0, self._blocked_until - monotonic()), UNLIMITED)
+            self.grant = GrantedShare(UNLIMITED, 1.0, max(0.0, self._blocked_until - monotonic()), UNLIMITED)
             return self.grant
         if self._exchanging is None:
             self._exchanging = asyncio.create_task(self._exchange(need.least(self.limits.capacity), wanted))
             self._exchanging.add_done_callback(self._forget)
         return await asyncio.shield(self._exchanging)
 
-    def _forget(self, task: "asyncio.Task[Grant]") -> None:
+    def _forget(self, task: "asyncio.Task[GrantedShare]") -> None:
         self._exchanging = None
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("rate_limits.failed", provider=self._pool.name, key=self.key.id, error=str(error))
 
-    async def _exchange(self, need: Amounts, wanted: Amounts) -> Grant:
+    async def _exchange(self, need: Amounts, wanted: Amounts) -> GrantedShare:
         start, spent, blocked, self._learned = monotonic(), self._spent, self._blocked, False
         remaining, self._remaining = self._remaining, UNLIMITED
-        wish = Exchange(self._pool.replica, self.limits, spent, need, wanted, remaining, blocked)
+        wish = ShareRequest(self._pool.replica, self.limits, spent, need, wanted, remaining, blocked)
         grant = await self._pool.store.exchange(self.name, wish)
         meanwhile = self._spent.plus(spent, -1)
         self._spent = meanwhile
@@ -439,7 +439,7 @@ class KeyPool:
         self, model: _ModelQueue, account: KeyAccount, booked: Amounts, estimated: float, used: "_Used | None"
     ) -> None:
         """Books the difference to what the call has used. A call without a reply has used a request, no tokens. If the
-        provider has not said what a reply has used, the estimate counts.
+        provider reports no usage of a reply, the estimate counts.
         """
         if used is None:
             account.add(Amounts(0, -booked.input, -booked.output, -booked.tokens))
@@ -468,7 +468,7 @@ def _by_capacity(account: KeyAccount) -> float:
     return account.capacity
 
 
-def pool_of(longest_wait: float) -> Pool:
+def pool_of(longest_wait: float) -> MakePool:
     """A pool for each provider."""
 
     def make(spec: ProviderSpec, clients: Sequence[OnDemand]) -> KeyPool:

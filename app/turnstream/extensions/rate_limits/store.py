@@ -3,7 +3,14 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 
-from turnstream.extensions.rate_limits.allocation import Exchange, Grant, exchange, from_row, new_state, to_row
+from turnstream.extensions.rate_limits.allocation import (
+    GrantedShare,
+    ShareRequest,
+    exchange,
+    from_row,
+    new_state,
+    to_row,
+)
 from turnstream.extensions.rate_limits.amounts import RateLimits
 from turnstream.storage.database import Database, Statement, retry_while_unavailable
 from turnstream.storage.rows import from_json, to_json
@@ -52,10 +59,10 @@ class PostgresStore:
         rows = await retry_while_unavailable(lambda: self._database.rows(RATE_STATES, keys=list(keys)))
         return {row["key"]: from_row(from_json(row["state"])).limits for row in rows}
 
-    async def exchange(self, key: str, wish: Exchange) -> Grant:
+    async def exchange(self, key: str, wish: ShareRequest) -> GrantedShare:
         return await retry_while_unavailable(partial(self._exchange, key, wish))
 
-    async def _exchange(self, key: str, wish: Exchange) -> Grant:
+    async def _exchange(self, key: str, wish: ShareRequest) -> GrantedShare:
         async with self._database.transaction() as transaction:
             row = await transaction.row(LOCK_RATE, key=key)
             if row is None:

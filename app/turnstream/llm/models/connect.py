@@ -26,7 +26,7 @@ from turnstream.llm.transport.interceptor import CallPublisher
 _OPTIONS = CallOptions()
 
 
-class Pool(Protocol):
+class MakePool(Protocol):
     """Makes one provider of the clients for its keys, in the order of `spec.keys`."""
 
     def __call__(self, spec: ProviderSpec, clients: "Sequence[OnDemand]") -> Provider: ...
@@ -34,7 +34,7 @@ class Pool(Protocol):
 
 @asynccontextmanager
 async def connect_providers(
-    specs: Sequence[ProviderSpec], options: CallOptions = _OPTIONS, pool: Pool | None = None
+    specs: Sequence[ProviderSpec], options: CallOptions = _OPTIONS, pool: MakePool | None = None
 ) -> AsyncIterator[list[ProviderModels]]:
     """A client for each key of a provider, opened at its first call. All are closed at the end. `pool` makes one
     provider of the clients of each; without it the first key is used.
