@@ -2,6 +2,8 @@ import asyncio
 import gc
 import os
 import shutil
+import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -133,6 +135,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     is_later = _is_quick(config) and collection_path.relative_to(_TESTS).as_posix() in _FULL_ONLY
     is_useless = not are_all_complete() and not complete() >= needed_by(collection_path)
     return is_later or is_useless or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """The connections and tasks that a failed test has left open are let go behind it, without a word. The traceback
+    holds them until the next call of a test, which would be told of them, and fail as well.
+    """
+    result = yield
+    if getattr(sys, "last_traceback", None) is not None:
+        sys.last_type = sys.last_value = sys.last_traceback = None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gc.collect()
+    return result
 
 
 def _is_quick(config: pytest.Config) -> bool:

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from turnstream.tools.tool import PersonAnswer as PersonAnswer
     from turnstream.tools.tool import PersonQuestion as PersonQuestion
     from turnstream.tools.tool import ResultAddress as ResultAddress
+    from turnstream.tools.tool import StoppedCall as StoppedCall
     from turnstream.tools.tool import Tool as Tool
     from turnstream.tools.tool import ToolContext as ToolContext
     from turnstream.tools.tool import ToolError as ToolError
@@ -157,6 +158,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "PersonAnswer",
         "PersonQuestion",
         "ResultAddress",
+        "StoppedCall",
         "Tool",
         "ToolContext",
         "ToolError",

@@ -1,17 +1,25 @@
 """The Grafana dashboard of all metrics, from the list of them: `python docs/deploy/make_dashboard.py` writes
-grafana.json beside this file. Each metric is a panel, with its labels as series.
+grafana.json beside this file. Each metric is a panel, with its labels as series. The limit of its alarm is
+a line.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
 from turnstream import telemetry
 
 FILE = Path(__file__).with_name("grafana.json")
+# An alarm that compares what a panel shows: a gauge, or a quantile of a histogram. The others compare rates with rates.
+_LIMIT = re.compile(
+    r"(?:max(?: by \([\w, ]+\) )?\()?(turnstream_\w+)\)? (>|==) ([\d.]+)"
+    r"|histogram_quantile\([\d.]+, sum by \(le\) \(rate\((turnstream_\w+)_bucket\[\w+\]\)\)\) (>) ([\d.]+)"
+)
 _WIDTH, _HEIGHT, _PER_ROW = 8, 7, 3
 # The rows of the dashboard: their titles, and the beginnings of the names of their metrics. The first that fits counts.
 _ROWS = {
@@ -47,19 +55,37 @@ def expressions(name: str, type: str, labels: tuple[str, ...]) -> list[tuple[str
             return [(name, f"{{{{instance}}}} {legend}".strip())]
 
 
+def limits() -> dict[str, tuple[str, float]]:
+    """The metrics with an alarm: its comparison and its limit."""
+    rules = yaml.safe_load(FILE.with_name("alerts.yml").read_text(encoding="utf-8"))
+    found = {}
+    for rule in (rule for group in rules["groups"] for rule in group["rules"]):
+        if match := _LIMIT.fullmatch(rule["expr"].strip()):
+            name, comparison, limit = [part for part in match.groups() if part]
+            found[name] = (comparison, float(limit))
+    return found
+
+
+def _thresholds(comparison: str, limit: float) -> dict[str, Any]:
+    """A value of 0 that raises an alarm is bad by being low."""
+    steps = [(None, "red"), (1, "green")] if (comparison, limit) == ("==", 0) else [(None, "green"), (limit, "red")]
+    return {"mode": "absolute", "steps": [{"color": color, "value": value} for value, color in steps]}
+
+
 def dashboard() -> dict[str, Any]:
     rows: dict[str, list[tuple[str, str, MetricWrapperBase]]] = {title: [] for title in _ROWS}
     for name, type, metric in metrics():
         bare = name.removeprefix("turnstream_")
         rows[next(title for title, starts in _ROWS.items() if bare.startswith(starts))].append((name, type, metric))
     panels: list[dict[str, Any]] = []
+    alarms = limits()
     y = 0
     for title, found in rows.items():
         panels.append({"type": "row", "title": title, "gridPos": {"x": 0, "y": y, "w": 24, "h": 1}, "panels": []})
         y += 1
         for place, (name, type, metric) in enumerate(found):
             position = {"x": place % _PER_ROW * _WIDTH, "y": y + place // _PER_ROW * _HEIGHT, "w": _WIDTH, "h": _HEIGHT}
-            panels.append(_panel(name, type, metric, position))
+            panels.append(_panel(name, type, metric, position, alarms.get(name)))
         y += -(-len(found) // _PER_ROW) * _HEIGHT
     for number, panel in enumerate(panels, 1):
         panel["id"] = number
@@ -74,16 +100,21 @@ def dashboard() -> dict[str, Any]:
     }
 
 
-def _panel(name: str, type: str, metric: MetricWrapperBase, position: dict[str, int]) -> dict[str, Any]:
+def _panel(
+    name: str, type: str, metric: MetricWrapperBase, position: dict[str, int], alarm: tuple[str, float] | None
+) -> dict[str, Any]:
     unit = "s" if "_seconds" in name else "ops" if type == "counter" else "short"
     queries = expressions(name, type, tuple(metric._labelnames))
+    defaults: dict[str, Any] = {"unit": unit, "min": 0}
+    if alarm:
+        defaults |= {"thresholds": _thresholds(*alarm), "custom": {"thresholdsStyle": {"mode": "line"}}}
     return {
         "type": "timeseries",
         "title": name,
         "description": metric._documentation,
         "gridPos": position,
         "datasource": {"type": "prometheus", "uid": "${datasource}"},
-        "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
+        "fieldConfig": {"defaults": defaults, "overrides": []},
         "targets": [
             {"refId": chr(ord("A") + place), "expr": expression, "legendFormat": legend}
             for place, (expression, legend) in enumerate(queries)

@@ -15,6 +15,7 @@ import pytest
 from tests.support.http_server import Server, serving
 from turnstream.extensions.demo.provider import DemoProvider
 from turnstream.llm.models.catalog import ProviderModels
+from turnstream.scripted import ScriptedProvider, message_of, text, thinking
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 from turnstream_client import (
@@ -157,6 +158,20 @@ async def test_a_program_without_an_event_loop_has_the_same_calls(server: Server
     await asyncio.to_thread(program)
     with pytest.raises(ClientError):
         Client("http://127.0.0.1:port")
+
+
+async def test_thoughts_are_blocks_of_the_answer(database_url: str) -> None:
+    offers = [ProviderModels(ScriptedProvider([message_of(thinking("The moon ", "pulls."), text("Twice."))]), ["deep"])]
+    async with (
+        serving(database_url, Toolset([]), offers=offers, model="deep") as server,
+        AsyncClient(server.url) as client,
+    ):
+        turn = (await client.post_turn(None, "How often?"))["assistant_turn"]
+        state = await client.answer(turn["chat_id"], turn["id"])
+    assert [(block["type"], block["text"]) for block in state.blocks] == [
+        ("thinking", "The moon pulls."),
+        ("text", "Twice."),
+    ]
 
 
 def test_a_client_that_is_closed_ends_the_streams_of_other_threads_and_refuses_calls() -> None:

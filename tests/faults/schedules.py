@@ -8,8 +8,8 @@ import asyncio
 import random
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -35,7 +35,7 @@ TURNS = 10
 READERS_OF_A_TURN = 2
 ROUNDS_OF_FAULTS = 4
 FAULTY_SECONDS = 60  # no fault begins after so long: a loaded machine has fewer of them
-TIME_LIMIT = 300  # seconds in which all turns of a schedule have ended
+PATIENCE = 180  # seconds without an event for any reader, after which a schedule has halted
 # A frozen replica loses its lease and wakes up as a zombie. On a loaded machine a live one would lose a short lease
 # too, over and over and its turns with it, so the lease follows the time that this machine takes to start a server.
 LEASE = 0.8  # seconds, on a quiet machine
@@ -121,6 +121,38 @@ async def site_in(folder: Path) -> AsyncIterator[Site]:
             yield site
 
 
+class Progress:
+    """The events of all readers of a schedule: it may take as long as the machine needs, but not halt."""
+
+    def __init__(self) -> None:
+        self._open: dict[Reader, Turn] = {}
+        self._made = asyncio.Event()
+
+    @contextmanager
+    def of(self, reader: Reader, turn: Turn) -> Iterator[None]:
+        """A reader that waits meanwhile."""
+        self._open[reader] = turn
+        yield
+        del self._open[reader]
+        self.made()
+
+    def made(self) -> None:
+        self._made.set()
+
+    async def watch(self) -> None:
+        """Raises TimeoutError if there is none, after it has printed what every task waits for."""
+        try:
+            while True:
+                self._made.clear()
+                async with asyncio.timeout(PATIENCE):
+                    await self._made.wait()
+        except TimeoutError:
+            for task in asyncio.all_tasks():
+                task.print_stack()
+            waiting = ", ".join(f"of turn {turn.id} at {reader.cursor}" for reader, turn in self._open.items())
+            raise TimeoutError(f"no event for {PATIENCE} s; readers that wait: {waiting or 'none'}") from None
+
+
 class Replica:
     """An address at which processes come and go. One that ends is followed by the next, as a service manager does it: a
     server that starts while Postgres is away ends, too.
@@ -192,14 +224,15 @@ async def _until(happened: Callable[[], Awaitable[bool]], shows: "asyncio.Task[o
 
 
 async def problems_of_schedule(site: Site, seed: int) -> list[str]:
-    """Raises TimeoutError where turns do not end, and what a reader asserts."""
+    """Raises a group: TimeoutError where all readers wait in vain, and what a reader asserts."""
     chance = random.Random(seed)
     lease, log = site.lease, site.stage.folder / f"servers-{seed}.log"
     replicas = [Replica(site, lease, chance.choice(_SKEWS), log) for _ in range(REPLICAS)]
+    progress = Progress()
     try:
-        async with asyncio.timeout(TIME_LIMIT), asyncio.TaskGroup() as group:
-            running = [group.create_task(replica.run()) for replica in replicas]
-            shows = group.create_task(_run_all_turns(site.stage, replicas, chance))
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(each) for each in (progress.watch(), *(replica.run() for replica in replicas))]
+            shows = group.create_task(_run_all_turns(site.stage, replicas, chance, progress))
             faults = group.create_task(_all_faults(site.pair, replicas, lease, chance, shows))
             await asyncio.wait([shows, faults])
             for each in running:
@@ -272,28 +305,39 @@ async def _set(pair: Pair, settings: Mapping[str, str]) -> None:
         await connection.execute("SELECT pg_reload_conf()")
 
 
-async def _run_all_turns(stage: Stage, replicas: list[Replica], chance: random.Random) -> dict[UUID, list[str]]:
+async def _run_all_turns(
+    stage: Stage, replicas: list[Replica], chance: random.Random, progress: Progress
+) -> dict[UUID, list[str]]:
     """What is wrong with each turn."""
     async with asyncio.TaskGroup() as group:
         shows = {}
         for _ in range(TURNS):
             policy: RecoveryPolicy = chance.choice(["retry", "continue"])
             turn = await retry_while_unavailable(partial(stage.ask, policy, max_recoveries=1000))
-            show = _problems_of_turn(stage, replicas, turn, random.Random(chance.random()))
+            show = _problems_of_turn(stage, replicas, turn, random.Random(chance.random()), progress)
             shows[turn.id] = group.create_task(show)
             await asyncio.sleep(chance.uniform(0, 0.6))
     return {turn: show.result() for turn, show in shows.items()}
 
 
-async def _problems_of_turn(stage: Stage, replicas: list[Replica], turn: Turn, chance: random.Random) -> list[str]:
+async def _problems_of_turn(
+    stage: Stage, replicas: list[Replica], turn: Turn, chance: random.Random, progress: Progress
+) -> list[str]:
     """What is wrong with a turn once all its readers have seen its end."""
     readers = [stage.reader(turn) for _ in range(READERS_OF_A_TURN)]
-    await asyncio.gather(*(_read_on_changing_replicas(reader, replicas, chance) for reader in readers))
+
+    async def read(reader: Reader) -> None:
+        with progress.of(reader, turn):
+            await _read_on_changing_replicas(reader, replicas, chance, progress)
+
+    await asyncio.gather(*map(read, readers))
     rows, effects = await retry_while_unavailable(partial(stage.rows, turn)), stage.effects
     return [f"turn {turn.id}: {problem}" for reader in readers for problem in problems_of(rows, reader, effects)]
 
 
-async def _read_on_changing_replicas(reader: Reader, replicas: list[Replica], chance: random.Random) -> None:
+async def _read_on_changing_replicas(
+    reader: Reader, replicas: list[Replica], chance: random.Random, progress: Progress
+) -> None:
     """From replica to replica, sometimes in the middle of an event. Who is frozen is left. After a try in vain it waits
     longer: the servers of a loaded machine would else work for readers that have left, and for nobody else.
     """
@@ -306,4 +350,7 @@ async def _read_on_changing_replicas(reader: Reader, replicas: list[Replica], ch
         except TimeoutError:
             patience = 1.5 if reader.cursor > cursor else min(2 * patience, 30.0)
             continue
+        finally:
+            if reader.cursor > cursor:
+                progress.made()
         await asyncio.sleep(chance.uniform(0.01, 0.1))

@@ -55,7 +55,7 @@ async def schedules(folder: Path, until: float, tally: Tally) -> None:
                 seed = random.randrange(1_000_000)
                 try:
                     problems = await problems_of_schedule(site, seed)
-                except (TimeoutError, ExceptionGroup) as error:
+                except ExceptionGroup as error:
                     problems = [*format_exception(error), f"The logs are in {place}."]
                 tally.add(seed, problems)
 

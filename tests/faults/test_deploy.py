@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -130,6 +131,35 @@ def test_the_kubernetes_manifests_follow_the_schema() -> None:
         kubernetes_validate.validate(manifest, "1.37", strict=True)
     kinds = [manifest["kind"] for manifest in manifests]
     assert {"Deployment", "Service", "Job", "PodDisruptionBudget", "HorizontalPodAutoscaler"} <= set(kinds)
+
+
+def test_the_job_of_the_first_token_comes_before_the_first_server(empty_database_url: str, tmp_path: Path) -> None:
+    """On a database without tables its containers run in order, and print nothing but the token."""
+    (job,) = yaml.safe_load_all((DEPLOY / "kubernetes-first-token.yaml").read_text())
+    kubernetes_validate.validate(job, "1.37", strict=True)
+    (migrations,) = (
+        each for each in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()) if each["kind"] == "Job"
+    )
+    pod, other = job["spec"]["template"]["spec"], migrations["spec"]["template"]["spec"]
+    assert (pod["volumes"], pod["securityContext"]) == (other["volumes"], other["securityContext"])
+    (tmp_path / "database-url").write_text(empty_database_url)
+    printed = ""
+    for container in (*pod["initContainers"], *pod["containers"]):
+        assert container["securityContext"] == other["containers"][0]["securityContext"]
+        variables = {
+            each["name"]: each["value"].replace("/run/secrets/turnstream", str(tmp_path)) for each in container["env"]
+        }
+        environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"} | variables
+        printed = subprocess.run(
+            [Path(sys.executable).with_name("turnstream"), *container["args"]],
+            env=environment,
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+    assert printed.startswith("ts_")
+    assert len(printed.split()) == 1
 
 
 def test_a_pod_gets_more_time_to_stop_than_the_server_takes() -> None:

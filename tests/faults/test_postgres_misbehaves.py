@@ -15,7 +15,7 @@ import pytest
 
 from tests.faults.fifty_turns import Site, fifty_turns, finish, leases_are_renewed, refusal
 from tests.faults.postgres import Postgres, own_postgres
-from tests.support.effort import FULL
+from tests.support.effort import share
 from tests.support.http_client import Client
 
 pytestmark = pytest.mark.timeout(300)
@@ -166,7 +166,7 @@ FAULTS = (
 )
 
 
-@pytest.mark.parametrize("fault", FAULTS if FULL else FAULTS[:2])
+@pytest.mark.parametrize("fault", share(FAULTS, full=3, plain=6))
 async def test_the_fleet_lives_and_no_turn_is_run_twice(tmp_path: Path, fault: Fault) -> None:
     async with own_postgres(tmp_path) as postgres, fifty_turns(postgres.url, tmp_path) as site:
         async with fault(postgres, site):

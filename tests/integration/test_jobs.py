@@ -296,7 +296,7 @@ async def test_late_and_double_outcomes_are_not_applied(harness: Harness, works:
         replica.worker.wake()
         await until(harness, asked, "waiting")
         jobs = Jobs(harness.database, replica.queue.replica)
-        (job,), _ = await jobs.claim(10, ["dig"])
+        (job,) = (await jobs.claim(10, ["dig"])).jobs
         late = replace(job, attempt=job.attempt - 1)
         assert not await jobs.settle(late, JobEnd(Outcome("late")))
         assert not await jobs.checkpoint(late, "1")
@@ -316,7 +316,7 @@ async def test_an_open_job_has_the_owner_of_its_chat_also_of_a_replica_that_does
         assert await rows.fetchval("SELECT queue_owner FROM jobs") == OWNER, "set by a trigger"
         await rows.execute("UPDATE chats SET owner = 'moved' WHERE id = $1", asked.chat)
         assert await rows.fetchval("SELECT queue_owner FROM jobs") == "moved"
-        (job,), _ = await Jobs(harness.database, replica.queue.replica).claim(1, ["dig"])
+        (job,) = (await Jobs(harness.database, replica.queue.replica).claim(1, ["dig"])).jobs
         assert job.owner == "moved"
 
 
@@ -355,7 +355,7 @@ async def test_a_detached_job_holds_no_slot_and_is_due_when_it_is_woken(harness:
         (job,) = (await harness.turn(asked)).jobs
         assert job.progress == "on its way"
         jobs = Jobs(harness.database, replica.queue.replica)
-        assert await jobs.claim(10, ["send"]) == ([], False)
+        assert await jobs.claim(10, ["send"]) == ([], False, False)
         await jobs.wake([job.id])
         turn = await harness.finish(replica, asked)
         await jobs.wake([job.id])
@@ -370,14 +370,14 @@ async def test_a_job_that_is_woken_while_it_runs_is_due_at_once_when_it_detaches
         replica.worker.wake()
         await until(harness, asked, "waiting")
         jobs = Jobs(harness.database, replica.queue.replica)
-        (job,), _ = await jobs.claim(10, ["send"])
+        (job,) = (await jobs.claim(10, ["send"])).jobs
         await jobs.wake([job.id])
         assert await jobs.detach(job, Detachment("1"))
         assert not await jobs.detach(job, Detachment("2")), "it was given up"
-        (again,), _ = await jobs.claim(10, ["send"])
+        (again,) = (await jobs.claim(10, ["send"])).jobs
         assert (again.id, again.handle, again.attempt) == (job.id, 1, 2)
         assert await jobs.detach(again, Detachment("2", after=1000.0))
-        assert await jobs.claim(10, ["send"]) == ([], False)
+        assert await jobs.claim(10, ["send"]) == ([], False, False)
 
 
 @pytest.mark.parametrize(

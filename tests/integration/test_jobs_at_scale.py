@@ -108,6 +108,6 @@ async def test_an_owner_is_served_in_the_first_look_before_thousands_of_overdue_
         await connection.execute(OF_BOB)
     finally:
         await connection.close()
-    claimed, _ = await Jobs(harness.database, new_id()).claim(10, ["dig"])
+    claimed = (await Jobs(harness.database, new_id()).claim(10, ["dig"])).jobs
     assert {job.owner for job in claimed} == {OWNER, "bob"}, "jobs that came an hour later are claimed beside them"
     assert len(claimed) == 5

@@ -363,6 +363,7 @@ NO_VACUUM_OF_THEIR_OWN = {
         "sign_ins",
         "signing_key",
         "steers",
+        "stopped_jobs",
         "sweeps",
         "token_requirement",
         "tokens",

@@ -50,6 +50,7 @@ RESULT: Row = {**CALL, "index": 2, "type": "tool_result"}
 CALL_ID: Row = {"turn_id": ASSISTANT, "round": 1, "tool_use_id": "c"}
 TOOL_CALL: Row = {**CALL_ID, "name": "n", "attempt": 1, "state": "started", "started_at": NOW}
 JOB: Row = {"id": NEW, **CALL_ID, "name": "n", "kind": "tool", "input": "{}", "deadline": NOW}
+STOPPED_JOB: Row = {"id": NEW, "owner": "ada", **CALL_ID, "name": "n", "handle": "1"}
 ASK: Row = {**CALL_ID, "name": "n", "kind": "approval", "digest": "0", "attempt": 1}
 STEER: Row = {"id": NEW, "turn_id": ASSISTANT, "blocks": "[]"}
 KEY: Row = {"owner": "ada", "key": "k", "digest": b"", "turn_id": ASSISTANT}
@@ -171,6 +172,7 @@ VALID: list[tuple[str, Row]] = [
     *(("blocks", block) for block in (BLOCK, CALL, RESULT)),
     ("tool_calls", TOOL_CALL),
     ("jobs", JOB),
+    ("stopped_jobs", STOPPED_JOB),
     ("sign_ins", SIGN_IN),
     ("schedules", SCHEDULE),
     ("schedule_runs", SCHEDULE_RUN),
@@ -319,6 +321,7 @@ WRONG: dict[str, list[Row]] = {
     "ck_turns_complete_has_stop_reason": [{**COMPLETE, "stop_reason": None}],
     "ck_turns_counts": [{**TURN, "attempt": -1}, {**TURN, "recoveries": -1}],
     "ck_turns_people_counts": [{**TURN, "asked": -1}, {**TURN, "arrivals": -1}],
+    "pk_stopped_jobs": [STOPPED_JOB],
     "pk_jobs": [{**JOB, "tool_use_id": "d"}],
     "uq_jobs_turn_id_round_tool_use_id": [{**JOB, "id": USER}],
     "fk_jobs_turn_id": [{**JOB, "id": USER, "turn_id": NEW}],

@@ -25,7 +25,7 @@ from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text
-from turnstream.tools.tool import Detached, FunctionTool, ResultAddress, ToolContext, tool
+from turnstream.tools.tool import Detached, FunctionTool, ResultAddress, StoppedCall, ToolContext, tool
 from turnstream.tools.toolset import Toolset
 
 ROOT = Path(__file__).parents[2]
@@ -221,6 +221,7 @@ class Farm:
     def __init__(self) -> None:
         self.started: list[Mapping[str, str]] = []
         self.results: dict[str, str] = {}
+        self.cancelled: list[str] = []
 
     async def start(self, scene: str, **given: str) -> str:
         self.started.append({"scene": scene, **given})
@@ -228,6 +229,9 @@ class Farm:
 
     async def result(self, job: str) -> str | None:
         return self.results.get(job)
+
+    async def cancel(self, job: str) -> None:
+        self.cancelled.append(job)
 
 
 async def test_the_tool_of_the_page_that_detaches_looks_again_with_its_handle() -> None:
@@ -237,6 +241,7 @@ async def test_the_tool_of_the_page_that_detaches_looks_again_with_its_handle() 
         return ResultAddress("/api/jobs/1/result", "tsj_1")
 
     names: dict[str, Any] = {"tool": tool, "ToolContext": ToolContext, "Detached": Detached, "farm": farm}
+    names["StoppedCall"] = StoppedCall
     exec("\n".join(examples("Calls that go on elsewhere", "python")), names)
     made: FunctionTool = names["render"]
     context = ToolContext(
@@ -256,3 +261,5 @@ async def test_the_tool_of_the_page_that_detaches_looks_again_with_its_handle() 
     assert farm.started == [{"scene": "dawn", "key": "key", "post_to": "/api/jobs/1/result", "token": "tsj_1"}]
     farm.results["r7"] = "dawn.png"
     assert (await made(context, '{"scene": "dawn"}')).text == "dawn.png"
+    await names["stop_render"](StoppedCall("ada", UUID(int=2), "a", "key", UUID(int=1), {"job": "r7"}))
+    assert farm.cancelled == ["r7"]

@@ -47,6 +47,8 @@ _WATCHED = f"{_TALK}::test_an_answer_is_watched_with_its_thoughts_and_its_tools_
 _SIX_TOOLS = f"{_COPILOTKIT}::test_tools_of_server_and_page_and_approvals"
 _THREE = f"{_ELEMENTS}::test_tools_reasoning_and_approvals"
 _ASSISTED = f"{_ASSISTANT_UI}::test_tools_of_server_and_page_approvals_and_another_answer"
+_AGENTS_REST = f"{_AGENTS}::test_a_run_has_tools_of_the_server_files_and_thoughts"
+_RECIPES = "tests/acceptance/test_cookbook.py::test_every_recipe_prints_what_the_page_shows"
 _INSTALLED = f"{_PYTHON}::test_the_client_installed_alone_talks_to_a_server_as_the_page_says"
 _PAGE_FILES = f"{_ATTACHED}::test_files_are_pasted_dropped_or_chosen_seen_sent_and_kept_in_an_edit"
 
@@ -90,12 +92,12 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "`openai-agents` for Python": (
         f"{_AGENTS}::test_a_run_is_streamed",
-        UNTESTED,
+        _AGENTS_REST,
         f"{_AGENTS}::test_a_run_calls_tools_and_goes_on_with_its_history",
         f"{_AGENTS}::test_an_output_has_its_type_and_a_failure_its_class",
         f"{_OPENAI}conversations.py::test_a_session_of_the_agents_sdk_gives_the_model_the_results_of_its_calls",
-        UNTESTED,
-        UNTESTED,
+        _AGENTS_REST,
+        _AGENTS_REST,
         f"{_AGENTS}::test_an_output_has_its_type_and_a_failure_its_class",
         NONE,
     ),
@@ -178,7 +180,8 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
         *(UNTESTED, UNTESTED, UNTESTED, UNTESTED),
     ),
     "`turnstream-client` for Python": (
-        *(_INSTALLED, _INSTALLED, UNTESTED, UNTESTED, _INSTALLED, UNTESTED, UNTESTED),
+        *(_INSTALLED, _INSTALLED, _RECIPES, _RECIPES, _INSTALLED, _RECIPES),
+        f"{_PYTHON}::test_thoughts_are_blocks_of_the_answer",
         f"{_HTTP}::test_a_refusal_is_a_sentence",
         f"{_FOLLOW}::test_a_lost_connection_resumes_after_the_last_complete_event",
     ),

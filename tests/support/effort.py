@@ -14,6 +14,7 @@ T = TypeVar("T")
 FULL = os.environ.get("FULL_TESTS", "") in {"1", "all"}
 ALL = os.environ.get("FULL_TESTS") == "all"
 DAY = int(os.environ.get("TESTS_DAY") or time() // 86_400)
+os.environ["TESTS_DAY"] = str(DAY)  # also that of the workers, should the day change now
 
 
 def tries(most: int) -> int:

@@ -26,6 +26,7 @@ from turnstream.engine.jobs import JobRunner, ToolJobs
 from turnstream.engine.model_route import ModelPolicy
 from turnstream.engine.reports import ReportDelivery
 from turnstream.engine.retries import RetryPolicy
+from turnstream.engine.stopped_jobs import StopDelivery
 from turnstream.engine.text_checks import NO_CHECKS
 from turnstream.engine.upkeep.journal_writer import JournalWriter
 from turnstream.engine.upkeep.recovery import ReplicaMonitor
@@ -47,6 +48,7 @@ from turnstream.storage.runs.journal import Journal
 from turnstream.storage.runs.queue import Queue, WebhookKind
 from turnstream.storage.runs.session import ReplicaSession
 from turnstream.storage.runs.snapshots import Snapshots
+from turnstream.storage.runs.stopped_jobs import StoppedJobs
 from turnstream.stream.directory import Directory
 from turnstream.stream.live import LiveView
 from turnstream.stream.mirror import Mirror
@@ -199,7 +201,8 @@ class Harness:
         )
         kind = ToolJobs(toolset, Uploads(self.database), policy.plans, checks)
         delivery = ReportDelivery(Reports(self.database), toolset, signals.changed.send, policy.plans, checks)
-        jobs = KillableRunner(Jobs(self.database, queue.replica), kind, delivery, most_jobs, policy.poll_interval, 0.0)
+        stops, poll = StopDelivery(StoppedJobs(self.database), toolset), policy.poll_interval
+        jobs = KillableRunner(Jobs(self.database, queue.replica), kind, delivery, stops, most_jobs, poll, 0.0)
         rounds = RoundWriter(self.database, directory, TICK)
         journaling = JournalWriter(Journal(self.database, queue.replica), directory, TICK)
         opened = asyncio.Event()

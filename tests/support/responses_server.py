@@ -24,6 +24,7 @@ class PaidAnswer:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False
     is_stopped: bool = False
+    left: int = 0
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     readers: set[asyncio.Transport] = field(default_factory=set)
 
@@ -40,6 +41,10 @@ class PaidAnswer:
             {"type": "response.created", "response": {"id": self.id, "object": "response", "status": "queued"}},
             {"type": "response.output_item.added", "output_index": 0, "item": {"type": "message", "id": "msg_1"}},
         )
+
+    def call(self, id: str, name: str = "look", arguments: str = "{}") -> None:
+        item = {"type": "function_call", "id": f"fc_{id}", "call_id": id, "name": name, "arguments": arguments}
+        self.send({"type": "response.output_item.done", "output_index": 1, "item": item})
 
     def finish(self, status: str = "completed", **members: Any) -> None:
         usage = {"input_tokens": 100, "output_tokens": 7, "total_tokens": 107}
@@ -59,6 +64,11 @@ class PaidAnswer:
         self.is_over = self.is_stopped = True
         self._notify()
 
+    def leave(self) -> None:
+        """Ends the streams of all present readers in good order. The answer goes on."""
+        self.left += 1
+        self._notify()
+
     def _notify(self) -> None:
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
@@ -73,6 +83,11 @@ class ResponsesServer:
     reads: list[dict[str, str]] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)
     refuses: bool = False
+    accepts_sockets: bool = True
+    sockets: list[web.WebSocketResponse] = field(default_factory=list)
+    repeats: bool = False  # all events of an answer, whatever is asked for
+    binary: bool = False  # frames
+    forgets: bool = False  # the last response of a connection
     asked: asyncio.Queue[PaidAnswer] = field(default_factory=asyncio.Queue)
     read_again: asyncio.Queue[PaidAnswer] = field(default_factory=asyncio.Queue)  # once its reader is connected
 
@@ -82,6 +97,45 @@ class ResponsesServer:
         self.asked.put_nowait(answer)
         return await self._stream(request, answer, -1)
 
+    async def connect(self, request: web.Request) -> web.StreamResponse:
+        """WebSocket mode: one response after the other, each with the new input, or the whole one."""
+        if not self.accepts_sockets:
+            return _failure(426, "upgrade_required")
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        self.sockets.append(socket)
+        last: str | None = None
+        async for message in socket:
+            created = json.loads(message.data)
+            assert created.pop("type") == "response.create"
+            assert not created.keys() & {"stream", "background"}
+            previous = created.get("previous_response_id")
+            if previous is not None and (previous != last or self.forgets):
+                error = {"code": "previous_response_not_found", "message": "It is gone.", "param": None}
+                await socket.send_json({"type": "error", "status": 400, "error": error})
+                continue
+            answer = PaidAnswer(f"resp_{len(self.paid)}", created)
+            self.paid.append(answer)
+            assert isinstance(request.transport, asyncio.Transport)
+            answer.readers.add(request.transport)
+            self.asked.put_nowait(answer)
+            last = answer.id
+            with suppress(ConnectionError):
+                await self._send(answer, socket)
+        return socket
+
+    async def _send(self, answer: PaidAnswer, socket: web.WebSocketResponse) -> None:
+        sent = 0
+        while not socket.closed:
+            changed = answer.changed
+            for event in answer.events[sent:]:
+                text = event["raw"] if "raw" in event else json.dumps(event)
+                await (socket.send_bytes(text.encode()) if self.binary else socket.send_str(text))
+                sent += 1
+            if answer.is_stopped or (answer.is_over and sent == len(answer.events)):
+                break
+            await changed.wait()
+
     async def read(self, request: web.Request) -> web.StreamResponse:
         self.reads.append(dict(request.query))
         if self.refuses:
@@ -89,7 +143,8 @@ class ResponsesServer:
         answer = self._find(request)
         if answer is None:
             return _failure(404, "response_not_found")
-        return await self._stream(request, answer, int(request.query.get("starting_after", -1)))
+        after = -1 if self.repeats else int(request.query.get("starting_after", -1))
+        return await self._stream(request, answer, after)
 
     async def cancel(self, request: web.Request) -> web.StreamResponse:
         answer = self._find(request)
@@ -111,8 +166,9 @@ class ResponsesServer:
         answer.readers.add(transport)
         if request.method == "GET":
             self.read_again.put_nowait(answer)
+        left = answer.left
         with suppress(ConnectionError):
-            while True:
+            while answer.left == left:
                 changed = answer.changed
                 for event in answer.events[after + 1 :]:
                     await response.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
@@ -133,6 +189,7 @@ async def responses_server() -> AsyncIterator[ResponsesServer]:
     server = ResponsesServer()
     app = web.Application()
     app.router.add_post("/v1/responses", server.create)
+    app.router.add_get("/v1/responses", server.connect)
     app.router.add_get("/v1/responses/{id}", server.read)
     app.router.add_post("/v1/responses/{id}/cancel", server.cancel)
     runner = web.AppRunner(app, shutdown_timeout=0)
@@ -145,4 +202,6 @@ async def responses_server() -> AsyncIterator[ResponsesServer]:
     finally:
         for answer in server.paid:
             answer.stop()
+        for socket in server.sockets:
+            await socket.close()
         await runner.cleanup()

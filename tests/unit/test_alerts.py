@@ -51,6 +51,30 @@ def test_the_dashboard_is_what_its_script_makes_of_the_metrics() -> None:
     assert {name for name, _, _ in MAKE["metrics"]()} <= titles
 
 
+def test_a_panel_shows_the_limit_of_its_alarm() -> None:
+    assert MAKE["limits"]().keys() == {
+        "turnstream_first_delta_seconds",
+        "turnstream_journal_lag_seconds",
+        "turnstream_mcp_connected",
+        "turnstream_model_breaker_open",
+        "turnstream_oldest_queued_seconds",
+        "turnstream_oldest_transaction_seconds",
+        "turnstream_overdue_job_seconds",
+        "turnstream_search_lag_seconds",
+        "turnstream_turns_running",
+    }
+    panels = {panel["title"]: panel for panel in MAKE["dashboard"]()["panels"]}
+
+    def steps(title: str) -> list[tuple[float | None, str]]:
+        found = panels[title]["fieldConfig"]["defaults"]["thresholds"]["steps"]
+        return [(step["value"], step["color"]) for step in found]
+
+    assert steps("turnstream_oldest_queued_seconds") == [(None, "green"), (30, "red")]
+    assert steps("turnstream_first_delta_seconds") == [(None, "green"), (10, "red")]
+    assert steps("turnstream_mcp_connected") == [(None, "red"), (1, "green")]
+    assert "thresholds" not in panels["turnstream_turns_total"]["fieldConfig"]["defaults"]
+
+
 def test_no_label_is_a_word_of_a_client() -> None:
     """A label has the values of a table, a list of the operator's, or a set in the code."""
     of_operators = {"tool", "server", "provider", "model", "hook", "guard"}

@@ -8,6 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
+
+import pytest
 
 from turnstream.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
 from turnstream.extensions.admin.schemas import OVERVIEW_EVENTS
@@ -30,18 +33,62 @@ _GRAMMAR = re.compile(
 )
 
 
+class _Module(NamedTuple):
+    """What the tests read of a module; its tree is a hundred times as large."""
+
+    header: str
+    is_empty: bool
+    classes: list[str]  # public ones
+    names: set[str]
+    prose: list[tuple[int, str]]  # docstrings and comments with their lines
+
+
 @cache
-def _modules() -> dict[Path, tuple[str, ast.Module]]:
-    """Text and tree of each."""
-    texts = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "app").rglob("*.py"))}
-    return {path: (text, ast.parse(text)) for path, text in texts.items()}
+def _modules() -> dict[Path, _Module]:
+    return {path: _read(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "app").rglob("*.py"))}
+
+
+def _read(text: str) -> _Module:
+    """One pass over the tree. Names in backticks are code, not prose."""
+    tree = ast.parse(text)
+    names = set()
+    prose = list(_comments(text))
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                names.add(name)
+                prose.append((node.lineno, _docstring(node)))
+            case ast.arg(arg=name) | ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+            case _:
+                pass
+    header = _docstring(tree)
+    prose.append((1, header))
+    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    return _Module(header, not tree.body, classes, names, [(line, found) for line, found in prose if found])
+
+
+def _docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    return _plain(ast.get_docstring(node, clean=False) or "")
+
+
+def _comments(text: str) -> Iterator[tuple[int, str]]:
+    """Only a line with a `#` may have one; of these the tokenizer decides."""
+    if "#" not in text:
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], _plain(token.string.lstrip("#"))
+
+
+def _plain(prose: str) -> str:
+    return " ".join(re.sub(r"`[^`]*`", "", prose).split())
 
 
 def _public_classes() -> Iterator[tuple[str, Path]]:
-    for path, (_, tree) in _modules().items():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                yield node.name, path
+    for path, module in _modules().items():
+        for name in module.classes:
+            yield name, path
 
 
 def _entries() -> set[str]:
@@ -50,21 +97,7 @@ def _entries() -> set[str]:
 
 
 def _names_of_the_code() -> set[str]:
-    names = ALL_EVENTS | set(metadata.tables)
-    for _, tree in _modules().values():
-        for node in ast.walk(tree):
-            match node:
-                case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                    names.add(name)
-                case (
-                    ast.arg(arg=name)
-                    | ast.Assign(targets=[ast.Name(id=name)])
-                    | ast.AnnAssign(target=ast.Name(id=name))
-                ):
-                    names.add(name)
-                case _:
-                    pass
-    return names
+    return (ALL_EVENTS | set(metadata.tables)).union(*(module.names for module in _modules().values()))
 
 
 def test_the_glossary_has_every_class_of_the_domain_every_table_and_every_event() -> None:
@@ -83,39 +116,19 @@ def test_a_type_name_exists_once() -> None:
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
-def _prose(text: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Docstrings and comments with their lines; names in backticks are code, not prose."""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield getattr(node, "lineno", 1), re.sub(r"`[^`]*`", "", ast.get_docstring(node) or "")
-
-
-def test_docstrings_and_comments_use_the_words_of_the_field() -> None:
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {word[0]}"
-        for path, module in _modules().items()
-        for line, prose in _prose(*module)
-        for word in _EVERYDAY.finditer(prose)
-    ]
-    assert found == []
-
-
-def test_a_noun_is_the_subject_of_a_sentence() -> None:
+@pytest.mark.parametrize("rule", [_EVERYDAY, _GRAMMAR], ids=["words of the field", "a noun is the subject"])
+def test_docstrings_and_comments_are_plain_technical_english(rule: re.Pattern[str]) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {words[0]}"
         for path, module in _modules().items()
-        for line, prose in _prose(*module)
-        for words in _GRAMMAR.finditer(re.sub(r"^#\s*|\s+", " ", prose).strip())
+        for line, prose in module.prose
+        for words in rule.finditer(prose)
     ]
     assert found == []
 
 
 def test_a_module_begins_with_what_it_is_for() -> None:
-    for path, (_, tree) in _modules().items():
-        header = ast.get_docstring(tree)
-        if tree.body:
-            assert header, f"{path} has no header"
-            assert not re.match(r"(What|Who|Whom|Where|When|How|Which)\b", header), f"{path}: {header}"
+    for path, module in _modules().items():
+        if not module.is_empty:
+            assert module.header, f"{path} has no header"
+            assert not re.match(r"(What|Who|Whom|Where|When|How|Which)\b", module.header), f"{path}: {module.header}"

@@ -15,6 +15,8 @@ Options = TypeVar("Options", bound=TurnOptions)
 
 # Set when the request is admitted. Code that stores a message reads it here, so that no handler can leave it out.
 CALLER: ContextVar[Identity] = ContextVar("caller")
+# The verified token of another issuer that the request came with. It may be exchanged there, and is sent nowhere else.
+SUBJECT_TOKEN: ContextVar[str | None] = ContextVar("subject_token", default=None)
 # Labels are the client's own: no model is sent them.
 _OPTIONS = frozenset(TurnOptions.model_fields) - {"labels"}
 

@@ -14,7 +14,6 @@ from turnstream.api.http.endpoint import Endpoint, HandlerApp
 from turnstream.api.http.errors import CUT_OFF, Unavailable
 from turnstream.api.http.reading import check_query
 from turnstream.api.services import admit, count_writes, services_and_owner
-from turnstream.storage.database import OF_REQUEST
 from turnstream.tracing import TRACING
 
 
@@ -84,7 +83,6 @@ def _dispatcher(endpoints: Mapping[str, Endpoint], answer: Answer) -> HandlerApp
     async def dispatch(request: Request) -> Response:
         endpoint = endpoints["GET" if request.method == "HEAD" else request.method]
         request.state.endpoint = endpoint
-        OF_REQUEST.set(not endpoint.open)
         return await answer(request, endpoint)
 
     return HandlerApp(dispatch)

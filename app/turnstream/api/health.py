@@ -17,7 +17,7 @@ from turnstream.api.neighbours import is_from_neighbour
 from turnstream.api.services import services_of
 from turnstream.domain.errors import StorageUnavailable, Unauthorized
 from turnstream.domain.jobs import OpenJobState
-from turnstream.storage.database import Statement
+from turnstream.storage.database import OF_REQUEST
 from turnstream.telemetry import (
     BUILD_INFO,
     JOBS_OPEN,
@@ -27,9 +27,6 @@ from turnstream.telemetry import (
     TURNS_QUEUED,
     TURNS_WAITING,
 )
-
-_LONGEST_WAIT = 2.0  # seconds: a load balancer that asks does not wait much longer
-SELECT_ONE = Statement("SELECT 1")
 
 
 async def healthz(_request: Request) -> Response:
@@ -49,8 +46,8 @@ async def readyz(request: Request) -> Response:
     if request.query_params.get("exclude") == "postgres":
         return PlainTextResponse("ready\n")
     try:
-        async with asyncio.timeout(_LONGEST_WAIT):
-            await services.storage.database.row(SELECT_ONE)
+        OF_REQUEST.set(False)  # a probe waits behind no request
+        await services.storage.turn_counts.probe()
     except TimeoutError:
         raise StorageUnavailable("Postgres does not answer.") from None
     return PlainTextResponse("ready\n")
@@ -63,6 +60,7 @@ async def metrics(request: Request) -> Response:
     services = services_of(request)
     if services.http.metrics_token is not None and not is_from_neighbour(request):
         _check_token(request, services.http.metrics_token)
+    OF_REQUEST.set(False)  # the same
     queued, waiting, oldest, jobs = await services.storage.turn_counts.open_turns() or (nan, nan, nan, None)
     TURNS_QUEUED.set(queued)
     TURNS_WAITING.set(waiting)

@@ -39,7 +39,7 @@ from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turn_counts import TurnCounts
 from turnstream.storage.chats.turns import ToolResults, Turns
 from turnstream.storage.chats.waiting import WaitingCalls
-from turnstream.storage.database import OWNER, Database
+from turnstream.storage.database import ANONYMOUS, OWNER, Database
 from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
 from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.documents import DocumentTexts
@@ -230,6 +230,7 @@ async def admit(request: Request, endpoint: Endpoint) -> None:
         )
     request.state.identity = identity
     OWNER.set(identity.owner)
+    ANONYMOUS.set(False)
     CALLER.set(identity)
 
 

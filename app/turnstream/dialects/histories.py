@@ -364,6 +364,28 @@ async def go_on_from_results(
     return await post_behind(services, new, target, key, history)
 
 
+async def post_behind_items(
+    services: Services,
+    new: NewTurn,
+    target: Target,
+    key: IdempotencyKey | None,
+    items: Iterable[PastItem],
+    place: str,
+) -> Exchange | None:
+    """Posts a message behind an answer and the items that its client has after it, which are recorded. Returns None if
+    none of them is of an answer: the chat has the messages of its user. Raises RequestRefused, and Conflict while the
+    answer runs.
+    """
+    found = list(items)
+    calls = {item.id for item in found if isinstance(item, PastCall)}
+    unknown = [item for item in found if not isinstance(item, PastResult) or item.call in calls]
+    if not any(isinstance(item, PastText | PastCall) for item in unknown):
+        return None
+    check_may_record(CALLER.get(), unknown)
+    history = history_of(services, target.owner, unknown, place, follows=True)
+    return await post_behind(services, new, target, key, history)
+
+
 def past_answer(path: Sequence[Turn], items: Iterable[PastItem], place: str) -> Turn | None:
     """The answer that these items end with, if the chat of the path began with them. Raises RequestRefused."""
     count = sum(1 for _ in _exchanges_of(items, place))

@@ -23,6 +23,7 @@ from turnstream.domain.plans import Plans
 from turnstream.engine.preliminary import fitted_output
 from turnstream.engine.recorder import to_the_end
 from turnstream.engine.reports import ReportDelivery
+from turnstream.engine.stopped_jobs import StopDelivery
 from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.tool_call import handle_text, measured, with_files_stored
 from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd, person_answer
@@ -205,6 +206,7 @@ class JobRunner:
         jobs: Jobs,
         kind: JobKind,
         reports: ReportDelivery,
+        stops: StopDelivery,
         most: int,
         poll_interval: float,
         grace_period: float,
@@ -212,6 +214,8 @@ class JobRunner:
         self._jobs = jobs
         self._kind = kind
         self._reports = reports
+        self._stops = stops
+        self._stopping: asyncio.Task[bool] | None = None
         self._most = most
         self._poll_interval = poll_interval
         self._grace_period = grace_period
@@ -259,15 +263,24 @@ class JobRunner:
             while True:
                 free = 0 if self._draining else self._most - len(self._running)
                 self._in_doubt = True
-                claimed, reports_wait = await self._jobs.claim(free, self._kind.names)
+                claimed, reports_wait, stops_wait = await self._jobs.claim(free, self._kind.names)
                 self._in_doubt = False
                 for job in claimed:
                     self._start(group, job)
+                if stops_wait and not self._draining and (self._stopping is None or self._stopping.done()):
+                    # Apart from the look, which must not wait for tools.
+                    self._stopping = group.create_task(self._deliver_stops(), name="stops of jobs")
                 delivered = reports_wait and await self._reports.deliver()
                 if not claimed and not delivered:
                     break
         except StorageError as error:
             log.error("jobs.unavailable", error=str(error))
+
+    async def _deliver_stops(self) -> bool:
+        with suppress(StorageError):  # the next look sees what is left
+            while await self._stops.deliver():
+                pass
+        return True
 
     async def _compare_with_rows(self) -> None:
         """Stops jobs that are over, and gives back those that this replica has claimed without knowing it."""
@@ -314,6 +327,8 @@ class JobRunner:
                     asyncio.get_running_loop().call_later(end.pause, self._woken.set)
             else:
                 log.warning("job.outcome_late", state="detached", kind="ok")
+                if await to_the_end(retry_while_unavailable(lambda: self._stops.jobs.add(job, end.handle))):
+                    self._woken.set()
             return
         span.set(turnstream__outcome=end.outcome.kind)
         if await to_the_end(self._settled(job, end)):

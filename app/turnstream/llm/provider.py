@@ -65,9 +65,9 @@ class ModelRequest:
     provider's cache is lost. `may_use_tools` False forbids their use. `resume_data` is JSON text that the provider
     wants back from the last round, such as a container, `earlier_data` is the same from earlier turns, and may have
     expired. `prefilled`: the model continues the last message, a reply whose beginning the client gave. `call` is for
-    interceptors, `caller` for providers that let calls wait; no server sees them. `options` are those of the model in
-    the file of models. `retained` is the reference to the answer of an interrupted call, which the provider may still
-    have (`AnswerKeeper`).
+    interceptors and for the connections of a turn, `caller` for providers that let calls wait; neither is sent.
+    `options` are those of the model in the file of models. `retained` is the reference to the answer of an interrupted
+    call, which the provider may still have (`AnswerKeeper`).
     """
 
     model: str

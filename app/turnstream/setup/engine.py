@@ -19,6 +19,7 @@ from turnstream.engine.jobs import JobRunner, ToolJobs
 from turnstream.engine.loop_watch import LoopWatch
 from turnstream.engine.reports import ReportDelivery
 from turnstream.engine.side_calls import SideCalls
+from turnstream.engine.stopped_jobs import StopDelivery
 from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.upkeep.activity_reports import ActivityReports
 from turnstream.engine.upkeep.journal_writer import JournalWriter
@@ -50,6 +51,7 @@ from turnstream.storage.runs.journal import Journal, OpenTexts
 from turnstream.storage.runs.queue import Queue, Renewals
 from turnstream.storage.runs.session import ReplicaSession
 from turnstream.storage.runs.snapshots import Snapshots
+from turnstream.storage.runs.stopped_jobs import StoppedJobs
 from turnstream.storage.tool_cache import ToolCache
 from turnstream.stream.chat.wakeups import ChatWakeups
 from turnstream.stream.directory import Directory
@@ -146,7 +148,9 @@ def _job_runner(parts: Parts, policy: WorkerPolicy, replica: UUID, signals: Sign
     kind = ToolJobs(parts.toolset, Uploads(parts.database), parts.plans, checks)
     jobs, reports = Jobs(parts.database, replica), Reports(parts.database)
     delivery = ReportDelivery(reports, parts.toolset, signals.changed.send, parts.plans, checks)
-    return JobRunner(jobs, kind, delivery, parts.settings.parallel_jobs, policy.poll_interval, policy.grace_period)
+    stops = StopDelivery(StoppedJobs(parts.database), parts.toolset)
+    most = parts.settings.parallel_jobs
+    return JobRunner(jobs, kind, delivery, stops, most, policy.poll_interval, policy.grace_period)
 
 
 def _works(parts: Parts, policy: WorkerPolicy, signals: Signals) -> Mapping[str, Work]:

@@ -108,6 +108,9 @@ class SigningKey:
 OWNER: ContextVar[str] = ContextVar("owner", default="")
 # Whether a statement is one of a request, and not of a turn that runs or of the server's own work.
 OF_REQUEST: ContextVar[bool] = ContextVar("of_request", default=False)
+# Whether that request has shown no credential yet: anybody can send any number of these.
+ANONYMOUS: ContextVar[bool] = ContextVar("anonymous", default=False)
+_ANONYMOUS_CONNECTIONS: Final = 2  # of a pool, for all anonymous requests together
 PATIENCE: Final = 1.0  # seconds that the first request in a line waits before the next ones are refused
 _WITH = re.compile(r"\s*WITH( RECURSIVE)?\b")
 
@@ -224,6 +227,7 @@ class Database:
         self._refusals = POOL_REFUSALS.labels(name)
         # However many requests there are, some connections are left for the turns that run.
         self._requests = _Line(max(1, pool.size - max(1, pool.size // 4)))
+        self._anonymous = _Line(_ANONYMOUS_CONNECTIONS)
         self._shares: WeakValueDictionary[str, _Line] = WeakValueDictionary()
 
     def signed_actor(self, actor: str) -> str:
@@ -252,10 +256,12 @@ class Database:
 
     def _lines(self) -> Sequence["_Line"]:
         """The lines in which a request waits before it is lent a connection. Half of them at most are for the requests
-        of one owner: some are left for the others.
+        of one owner: some are left for the others. Anonymous ones share two connections.
         """
         if not OF_REQUEST.get():
             return ()
+        if ANONYMOUS.get():
+            return (self._anonymous, self._requests)
         owner = OWNER.get()
         if not owner:
             return (self._requests,)

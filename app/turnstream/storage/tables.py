@@ -666,6 +666,24 @@ jobs = Table(
     info=owned("turn_id", "state"),
 )
 
+# Jobs that were stopped, or deleted, while they continued elsewhere: until their tools have stopped the work. The turn
+# may be gone.
+stopped_jobs = Table(
+    "stopped_jobs",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("owner", Text, nullable=False, index=True),
+    Column("turn_id", Uuid, nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("tool_use_id", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("handle", JSON, nullable=False),
+    Column("tries", Integer, nullable=False, server_default=text("0")),
+    Column("due_at", DateTime(timezone=True), nullable=False, server_default=func.now(), index=True),
+    _now(),
+    info=owned("owner", closed=True),
+)
+
 # A call that waits for a person: for the result of a tool that the client runs, or for permission to run it. `digest`
 # is of the exact input; an answer with another digest is refused.
 asks = Table(

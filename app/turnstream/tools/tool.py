@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from inspect import cleandoc, getattr_static, iscoroutinefunction
 from typing import Any, Literal, ParamSpec, Protocol, cast, overload, runtime_checkable
 from uuid import UUID
@@ -146,6 +147,24 @@ class ToolContext:
 
 
 @dataclass(frozen=True, slots=True)
+class StoppedCall:
+    """A call of a background tool that was stopped while it continued elsewhere, with the `handle` of its job. Its turn
+    was cancelled, its time was up, the user stopped it, or its chat was deleted. `idempotency_key` is that of the call.
+    """
+
+    owner: str
+    turn_id: UUID
+    tool_use_id: str
+    idempotency_key: str
+    job: UUID
+    handle: Any
+
+
+# Stops what continues elsewhere. It may be called again for the same job.
+Stopped = Callable[[StoppedCall], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
 class File:
     """A PNG, JPEG, GIF or WebP image or a PDF document in a result. `called` describes it if it cannot be shown."""
 
@@ -274,9 +293,14 @@ class FunctionTool:
     function: Callable[..., Awaitable[object]]
     arguments: Arguments
     bound: tuple[object, ...] = ()
+    on_stop: Callable[..., Awaitable[None]] | None = None
 
     def __get__(self, instance: object, owner: type | None = None) -> "FunctionTool":
         return self if instance is None else replace(self, bound=(instance,))
+
+    @property
+    def stopped(self) -> Stopped | None:
+        return None if self.on_stop is None else partial(self.on_stop, *self.bound)
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         try:
@@ -338,11 +362,12 @@ def check_name(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ToolOptions(Policy):
-    """The options of `@tool`, for type checkers: the fields of Policy and three more."""
+    """The options of `@tool`, for type checkers: the fields of Policy and four more."""
 
     read_only: bool = False
     retry_safe: bool = False
     name: str | None = None
+    stopped: Callable[..., Awaitable[None]] | None = None
 
 
 class _Decorator(Protocol[_P]):
@@ -371,6 +396,7 @@ def tool(
     read_only: bool = False,
     retry_safe: bool = False,
     name: str | None = None,
+    stopped: Callable[..., Awaitable[None]] | None = None,
     **options: Any,
 ) -> FunctionTool | Callable[[Callable[..., Awaitable[object]]], FunctionTool]:
     """Makes a tool of an async function: its schema from the signature, its description from the docstring.
@@ -379,8 +405,9 @@ def tool(
     returns a str, a File, a list of texts and files, any value that can be serialized as JSON, a ToolResult of one of
     these, or an Outcome; in the background also Detached.
     `read_only` promises that it has no effects, `retry_safe` that it may be run again with the same idempotency key.
-    The other options are the fields of Policy. Raises TypeError or ValueError at once for a function that cannot be a
-    tool, or not with these options.
+    `stopped` is called with a StoppedCall when a call was stopped that continued elsewhere; for a method, with `self`
+    before it. The other options are the fields of Policy. Raises TypeError or ValueError at once for a function that
+    cannot be a tool, or not with these options.
     """
 
     def make(function: Callable[..., Awaitable[object]]) -> FunctionTool:
@@ -393,7 +420,10 @@ def tool(
             raise TypeError(f"{tool_name} needs a docstring: it tells the model when to call the tool")
         arguments = Arguments.of(function, parameters, context_type=ToolContext)
         spec = ToolSpec(tool_name, description, arguments.schema, read_only, retry_safe)
-        return FunctionTool(spec, policy_of(spec, options), function, arguments)
+        policy = policy_of(spec, options)
+        if stopped is not None and not (policy.background and iscoroutinefunction(stopped)):
+            raise TypeError(f"`stopped` of {tool_name} must be an `async def`, and {tool_name} needs `background=True`")
+        return FunctionTool(spec, policy, function, arguments, on_stop=stopped)
 
     return make if function is None else make(function)
 

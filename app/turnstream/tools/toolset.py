@@ -25,7 +25,7 @@ from turnstream.tools.running.limiter import Limiter
 from turnstream.tools.running.slots import Slots
 from turnstream.tools.running.tries import Backoff, short_backoff
 from turnstream.tools.serialize import serialize
-from turnstream.tools.tool import Offer, Outcome, Tool, ToolContext, ToolSource
+from turnstream.tools.tool import Offer, Outcome, Stopped, Tool, ToolContext, ToolSource
 
 log = structlog.get_logger(__name__)
 
@@ -143,6 +143,10 @@ class Toolset:
     def job_kind(self, name: str) -> str:
         """The kind of job that runs the calls of a background tool, in a word for people."""
         return getattr(self._find(name, None), "job_kind", "tool")
+
+    def stopped(self, name: str) -> Stopped | None:
+        """Stops the work of a call of this tool that continues elsewhere. None for a tool that cannot."""
+        return getattr(self._find(name, None), "stopped", None)
 
     def detaches(self, name: str) -> bool:
         """Whether a call that was begun inside its turn may become a job."""

@@ -270,6 +270,55 @@ def kinds_in(request: ModelRequest) -> list[tuple[str, list[str]]]:
     return [(message.role, [block.type for block in message.blocks]) for message in request.messages]
 
 
+async def test_messages_that_a_known_thread_lacks_are_recorded_before_the_next_one(server: Server, api: Client) -> None:
+    model, provider = server.scripts.provider(*(message_of(text(words)) for words in ("Hi.", "Blue.", "Yes.")))
+    thread = str(uuid4())
+    await run(api, thread, user("Hello?", "m0"), model=model)
+    known = (await thread_of(api, thread))["messages"]
+    called = {"id": "m2", "role": "assistant", "content": "I look.", "toolCalls": [CALLED]}
+    own = [user("Look!", "m1"), called, LOOKED, {"id": "m4", "role": "assistant", "content": "Seen."}]
+    stray = {**LOOKED, "id": "m5", "toolCallId": "of a call that nobody has"}
+    asked = [*known, *own, stray, user("Which colour?", "m6")]
+    await run(api, thread, *asked, model=model)
+    assert kinds_in(provider.requests[1]) == [
+        ("user", ["text"]),
+        ("assistant", ["text"]),
+        ("user", ["text"]),
+        ("assistant", ["text", "tool_use"]),
+        ("user", ["tool_result"]),
+        ("assistant", ["text"]),
+        ("user", ["text"]),
+    ]
+    stored = (await thread_of(api, thread))["messages"]
+    assert [each.get("content") for each in stored] == [
+        "Hello?",
+        "Hi.",
+        "Look!",
+        "I look.",
+        "Water.",
+        "Seen.",
+        "Which colour?",
+        "Blue.",
+    ]
+    await run(api, thread, *asked, stored[-1], user("Sure?", "m7"), model=model)
+    assert len((await thread_of(api, thread))["messages"]) == 10, "nothing is recorded twice"
+
+
+async def test_a_call_that_its_client_never_answered_gets_a_result_that_says_so(server: Server, api: Client) -> None:
+    model, provider = server.scripts.provider(message_of(text("Hi.")), message_of(text("Blue.")))
+    thread = str(uuid4())
+    await run(api, thread, user("Hello?", "m0"), model=model)
+    known = (await thread_of(api, thread))["messages"]
+    called = {"id": "m2", "role": "assistant", "toolCalls": [CALLED]}
+    await run(api, thread, *known, called, user("Which colour?", "m3"), model=model)
+    calls, results = (
+        [block for message in provider.requests[1].messages for block in message.blocks if block.type == type]
+        for type in ("tool_use", "tool_result")
+    )
+    assert [call.tool_use_id for call in calls] == [result.tool_use_id for result in results]
+    assert [result.is_error for result in results] == [True]
+
+
 async def test_results_of_unknown_calls_are_gone_on_from_behind_the_last_known_answer(
     server: Server, api: Client
 ) -> None:

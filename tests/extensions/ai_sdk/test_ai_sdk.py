@@ -464,6 +464,42 @@ async def test_results_of_unknown_calls_are_gone_on_from_behind_the_last_known_a
     assert [message["role"] for message in await messages_of(api, id)] == ["user", "assistant", "assistant"]
 
 
+async def test_messages_that_a_known_chat_lacks_are_recorded_before_the_next_one(server: Server, api: Client) -> None:
+    model, provider = server.scripts.provider(*(message_of(text(words)) for words in ("Hi.", "Blue.", "Yes.")))
+    id, options = str(uuid4()), {"model": model}
+    await talk(api, id, user("Hello?", "m1"), turnstream=options)
+    known = await messages_of(api, id)
+    seen = {"id": "m3", "role": "assistant", "parts": [LOOK, {"type": "text", "text": "Seen."}]}
+    asked = [*known, user("Look!", "m2"), seen, user("Which colour?", "m4")]
+    await talk(api, id, *asked, turnstream=options)
+    sent = [(message.role, [block.type for block in message.blocks]) for message in provider.requests[1].messages]
+    assert sent == [
+        ("user", ["text"]),
+        ("assistant", ["text"]),
+        ("user", ["text"]),
+        ("assistant", ["tool_use"]),
+        ("user", ["tool_result"]),
+        ("assistant", ["text"]),
+        ("user", ["text"]),
+    ]
+    stored = await messages_of(api, id)
+    assert [message["role"] for message in stored] == ["user", "assistant"] * 3
+    await talk(api, id, *asked, turnstream=options)  # a response that was lost
+    assert len(provider.requests) == 2
+    await talk(api, id, *asked, stored[-1], user("Sure?", "m5"), turnstream=options)
+    assert len(await messages_of(api, id)) == 8, "nothing is recorded twice"
+
+
+async def test_messages_of_the_user_that_wait_are_not_recorded_again(server: Server, api: Client) -> None:
+    model, provider = server.scripts.provider(message_of(text("Hi.")), message_of(text("Blue.")))
+    id, options = str(uuid4()), {"model": model}
+    await talk(api, id, user("Hello?", "m1"), turnstream=options)
+    known = await messages_of(api, id)
+    await talk(api, id, *known, user("Never answered for this client", "m2"), user("Sure?", "m3"), turnstream=options)
+    assert [message["role"] for message in await messages_of(api, id)] == ["user", "assistant"] * 2
+    assert len(provider.requests[1].messages) == 3
+
+
 @pytest.mark.parametrize(
     "parts",
     [[{**LOOK, "state": "input-available"}], [LOOK, {**LOOK, "toolCallId": "c2", "state": "input-available"}]],

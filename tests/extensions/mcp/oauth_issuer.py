@@ -300,12 +300,12 @@ async def office() -> AsyncIterator[Office]:
     ports = free_port(), free_port()
     issuer = OAuthIssuer(f"http://127.0.0.1:{ports[0]}")
     calendar = Calendar(f"http://127.0.0.1:{ports[1]}", issuer)
-    async with _listening(issuer.app, ports[0]), _listening(calendar.app, ports[1]):
+    async with listening(issuer.app, ports[0]), listening(calendar.app, ports[1]):
         yield Office(issuer, calendar)
 
 
 @asynccontextmanager
-async def _listening(app: ASGIApp, port: int) -> AsyncIterator[None]:
+async def listening(app: ASGIApp, port: int) -> AsyncIterator[None]:
     config = uvicorn.Config(
         app, host="127.0.0.1", port=port, log_config=None, lifespan="on", timeout_graceful_shutdown=1
     )

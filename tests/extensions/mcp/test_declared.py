@@ -99,9 +99,11 @@ def test_a_tool_of_a_server_has_its_own_policy_or_the_servers(tmp_path: Path) ->
         ("[mcp.time]\nurl = 'a'\nargs = []", ": [mcp.time]: a server with a `url` takes no `args`"),
         ("[mcp.time]\ncommand = 'a'\nauth = 'oauth'", ": [mcp.time]: `auth` needs a `url`"),
         ("[mcp.time]\nurl = 'a'\nscopes = []", ': [mcp.time]: `scopes` needs `auth = "oauth"`'),
+        ("[mcp.time]\nurl = 'a'\nauth = 'exchange'\nissuer = 'b'", ': [mcp.time]: `auth = "exchange"` needs `client'),
+        ("[mcp.time]\nurl = 'a'\nauth = 'oauth'\naudience = 'b'", ': [mcp.time]: `audience` needs `auth = "exchange"`'),
         ("[mcp.time]\nurl = 'a'\nauth = 'oauth'\nclient_secret = 'x'", ": [mcp.time]: `client_secret` needs a"),
         ("[mcp.time]\nurl = 'a'\nauth = 'basic'", ": [mcp.time] `auth`: input should be 'oauth'"),
-        ("[mcp.time]\nurl = 'a'\nauth = 'oauth'\nbackground = true", ': [mcp.time] `background` and `auth = "oauth"`'),
+        ("[mcp.time]\nurl = 'a'\nauth = 'oauth'\nbackground = true", ': [mcp.time] `background` and `auth` exclude'),
         ("[mcp.time]\nurl = '$NONE'", ": [mcp.time] `url` names $NONE, which is not set"),
         ("[mcp.time]\nurl = 'a'\nretries = -1", ": [mcp.time] `retries` must be 0 (none) or more, not -1"),
         ("[mcp.time]\nurl = 'a'\n[mcp.time.policy.b]\ntimeot = 1", ": [mcp.time.policy.b] has no key `timeot`; did"),
@@ -148,6 +150,13 @@ def test_the_calendar_of_the_page_wants_a_sign_in(tmp_path: Path) -> None:
     (tmp_path / "tools.toml").write_text("".join(blocks("docs/tools.md", "Sign-ins of owners", "toml")), "utf-8")
     (server,) = declared_servers(tmp_path / "tools.toml", {"CALENDAR_LIST_TOKEN": "tok-1"})
     assert (server.oauth, server.scopes, server.client_id) == (True, ("calendar.read",), None)
+
+
+def test_the_calendar_of_the_page_exchanges_tokens(tmp_path: Path) -> None:
+    (tmp_path / "tools.toml").write_text("".join(blocks("docs/tools.md", "Token exchange", "toml")), "utf-8")
+    environment = {"CALENDAR_LIST_TOKEN": "tok-1", "LOGIN_CLIENT_SECRET": "s3cret"}
+    (server,) = declared_servers(tmp_path / "tools.toml", environment)
+    assert (server.exchange, server.audience, server.client_secret) == (True, "calendar", "s3cret")
 
 
 async def test_a_server_with_sign_in_needs_the_address_of_this_one(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from turnstream.domain.rounds import Round
 from turnstream.extensions.openai.provider import OpenAIResponsesProvider
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.provider import AnswerKeeper, MessageEnded, ModelRequest, Part, discard_answer
-from turnstream.llm.scripted import ScriptedProvider
+from turnstream.scripted import ScriptedProvider
 from turnstream.setup import models as model_setup
 from turnstream.setup.models import open_models
 
@@ -108,6 +108,22 @@ async def test_a_connection_that_is_lost_behind_any_event_is_replaced_and_no_wor
     assert len(server.paid) == 1
 
 
+async def test_a_stream_that_ends_before_its_answer_is_continued_and_events_that_come_again_are_left_out(
+    server: ResponsesServer, provider: OpenAIResponsesProvider
+) -> None:
+    server.repeats = True
+    call = Call(provider)
+    answer = await begun(server)
+    answer.say("The ", "tide ")
+    await call.has("The tide ")
+    answer.leave()
+    await server.read_again.get()
+    answer.say("turns.")
+    answer.finish()
+    await call.task
+    assert texts(call.parts) == "The tide turns."
+
+
 async def test_a_connection_that_is_lost_again_without_a_new_event_is_a_failure_of_the_call(
     server: ResponsesServer, provider: OpenAIResponsesProvider
 ) -> None:
@@ -121,6 +137,24 @@ async def test_a_connection_that_is_lost_again_without_a_new_event_is_a_failure_
     with pytest.raises(TransientError):
         await call.task
     assert call.retained["id"] == answer.id
+
+
+async def test_an_answer_that_is_lost_in_its_middle_is_tried_again_by_another_call(
+    server: ResponsesServer, provider: OpenAIResponsesProvider
+) -> None:
+    call = Call(provider)
+    answer = await begun(server)
+    answer.say("The ")
+    await call.has("The ")
+    server.lost.add(answer.id)
+    answer.cut()
+    with pytest.raises(TransientError):
+        await call.task
+    again = Call(provider, replace(KEPT, retained=call.retained))
+    second = await begun(server)
+    second.finish()
+    await again.task
+    assert len(server.paid) == 2
 
 
 async def test_the_next_call_reads_the_answer_from_its_beginning_without_paying(

@@ -23,6 +23,10 @@ base_url = "{url}"
 provider = "keeper"
 options = {{ background = true }}
 prices = {{ input = 1.0, output = 10.0 }}
+
+[models.talker-1]
+provider = "keeper"
+options = {{ transport = "websocket" }}
 """
 
 
@@ -119,3 +123,41 @@ async def test_a_deploy_in_the_middle_of_the_answer_is_no_second_call(
     assert [block["text"] for block in ended["blocks"]] == ["The tide turns."]
     assert not answer.cancelled.is_set()
     assert len(provider.paid) == 1
+
+
+@pytest.mark.timeout(120)
+async def test_the_calls_of_a_turn_go_over_one_websocket_and_a_kill_opens_another(
+    server: StartServer, provider: ResponsesServer, settings: dict[str, str]
+) -> None:
+    replica = await server(**{**settings, "TURNSTREAM_MODEL": "talker-1"})
+    async with Client(replica.url) as api:
+        new = await api.json("POST", "/api/turns", 201, json=said("Which pages are there?"))
+        for number in range(3):
+            answer = await provider.asked.get()
+            assert answer.request.get("previous_response_id") == (f"resp_{number - 1}" if number else None)
+            assert len(answer.request["input"]) == 1, "the question, then one result at a time"
+            answer.begin()
+            answer.call(f"call_{number}", "doc_tree")
+            call = {"type": "function_call", "call_id": f"call_{number}", "name": "doc_tree", "arguments": "{}"}
+            answer.finish(output=[call])
+        answer = await provider.asked.get()
+        assert len(provider.sockets) == 1
+        answer.begin()
+        answer.say("There ")
+        async with api.follow(new["stream_url"]) as events:
+            assert "block_delta" in [event.name async for event in until("block_delta", events)]
+        await replica.kill()
+    replica = await server(**{**settings, "TURNSTREAM_MODEL": "talker-1"})
+    answer = await provider.asked.get()
+    assert "previous_response_id" not in answer.request
+    calls = [item["call_id"] for item in answer.request["input"] if item.get("type") == "function_call_output"]
+    assert calls == ["call_0", "call_1", "call_2"]
+    answer.begin()
+    answer.say("There are two.")
+    answer.finish()
+    turn = new["assistant_turn"]
+    async with Client(replica.url) as api:
+        await api.events(new["stream_url"])
+        ended = await api.json("GET", f"/api/chats/{turn['chat_id']}/turns/{turn['id']}")
+    assert ended["status"] == "complete"
+    assert len(provider.sockets) == 2

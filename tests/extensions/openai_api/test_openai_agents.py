@@ -1,9 +1,13 @@
 """OpenAI's Agents SDK on top: its runs, tools and streams, by responses and by chat completions."""
 
+from base64 import b64encode
+from typing import Any
+
 import openai
 import pytest
 from agents import (
     Agent,
+    HostedMCPTool,
     Model,
     OpenAIChatCompletionsModel,
     OpenAIResponsesModel,
@@ -18,7 +22,7 @@ from pydantic import BaseModel
 
 from tests.support.http_server import Server
 from turnstream.domain.errors import PermanentError
-from turnstream.scripted import message_of, text, tool_use
+from turnstream.scripted import message_of, text, thinking, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -85,3 +89,22 @@ async def test_an_output_has_its_type_and_a_failure_its_class(
     with pytest.raises(error, match="It is too long") as failed:
         await Runner.run(sailor, "And now?")
     assert "context_length_exceeded" in str(getattr(failed.value, "code", failed.value))
+
+
+async def test_a_run_has_tools_of_the_server_files_and_thoughts(server: Server, client: AsyncOpenAI) -> None:
+    name, provider = server.scripts.provider(
+        message_of(thinking("I look."), tool_use("doc_tree", {}, "c1")),
+        message_of(thinking("Two."), text("Two pages.")),
+    )
+    offered = HostedMCPTool({"type": "mcp", "server_label": "turnstream", "require_approval": "never"})
+    sailor = Agent(name="Sailor", model=OpenAIResponsesModel(model=name, openai_client=client), tools=[offered])
+    data = f"data:text/plain;base64,{b64encode(b'Low tide at ten.').decode()}"
+    file = {"type": "input_file", "filename": "tide.txt", "file_data": data}
+    asked: Any = [{"role": "user", "content": [{"type": "input_text", "text": "Which pages?"}, file]}]
+    run = await Runner.run(sailor, asked)
+    assert run.final_output == "Two pages."
+    assert "reasoning_item" in {item.type for item in run.new_items}
+    first, second = provider.requests
+    assert [block.type for block in first.messages[0].blocks] == ["text", "document"]
+    assert "doc_tree" in {tool.name for tool in first.tools}
+    assert [block.tool_use_id for block in second.messages[-1].blocks] == ["c1"], "the server has run it"

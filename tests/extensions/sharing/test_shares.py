@@ -14,7 +14,6 @@ from tests.support.http_server import Server, pausing, serving
 from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import KINDS, Family
 from turnstream.extensions.sharing import view
-from turnstream.extensions.sharing.shares import Shares
 from turnstream.scripted import Pause, message_of, text, thinking, tool_use
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"not really"
@@ -286,28 +285,6 @@ async def test_many_readers_cost_one_read(
     assert reads == 1
     await ada.json("DELETE", f"/api/shares/{share['id']}")
     assert (await nobody.get(address(share))).status_code == 404, "a revoked link is not answered from memory"
-
-
-async def test_invented_secrets_use_few_connections(
-    server: Server, nobody: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shares = server.services.states["sharing"]
-    assert isinstance(shares, Shares)
-    running, most, row = 0, 0, shares._database.row
-
-    async def counted(*args: Any, **values: Any) -> Any:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        try:
-            return await row(*args, **values)
-        finally:
-            running -= 1
-
-    monkeypatch.setattr(shares._database, "row", counted)
-    answers = await asyncio.gather(*(nobody.get(f"/api/shared/{uuid4()}") for _ in range(50)))
-    assert {answer.status_code for answer in answers} == {404}
-    assert most == 2
 
 
 async def test_sharing_is_off_unless_the_operator_turns_it_on(database_url: str) -> None:

@@ -140,7 +140,7 @@ async def test_a_token_that_is_revoked_ends_its_streams_with_a_last_word(server:
         reading(server, dialect, await server.token(owner), owner) as (kept, goes_on),
     ):
         assert await tokens.delete(owner)
-        await asyncio.wait_for(end, 20)
+        await end
         has_its_last_word(dialect, revoked)
         assert not goes_on.done(), "the streams of another token of the same owner go on"
         assert "access_ended" not in kept.text
@@ -159,7 +159,7 @@ async def test_a_token_that_expires_ends_its_streams(server: Server, dialect: st
     lifetime = await long_enough_to_open(server, dialect, await server.token(owner), owner)
     soon = datetime.now(UTC) + timedelta(seconds=lifetime)
     async with reading(server, dialect, await server.token(owner, expires_at=soon), owner) as (found, end):
-        await asyncio.wait_for(end, 20)
+        await end
         assert datetime.now(UTC) >= soon
         has_its_last_word(dialect, found)
 
@@ -175,7 +175,7 @@ async def test_with_another_token_a_reader_goes_on_from_its_cursor(server: Serve
     tokens, owner = Tokens(server.services.storage.database), f"who comes back {time.time()}"
     async with reading(server, "turn", await tokens.create(owner, Identity(owner)), owner) as (found, end):
         await tokens.delete(owner)
-        await asyncio.wait_for(end, 20)
+        await end
         path = found.response.url.path
         cursor = [line for line in found.text.split("\n") if line.startswith("id: ")][-1].removeprefix("id: ")
     async with Client(server.url, document, await server.token(owner)) as client:
@@ -200,12 +200,12 @@ async def test_keys_rotate_and_a_token_expires_in_mid_stream(
             Client(server.url, document, issuer.token("second")) as client,
         ):
             assert (await client.get("/api/chats")).status_code == 200
-            await asyncio.wait_for(short_end, 20)
+            await short_end
             has_its_last_word("chat", short)
         assert not end.done(), "its key is still there"
         issuer.published = ["second"]
         monkeypatch.setattr("turnstream.outgoing.issuer_keys._AGE", 0)
-        await asyncio.wait_for(end, 20)
+        await end
         has_its_last_word("turn", found)
         assert "does not have: 'first'" in found.last
 
@@ -234,7 +234,7 @@ async def test_a_function_of_the_program_ends_streams_too(database_url: str) -> 
         assert not end.done(), "what cannot be checked now goes on"
         fails.clear()
         sessions.clear()
-        await asyncio.wait_for(end, 20)
+        await end
         has_its_last_word("turn", found)
         assert "The session has ended." in found.last
 
@@ -253,7 +253,7 @@ async def test_the_first_token_ends_the_streams_of_an_open_server(
         await client.post("/api/chats", json={})
         await found.begun.wait()
         await server.token("ada")
-        await asyncio.wait_for(task, 20)
+        await task
         has_its_last_word("feed", found)
 
 
@@ -269,6 +269,6 @@ async def test_a_stream_that_cannot_be_checked_ends_when_its_credential_does(dat
         serving(database_url, authenticate=once) as server,
         reading(server, "turn", "ada", "ada") as (found, end),
     ):
-        await asyncio.wait_for(end, 20)
+        await end
         has_its_last_word("turn", found)
         assert "expired" in found.last

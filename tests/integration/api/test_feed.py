@@ -509,7 +509,7 @@ class Visitor:
             client = self.random.choice(self.clients)
             async with client.follow(FEED, picture.cursor) as events:
                 while picture.chats != chats or picture.open_turns:
-                    picture.take(await asyncio.wait_for(anext(events), 5))
+                    picture.take(await anext(events))
             assert {id: turn["status"] for id, turn in picture.turns.items()}.items() <= ended.items()
 
 

@@ -1,11 +1,13 @@
 """Which routes answer without a credential, and what they show."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
+import asyncpg
 import httpx2
 import pytest
 import pytest_asyncio
@@ -15,9 +17,19 @@ from starlette.types import Receive, Scope, Send
 from tests.integration.proxy import proxied
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
+from tests.support.locks import Locker
 from tests.support.openapi_document import Document
 from turnstream.api.dispatch import RouteWithHeader
+from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.servers import McpServers, McpTiming
+from turnstream.extensions.mcp.sign_ins import GET_LINKED_ASK, GET_PENDING
+from turnstream.extensions.sharing.shares import FIND_SHARE
 from turnstream.extensions.workers.neighbours import FromNeighbours
+from turnstream.kit.sealing import new_master_key
+from turnstream.storage.chats import turn_counts
+from turnstream.storage.chats.job_results import PUT_RESULT
+from turnstream.storage.database import Statement
+from turnstream.tools.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -48,6 +60,21 @@ OPEN = {
     "* /v1/files": "the same, with Anthropic's header",
     "* /v1/files/{call:path}": "the same",
 }
+# Calls that look an invented secret up in Postgres, with the statement.
+LOOK_UP = {
+    "GET /sign-in/{turn}/{secret}": GET_LINKED_ASK,
+    "POST /sign-in/{turn}/{secret}": GET_LINKED_ASK,
+    "GET /sign-in/callback": GET_PENDING,
+    "GET /api/shared/{secret}": FIND_SHARE,
+    "GET /api/shared/{secret}/files/{upload}": FIND_SHARE,
+    "POST /api/jobs/{job}/result": PUT_RESULT,
+}
+WAITING = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock' AND left(query, 500) = ANY($1)
+"""
+BODIES = {"POST /api/jobs/{job}/result": {"output": "forged"}}
+MANY = 8  # requests at once
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -77,6 +104,80 @@ async def test_every_route_needs_a_credential_or_is_in_the_list_of_open_ones(gua
                 refused.add(f"{method} {route}")
     assert {f"{method} {route}" for method, route, _ in routes} - refused == OPEN.keys()
     assert len(refused) > 60
+
+
+async def test_anonymous_requests_share_two_connections(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are refused, and owners go on."""
+    monkeypatch.setattr("turnstream.storage.database.PATIENCE", 0.0)
+    server = McpServer("calendar", url="http://127.0.0.1:9/mcp", oauth=True)
+    sources = [McpServers([server], McpTiming(connect_timeout=0.01))]
+    lookups = [each.sql[:500] for each in LOOK_UP.values()]
+    holder, watcher = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+    locker = Locker(holder, watcher)
+    looked_up = set()
+    async with (
+        sources[0],
+        serving(
+            database_url,
+            Toolset([], sources=sources),
+            poll_interval=60,
+            sharing=True,
+            sign_in_url="http://turnstream.test",
+            master_key=new_master_key(),
+        ) as site,
+        Client(site.url, None, await site.token("ada"), "ada") as ada,
+        httpx2.AsyncClient(base_url=site.url, timeout=60, trust_env=False) as nobody,
+    ):
+        for call in {*OPEN, *LOOK_UP, "GET /readyz", "GET /metrics"}:
+            method, _, route = call.partition(" ")
+            async with locker.holding("LOCK TABLE shares, jobs, asks, sign_ins"):
+                requests = [asyncio.create_task(invented(nobody, method, route)) for _ in range(MANY)]
+                waiting, done = 0, 0
+                # Two wait for Postgres, and one for them.
+                while done < MANY and not (waiting >= 2 and done >= MANY - 3) and waiting <= 2:
+                    await asyncio.sleep(0.002)
+                    waiting = await watcher.fetchval(WAITING, lookups)
+                    done = sum(each.done() for each in requests)
+                assert waiting <= 2, call
+                if waiting:
+                    looked_up.add(call)
+                    assert (await ada.post("/api/chats", json={})).status_code == 201, call
+            answers = await asyncio.gather(*requests)
+            if call in looked_up:
+                assert {answer.status_code for answer in answers} > {503}, call
+                assert {answer.json()["code"] for answer in answers if answer.status_code == 503} == {"overloaded"}
+    await holder.close()
+    await watcher.close()
+    assert looked_up == LOOK_UP.keys()
+
+
+async def invented(nobody: httpx2.AsyncClient, method: str, route: str) -> httpx2.Response:
+    path = re.sub(r"{[^}]+}", lambda _: str(uuid4()), route)
+    query = f"?state={uuid4().hex}&code=c" if route.endswith("/callback") else ""
+    headers = {"Authorization": f"Bearer {uuid4().hex}"} if route == "/api/jobs/{job}/result" else {}
+    return await nobody.request(
+        "GET" if method == "*" else method, path + query, headers=headers, json=BODIES.get(f"{method} {route}")
+    )
+
+
+async def test_probes_at_once_use_one_connection(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnstream.storage.chats.turn_counts.SELECT_ONE", Statement("SELECT count(*) FROM documents"))
+    holder, watcher = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+    locker, most = Locker(holder, watcher), 0
+    async with (
+        serving(database_url) as site,
+        httpx2.AsyncClient(base_url=site.url, timeout=60, trust_env=False) as nobody,
+    ):
+        async with locker.holding("LOCK TABLE documents"):
+            probes = [asyncio.create_task(nobody.get("/readyz")) for _ in range(MANY)]
+            while not all(each.done() for each in probes):
+                most = max(most, await watcher.fetchval(WAITING, [turn_counts.SELECT_ONE.sql]))
+                await asyncio.sleep(0.002)
+        assert {each.result().status_code for each in probes} == {503}
+        assert (await nobody.get("/readyz")).status_code == 200
+    await holder.close()
+    await watcher.close()
+    assert most == 1
 
 
 def methods(route: Route) -> set[str]:

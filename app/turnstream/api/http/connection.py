@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from turnstream.api.http.errors import cut_off
 from turnstream.kit.ids import new_id
+from turnstream.storage.database import ANONYMOUS, OF_REQUEST
 from turnstream.telemetry import HTTP_REQUESTS, HTTP_SECONDS, STALLED_READERS
 
 log = structlog.get_logger(__name__)
@@ -305,6 +306,8 @@ class SafeHeaders:
             await self._app(scope, receive, send)
             return
         start, is_begun = perf_counter(), False
+        OF_REQUEST.set(True)
+        ANONYMOUS.set(True)  # until its credential is admitted
         state = scope.setdefault("state", {})
         given = Headers(scope=scope).get(REQUEST_ID, "")
         state["request_id"] = request_id = given if _GIVEN_ID.fullmatch(given) else str(new_id())

@@ -35,6 +35,7 @@ from turnstream.dialects.histories import (
     go_on_from_results,
     key_of,
     last_answer,
+    post_behind_items,
     posted_with,
     seed_of,
     turn_of,
@@ -152,7 +153,7 @@ async def _post(
     """The turn that answers the message, and whether it continues with one that was there. The same message again is
     another run: it follows the answer that is open, or asks for another one.
     """
-    before, _ = await last_answer(services, owner, chat, _turns_named(sent.messages[:-1]))
+    before, known = await last_answer(services, owner, chat, _turns_named(sent.messages[:-1]))
     place: Parent = before.id if before else "newest"
     content = [part.sent() for part in message.content] if isinstance(message.content, list) else message.content
     of_message = key_of("ag-ui", chat, message.id, str(place), content) if message.id else None
@@ -166,12 +167,14 @@ async def _post(
         CALLER.get().require("chat")
         return (await replace_answer(services, owner, answer, options, options.on_busy, key)).assistant_turn, False
     new = new_turn(options, blocks_in(message))
-    target = Target(owner, chat, place, new.on_busy)
-    exchange = await post_by_chat(
+    target, key = Target(owner, chat, place, new.on_busy), key or of_message
+    after = past_items(sent.messages[known:-1])
+    exchange = await post_behind_items(services, new, target, key, after, "messages") if before else None
+    exchange = exchange or await post_by_chat(
         services,
         new,
         target,
-        key or of_message,
+        key,
         lambda: seed_of(services, CALLER.get(), past_items(sent.messages[:-1]), "messages"),
     )
     return exchange.assistant_turn, False

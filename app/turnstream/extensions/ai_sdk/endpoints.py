@@ -38,6 +38,7 @@ from turnstream.dialects.histories import (
     key_of,
     last_answer,
     past_answer,
+    post_behind_items,
     posted_with,
     seed_of,
     spoken,
@@ -154,17 +155,21 @@ async def stop_chat(request: Request) -> Response:
 
 async def _post(services: Services, owner: str, chat: UUID, sent: UiRequest, key: IdempotencyKey | None) -> Exchange:
     message = sent.all_messages[-1]
-    before = await _answer_before(services, owner, chat, sent)
+    before, known = await _answer_before(services, owner, chat, sent)
     place = _place(sent, before)
     options = await _options(services, owner, chat, sent, before)
     new = new_turn(options, blocks_in(message.parts))
     target = Target(owner, chat, place, new.on_busy)
-    before_it = sent.messages if sent.message else sent.messages[:-1]
+    before_it, key = sent.messages if sent.message else sent.messages[:-1], key or _key(chat, message, place)
+    if before is not None and (
+        exchange := await post_behind_items(services, new, target, key, past_items(before_it[known:]), "messages")
+    ):
+        return exchange
     return await post_by_chat(
         services,
         new,
         target,
-        key or _key(chat, message, place),
+        key,
         lambda: seed_of(services, CALLER.get(), past_items(before_it), "messages"),
     )
 
@@ -194,16 +199,17 @@ async def _options(services: Services, owner: str, chat: UUID, sent: UiRequest, 
     return await with_page(services, owner, chat, sent.turnstream, page, before)
 
 
-async def _answer_before(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Turn | None:
-    """The last answer that is listed before the message; before an edited one also an answer that was recorded, of
-    which the client does not have the id.
+async def _answer_before(services: Services, owner: str, chat: UUID, sent: UiRequest) -> tuple[Turn | None, int]:
+    """The last answer that is listed before the message, and the number of messages through it; before an edited one
+    also an answer that was recorded, of which the client does not have the id.
     """
     before = sent.messages if sent.message else sent.messages[:-1]
-    found, _ = await last_answer(services, owner, chat, [each.id for each in before if each.role == "assistant"])
+    named = [each.id if each.role == "assistant" else "" for each in before]
+    found, known = await last_answer(services, owner, chat, named)
     if found is None and before and sent.message_id and not sent.message:
         with suppress(NotFound):
-            return past_answer(await newest_path(services, owner, chat), past_items(before), "messages")
-    return found
+            return past_answer(await newest_path(services, owner, chat), past_items(before), "messages"), len(before)
+    return found, known
 
 
 def _place(sent: UiRequest, before: Turn | None) -> Parent:
@@ -242,8 +248,8 @@ async def _answer_to_replace(services: Services, owner: str, chat: UUID, sent: U
         raise RequestRefused("`messages` must end with the user message to answer again.", field="messages")
     user_turn = await turn_of(services, owner, chat, message.id, "user")
     if user_turn is None:
-        place = _place(sent, await _answer_before(services, owner, chat, sent))
-        user_turn = await posted_with(services, owner, _key(chat, message, place))
+        before, _ = await _answer_before(services, owner, chat, sent)
+        user_turn = await posted_with(services, owner, _key(chat, message, _place(sent, before)))
     return await newest_answer(services, owner, user_turn)
 
 

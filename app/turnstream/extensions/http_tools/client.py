@@ -52,12 +52,15 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """`media_type` and `charset` come from the header Content-Type."""
+    """`media_type` and `charset` come from the header Content-Type, `challenge` from WWW-Authenticate: None for an
+    answer of another origin, which got no secrets.
+    """
 
     status: int
     body: bytes
     charset: str | None
     media_type: str | None = None
+    challenge: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,8 @@ class HttpClient:
                 location = response.headers.get("location") if response.status in _REDIRECTS else None
                 if location is None:
                     body = await self._read(response)
-                    return HttpResponse(response.status, body, response.charset, response.content_type)
+                    challenge = response.headers.get("www-authenticate", "") if hop.same_origin else None
+                    return HttpResponse(response.status, body, response.charset, response.content_type, challenge)
                 response.close()
             hop = hop.next(response, location)
         raise UrlRefused("it redirects too often")

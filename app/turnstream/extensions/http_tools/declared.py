@@ -3,16 +3,18 @@
 import json
 from dataclasses import replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.extensions.http_tools import HttpToolsSettings
+from turnstream.extensions.http_tools.client import parse_url
 from turnstream.extensions.http_tools.request_tools import RequestToolRules, read_secrets
 from turnstream.extensions.http_tools.tool import HttpTool, HttpTools
 from turnstream.outgoing.addresses import Allowed
+from turnstream.outgoing.owner_tokens import HttpService, check_auth
 from turnstream.outgoing.signature import key_of
 from turnstream.tools.declared.declarations import Declarations, errors_collected, errors_named
 from turnstream.tools.declared.tables import PolicyTable
@@ -30,6 +32,19 @@ class HttpTable(PolicyTable):
     read_only: bool = False
     retry_safe: bool = False
     internal: bool = False
+    auth: Literal["oauth", "exchange"] | None = None
+    issuer: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = None
+    scopes: list[str] = Field(default_factory=list)
+    audience: str | None = None
+
+    @model_validator(mode="after")
+    def _check_auth(self) -> Self:
+        check_auth(self.auth, self.model_fields_set)
+        if self.auth is not None and any(name.lower() == "authorization" for name in self.headers):
+            raise ValueError("`auth` sets the header Authorization: remove it from `headers`")
+        return self
 
 
 def http_tools(settings: HttpToolsSettings) -> SourceKind:
@@ -67,4 +82,19 @@ def _tool_of(declarations: Declarations, http: HttpTools, name: str, table: Http
     headers = declarations.fill_all("headers", table.headers)
     call = HttpCall(declarations.fill("url", table.url), headers=headers)
     spec = ToolSpec(name, table.description, table.input_schema, table.read_only, table.retry_safe, http=call)
-    return http.operator_tool(spec, policy_of(spec, table.options()), internal=table.internal)
+    policy, service = policy_of(spec, table.options()), None
+    if table.auth is not None:
+        if policy.background:
+            raise ValueError("`background` and `auth` exclude each other: a job cannot wait for a sign-in")
+        url = parse_url(call.url)
+        service = HttpService(
+            url.authority,
+            str(url.origin()),
+            None if table.issuer is None else declarations.fill("issuer", table.issuer),
+            None if table.client_id is None else declarations.fill("client_id", table.client_id),
+            None if table.client_secret is None else declarations.fill("client_secret", table.client_secret),
+            tuple(table.scopes),
+            table.auth == "exchange",
+            table.audience,
+        )
+    return http.operator_tool(spec, policy, internal=table.internal, service=service)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Self
@@ -22,6 +22,7 @@ from turnstream.extensions.http_tools.client import (
 )
 from turnstream.extensions.http_tools.request_tools import RequestToolRules
 from turnstream.outgoing.addresses import Allowed, UrlRefused
+from turnstream.outgoing.owner_tokens import HttpService, ServiceAccess, Token
 from turnstream.tools.policy import Policy, ResultForm
 from turnstream.tools.schemas import InputSchema
 from turnstream.tools.serialize import serialize
@@ -39,6 +40,7 @@ _RESERVED_HEADERS = frozenset(
     }
 )  # fmt: skip
 
+_SCOPES = re.compile(r'\bscope="([^"]*)"')
 _MAX_ERROR_CHARS = 2000
 _SHORTEST_SECRET = 6  # shorter values would hide ordinary words
 _UNKNOWN = "application/octet-stream"
@@ -48,7 +50,9 @@ _CHARSETS = frozenset({"us-ascii", "iso-8859-1", "windows-1252", "utf-16"})
 
 @dataclass(frozen=True, slots=True)
 class HttpTool:
-    """`allowed` are the internal addresses that its calls may reach. They are signed with `signing_secret`, if any."""
+    """`allowed` are the internal addresses that its calls may reach. They are signed with `signing_secret`, if any.
+    With an `access` they have the token of the owner.
+    """
 
     spec: ToolSpec
     policy: Policy
@@ -56,6 +60,7 @@ class HttpTool:
     client: HttpClient
     allowed: Allowed
     signing_secret: str | None
+    access: ServiceAccess | None = None
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         try:
@@ -76,7 +81,32 @@ class HttpTool:
             return Outcome(f"The input of {self.spec.name} is not right. {error}", kind="bad_input")
         key = context.idempotency_key
         request = HttpRequest(self.call.url, body, key, self.allowed, self.call.headers, self.signing_secret)
-        return outcome_of(self.spec.name, await self._post(request), self.policy.results, self.call.headers)
+        if self.access is None:
+            return outcome_of(self.spec.name, await self._post(request), self.policy.results, self.call.headers)
+        return await self._called_with_token(self.access, request, context)
+
+    async def _called_with_token(self, access: ServiceAccess, request: HttpRequest, context: ToolContext) -> Outcome:
+        """The outcome of a call that was not made asks for a sign-in. A refused token is refreshed once."""
+        owner, service, tokens = context.owner, access.service, access.tokens
+        if tokens is None:
+            raise ToolUnavailable(f"Nobody can sign in to {service.name} here: the extension mcp does not run.")
+        token, seen, wanted = await tokens.token(owner, service), None, list[str]()
+        answer = None if token is None else await self._post_with(token, request)
+        if token is not None and answer is not None and _is_unauthorized(answer):
+            seen = token.version
+            token = await tokens.refreshed(owner, service, seen)
+            answer = None if token is None else await self._post_with(token, request)
+        if token is not None and answer is not None and not _is_unauthorized(answer):
+            missing = [scope for scope in _insufficient_scopes(answer) if scope not in token.scopes]
+            if not missing or (service.scopes and not set(missing) <= set(service.scopes)):
+                secrets = {**self.call.headers, **_authorization(token)}
+                return outcome_of(self.spec.name, answer, self.policy.results, secrets)
+            wanted = [*token.scopes, *missing]
+        ask = tokens.ask(owner, context.turn_id, service, wanted, seen if token is None else token.version)
+        return Outcome(f"The user must sign in to {service.name} first.", kind="refused", sign_in=ask)
+
+    async def _post_with(self, token: Token, request: HttpRequest) -> HttpResponse:
+        return await self._post(replace(request, secrets={**request.secrets, **_authorization(token)}))
 
     async def _post(self, request: HttpRequest) -> HttpResponse:
         name = self.spec.name
@@ -112,6 +142,7 @@ class HttpTools:
         self._allowed = allowed
         self._signing_secret = signing_secret
         self._rules = request_tools or RequestToolRules()
+        self._accesses: dict[str, ServiceAccess] = {}
         self._client = HttpClient(allowed, max_answer_bytes)
         self._request_client = HttpClient(self._rules.allowed, max_answer_bytes)
 
@@ -121,6 +152,9 @@ class HttpTools:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for access in self._accesses.values():
+            if access.tokens is not None:
+                await access.tokens.close()
         await self._request_client.__aexit__()
         await self._client.__aexit__()
 
@@ -135,14 +169,24 @@ class HttpTools:
         _check(replace(spec, http=call), allowed)  # again, with the secrets in it
         return HttpTool(spec, Policy(timeout=call.timeout), call, self._request_client, allowed, None)
 
-    def operator_tool(self, spec: ToolSpec, policy: Policy, *, internal: bool = False) -> HttpTool:
-        """A tool of the operator; `internal` allows an internal address for its own host. Raises ValueError."""
+    def operator_tool(
+        self, spec: ToolSpec, policy: Policy, *, internal: bool = False, service: HttpService | None = None
+    ) -> HttpTool:
+        """A tool of the operator; `internal` allows an internal address for its own host. With a `service` its calls
+        need a token of the owner. Raises ValueError.
+        """
         url = parse_url(spec.http.url if spec.http else "")
         allowed = self._allowed.with_host(url.host) if internal and url.host else self._allowed
         call = _check(spec, allowed)
         InputSchema.checked(spec.input_schema)
+        access = None if service is None else self._accesses.setdefault(service.name, ServiceAccess(service))
+        if access is not None and access.service != service:
+            raise ValueError(
+                f"all tools at {access.service.name} share a sign-in: their `issuer`, `client_id`, `client_secret` and"
+                " `scopes` must be the same"
+            )
         # The spec is stored with turns and listed: it must not hold the address and the headers.
-        return HttpTool(replace(spec, http=None), policy, call, self._client, allowed, self._signing_secret)
+        return HttpTool(replace(spec, http=None), policy, call, self._client, allowed, self._signing_secret, access)
 
 
 def _check(spec: ToolSpec, allowed: Allowed) -> HttpCall:
@@ -161,6 +205,27 @@ def _check(spec: ToolSpec, allowed: Allowed) -> HttpCall:
                 f"the value of the header {name} holds a line break or another control character: remove it"
             )
     return call
+
+
+# --- tokens of owners ------------------------------------------------------------------------------------------------
+
+
+def _authorization(token: Token) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token.access}"}
+
+
+def _is_unauthorized(answer: HttpResponse) -> bool:
+    """Whether the service itself refused the token: it is not sent to other origins."""
+    return answer.status == HTTPStatus.UNAUTHORIZED and answer.challenge is not None
+
+
+def _insufficient_scopes(answer: HttpResponse) -> Sequence[str]:
+    """The scopes that a service names when the token is good, but for less."""
+    challenge = answer.challenge or ""
+    if answer.status != HTTPStatus.FORBIDDEN or "insufficient_scope" not in challenge:
+        return ()
+    found = _SCOPES.search(challenge)
+    return found[1].split() if found else ()
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

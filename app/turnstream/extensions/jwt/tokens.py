@@ -11,6 +11,7 @@ import httpx2
 import jwt
 from starlette.requests import Request
 
+from turnstream.api.caller import SUBJECT_TOKEN
 from turnstream.api.identity.way import LoginScopes, bearer_token, identity_from
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
@@ -79,6 +80,7 @@ class JwtTokens:
         if identity is None:
             identity = self._identity_of(await self._claims_of(token))
             self._known[token] = identity
+        SUBJECT_TOKEN.set(token)
         return identity
 
     async def _claims_of(self, token: str) -> Mapping[str, Any]:

@@ -31,7 +31,7 @@ from turnstream.extensions.login.flow import (
 from turnstream.extensions.login.issuers import LoginFailed
 from turnstream.extensions.login.sessions import cookie_of, digest_of
 from turnstream.kit.text import unstorable
-from turnstream.storage.database import Statement
+from turnstream.storage.database import ANONYMOUS, OWNER, Statement
 from turnstream.storage.owners.tokens import LOGIN_SESSION
 
 GET_SESSION = Statement("SELECT id, name, issuer, created_at, expires_at FROM login_sessions WHERE id = :id")
@@ -107,7 +107,10 @@ async def get_session(request: Request) -> Response:
     session = None
     if cookie_of(request, sign_in.logins) is not None:
         try:
-            session = await _session_of(request, await services_of(request).authenticator.identity_of(request))
+            identity = await services_of(request).authenticator.identity_of(request)
+            OWNER.set(identity.owner)
+            ANONYMOUS.set(False)
+            session = await _session_of(request, identity)
         except Unauthorized:
             session = None
     return json_response(LoginOut(issuers=issuers, session=session))

@@ -15,6 +15,8 @@ from turnstream.extension import Context, Extension, Work
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup
     from turnstream.extensions.mcp.declared import McpServer
+    from turnstream.extensions.mcp.sign_ins import SignIns
+    from turnstream.outgoing.owner_tokens import OAuthResource, ServiceAccess
     from turnstream.storage.database import Database
     from turnstream.tools.declared.declarations import Declarations
     from turnstream.tools.sources import LoadedTools, SourceKind
@@ -44,7 +46,7 @@ def _make(settings: Settings, declarations: "Declarations") -> "LoadedTools":
 
 
 def _check_sign_in(settings: Settings, servers: "Sequence[McpServer]") -> None:
-    wanting = next((server.name for server in servers if server.oauth), None)
+    wanting = next((server.name for server in servers if server.oauth and not server.exchange), None)
     if wanting is not None and settings.section(McpSettings).sign_in_url is None:
         raise ValueError(
             f'[mcp.{wanting}]: `auth = "oauth"` needs TURNSTREAM_SIGN_IN_URL, the public address of this server'
@@ -68,15 +70,25 @@ def _calls() -> "Sequence[CallGroup]":
 
 def _work(context: Context) -> Work:
     from turnstream.extensions.mcp.stopping import StoppedTasks, TaskSource
+    from turnstream.outgoing.owner_tokens import accesses_of
 
+    accesses = accesses_of(context.toolset.own)
     sources = [source for source in context.toolset.sources if isinstance(source, TaskSource)]
-    if not sources:
+    if not sources and not accesses:
         return Work()
-    return Work(hooks=[StoppedTasks(context.database, sources)], state=_sign_ins(context, sources))
+    hooks = [StoppedTasks(context.database, sources)] if sources else []
+    sign_ins = _sign_ins(context, sources, accesses)
+    exchanged = sign_ins is not None and any(server.exchange for server in sign_ins.servers.values())
+    admit = sign_ins.exchanges.note if sign_ins is not None and exchanged else None
+    return Work(hooks=hooks, state=sign_ins, admit=admit)
 
 
-def _sign_ins(context: Context, sources: Sequence[object]) -> object:
-    """The sign-ins of all servers that want one. Raises ConfigError without a key to seal their tokens with."""
+def _sign_ins(context: Context, sources: Sequence[object], accesses: "Sequence[ServiceAccess]") -> "SignIns | None":
+    """The sign-ins of all servers and services that want one. Raises ConfigError without the address of this server, or
+    a key to seal their tokens with.
+    """
+    if accesses:
+        need("mcp", "mcp", f'`auth = "oauth"` of tools of {accesses[0].service.name}')
     from turnstream.extensions.mcp.oauth import OAuth
     from turnstream.extensions.mcp.servers import McpServers
     from turnstream.extensions.mcp.sign_ins import SignIns
@@ -84,18 +96,28 @@ def _sign_ins(context: Context, sources: Sequence[object]) -> object:
     from turnstream.storage.owners.owner_keys import OwnerKeys
 
     found = [source for source in sources if isinstance(source, McpServers)]
-    servers = {name: server for source in found for name, server in source.with_sign_in.items()}
+    servers: dict[str, OAuthResource] = {}
+    for source in found:
+        servers |= source.with_sign_in
+    for access in accesses:
+        if servers.setdefault(access.service.name, access.service) != access.service:
+            raise ConfigError(f"An MCP server and HTTP tools are both called {access.service.name}: rename the server.")
     url = context.settings.section(McpSettings).sign_in_url
-    if not servers or url is None:
+    wanting = next((server.name for server in servers.values() if not server.exchange), None)
+    if accesses and url is None and wanting is not None:
+        raise ConfigError(
+            f'`auth = "oauth"` of {wanting} needs TURNSTREAM_SIGN_IN_URL, the public address of this server.'
+        )
+    if not servers or (url is None and wanting is not None):
         return None
     if (masters := master_keys(context.settings)) is None:
-        raise ConfigError(
-            f'[mcp.{min(servers)}]: `auth = "oauth"` needs TURNSTREAM_MASTER_KEY: tokens are not stored in plain text.'
-        )
-    keys, oauth = OwnerKeys(context.database, masters), OAuth(str(url).rstrip("/"))
+        raise ConfigError(f"`auth` of {min(servers)} needs TURNSTREAM_MASTER_KEY: tokens are not stored in plain text.")
+    keys, oauth = OwnerKeys(context.database, masters), OAuth(str(url or "").rstrip("/"))
     sign_ins = SignIns(context.database, keys, oauth, servers, context.notify)
     for source in found:
         source.use(sign_ins)
+    for access in accesses:
+        access.tokens = sign_ins
     return sign_ins
 
 

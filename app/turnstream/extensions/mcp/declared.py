@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from turnstream.outgoing.owner_tokens import check_auth
 from turnstream.tools.declared.declarations import Declarations, errors_named
 from turnstream.tools.declared.tables import PolicyTable
 from turnstream.tools.policy import Policy
@@ -20,11 +21,12 @@ class McpTable(PolicyTable):
     cwd: str | None = None
     url: str | None = None
     headers: dict[str, str] = Field(default_factory=dict)
-    auth: Literal["oauth"] | None = None
+    auth: Literal["oauth", "exchange"] | None = None
     issuer: str | None = None
     client_id: str | None = None
     client_secret: str | None = None
     scopes: list[str] = Field(default_factory=list)
+    audience: str | None = None
     prefix: str = ""
     tools: list[str] | None = None
     read_only: list[str] = Field(default_factory=list)
@@ -43,13 +45,9 @@ class McpTable(PolicyTable):
 
     @model_validator(mode="after")
     def _check_auth(self) -> Self:
-        if self.auth is None:
-            for key in sorted({"issuer", "client_id", "client_secret", "scopes"} & self.model_fields_set):
-                raise ValueError(f'`{key}` needs `auth = "oauth"`')
-        elif self.url is None:
+        if self.auth is not None and self.url is None:
             raise ValueError("`auth` needs a `url`: a process has the credentials of its `env`")
-        elif self.client_secret is not None and self.client_id is None:
-            raise ValueError("`client_secret` needs a `client_id`")
+        check_auth(self.auth, self.model_fields_set)
         return self
 
 
@@ -61,9 +59,10 @@ class McpServer:
     and `policies` use the server's names, without the prefix. `trusted`: hints that a tool is read-only or idempotent
     are taken as true. A question of the server waits `elicitation` seconds for a person; None: it may not ask. `env`
     and `headers` hold secrets: environment variables are filled in already. With `oauth` each owner signs in, and calls
-    use the owner's token; the request for the list of tools uses `headers`. Without a `client_id` the client is known
-    by its metadata document or registered. `scopes` take the place of the server's. `issuer` is the only accepted
-    issuer of tokens. Without it the server names an issuer, which must have a public address.
+    use the owner's token; the request for the list of tools uses `headers`. With `exchange` too, the caller's token
+    is exchanged at the issuer instead, for `audience`. Without a `client_id` the client is known by its metadata
+    document or registered. `scopes` take the place of the server's. `issuer` is the only accepted issuer of tokens.
+    Without it the server names an issuer, which must have a public address.
     """
 
     name: str
@@ -78,6 +77,8 @@ class McpServer:
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
     scopes: tuple[str, ...] = ()
+    exchange: bool = False
+    audience: str | None = None
     prefix: str = ""
     tools: tuple[str, ...] | None = None
     read_only: frozenset[str] = frozenset()
@@ -108,11 +109,13 @@ def _server_of(declarations: Declarations, name: str, table: McpTable) -> McpSer
         cwd=table.cwd,
         url=None if table.url is None else declarations.fill("url", table.url),
         headers=declarations.fill_all("headers", table.headers),
-        oauth=table.auth == "oauth",
+        oauth=table.auth is not None,
         issuer=None if table.issuer is None else declarations.fill("issuer", table.issuer),
         client_id=None if table.client_id is None else declarations.fill("client_id", table.client_id),
         client_secret=None if table.client_secret is None else declarations.fill("client_secret", table.client_secret),
         scopes=tuple(table.scopes),
+        exchange=table.auth == "exchange",
+        audience=table.audience,
         prefix=table.prefix,
         tools=None if table.tools is None else tuple(table.tools),
         read_only=frozenset(table.read_only),
@@ -133,5 +136,5 @@ def _server_of(declarations: Declarations, name: str, table: McpTable) -> McpSer
             policies[tool] = Policy(**options)
     for policy in (server.policy, *policies.values()):
         if server.oauth and policy.background:
-            raise ValueError('`background` and `auth = "oauth"` exclude each other: a job cannot wait for a sign-in')
+            raise ValueError("`background` and `auth` exclude each other: a job cannot wait for a sign-in")
     return replace(server, policies=policies)

@@ -5,9 +5,10 @@ import structlog
 from turnstream.config import Settings, read_environment
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import selected
-from turnstream.extensions.mcp.declared import McpServer, servers_of
+from turnstream.extensions.mcp.declared import servers_of
 from turnstream.extensions.mcp.oauth import OAuth
 from turnstream.extensions.mcp.sign_ins import GET_TOKENS, SignIns
+from turnstream.outgoing.owner_tokens import OAuthResource, accesses_of
 from turnstream.setup.master_keys import master_keys
 from turnstream.setup.toolset import source_kinds
 from turnstream.storage.database import Database
@@ -36,16 +37,19 @@ async def revoke_tokens(settings: Settings, database: Database, owner: str) -> N
         try:
             left = [row["server"] for row in rows if not await sign_ins.revoke(owner, row["server"], row["tokens"])]
         finally:
-            await oauth.close()
+            await sign_ins.close()
     if left:
         log.warning("mcp.not_revoked", owner=owner, servers=left, error="the issuer has not confirmed it")
 
 
-def _servers_of(settings: Settings) -> dict[str, McpServer]:
-    """The servers of the tools file. Raises ConfigError."""
+def _servers_of(settings: Settings) -> dict[str, OAuthResource]:
+    """The MCP servers and the services of HTTP tools in the tools file. Raises ConfigError."""
     if settings.tools_file is None:
         return {}
     kinds = source_kinds(settings, selected(settings))
     tables = {kind.name: kind.table for kind in kinds if kind.table is not None}
     declarations = read_declarations(settings.tools_file, read_environment(), tables)
-    return {server.name: server for server in servers_of(declarations)}
+    tools = [tool for kind in kinds if kind.name == "http" for tool in kind.make(declarations).tools]
+    services = [access.service for access in accesses_of(tools)]
+    found: list[OAuthResource] = [*servers_of(declarations), *services]
+    return {server.name: server for server in found}

@@ -33,6 +33,7 @@ from yarl import URL
 
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.outgoing.addresses import AddressRefused, Allowed, UrlRefused
+from turnstream.outgoing.owner_tokens import OAuthResource
 
 _TIMEOUT: Final = 20.0  # seconds for an answer, to its end. The lease of a refresh is longer
 _MOST_BYTES: Final = 1_000_000  # of an answer
@@ -180,10 +181,11 @@ class OAuth:
 
     # --- discovery ---------------------------------------------------------------------------------------------------
 
-    async def discover(self, server: McpServer, wanted: Sequence[str]) -> McpIssuer:
+    async def discover(self, server: OAuthResource, wanted: Sequence[str]) -> McpIssuer:
         """Finds the issuer of a server. `wanted` are scopes that the server has asked for. Raises SignInFailed."""
         assert server.url is not None
-        challenge = await self._probe(server, server.url)
+        # A request to an HTTP tool could have an effect.
+        challenge = await self._probe(server, server.url) if isinstance(server, McpServer) else Challenge()
         protected = await self._resource_metadata(server, server.url, challenge.metadata_url)
         resource = resource_url_from_server_url(server.url)
         if protected is not None:
@@ -196,13 +198,13 @@ class OAuth:
             scopes = scopes_of((get_client_metadata_scopes(None, protected, metadata, _GRANTS) or "").split())
         return McpIssuer(metadata, resource, scopes)
 
-    async def _probe(self, server: McpServer, url: str) -> Challenge:
+    async def _probe(self, server: OAuthResource, url: str) -> Challenge:
         headers = {"Accept": "application/json, text/event-stream"}
         response = await self._send(server, httpx2.Request("POST", url, json=_PROBE, headers=headers), body=False)
         return challenge_of(response) or Challenge()
 
     async def _resource_metadata(
-        self, server: McpServer, url: str, named: str | None
+        self, server: OAuthResource, url: str, named: str | None
     ) -> ProtectedResourceMetadata | None:
         """None for a server from before RFC 9728. Metadata at another host than the server's are not read."""
         here = urlsplit(url)
@@ -218,7 +220,7 @@ class OAuth:
                     continue
         return None
 
-    async def _issuer_metadata(self, server: McpServer, issuer: str | None) -> OAuthMetadata:
+    async def _issuer_metadata(self, server: OAuthResource, issuer: str | None, *, pkce: bool = True) -> OAuthMetadata:
         assert server.url is not None
         if issuer is not None:
             _check_address(server, "issuer", issuer)
@@ -234,7 +236,7 @@ class OAuth:
                 continue
             if not issuers_match(str(metadata.issuer), expected):
                 raise SignInFailed(f"The issuer of {server.name} names itself {metadata.issuer}, and not {expected}.")
-            if "S256" not in (metadata.code_challenge_methods_supported or ()):
+            if pkce and "S256" not in (metadata.code_challenge_methods_supported or ()):
                 raise SignInFailed(f"The issuer {metadata.issuer} does not offer PKCE with S256, which is required.")
             for name in ("authorization_endpoint", "token_endpoint", "registration_endpoint", "revocation_endpoint"):
                 if (endpoint := getattr(metadata, name)) is not None:
@@ -242,9 +244,37 @@ class OAuth:
             return metadata
         raise SignInFailed(f"{server.name} names no issuer whose metadata can be read.")
 
+    # --- token exchange ----------------------------------------------------------------------------------------------
+
+    async def exchange(self, server: OAuthResource, subject: str) -> tuple[str, int | None, tuple[str, ...]]:
+        """Exchanges the token of a caller (RFC 8693). Returns an access token, its seconds, and its scopes. Raises
+        TokensRefused, IssuerUnavailable, and SignInFailed.
+        """
+        assert server.url is not None
+        assert server.client_id is not None
+        metadata = await self._issuer_metadata(server, server.issuer, pkce=False)
+        form = {
+            "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+            "subject_token": subject,
+            "subject_token_type": "urn:ietf:params:oauth:token-type:access_token",
+            "requested_token_type": "urn:ietf:params:oauth:token-type:access_token",
+        }
+        if server.audience is None:
+            form["resource"] = resource_url_from_server_url(server.url)
+        else:
+            form["audience"] = server.audience
+        if server.scopes:
+            form["scope"] = " ".join(server.scopes)
+        client = OAuthClient(server.client_id, server.client_secret, _method_of(metadata, server.client_secret))
+        token = await self._token(server, str(metadata.token_endpoint), form, client)
+        if token.access_token == subject:
+            raise TokensRefused("It gave back the token of the caller, which no other server may get.")
+        scopes = server.scopes if token.scope is None else scopes_of(token.scope.split())
+        return token.access_token, token.expires_in, scopes
+
     # --- the flow ----------------------------------------------------------------------------------------------------
 
-    async def client_for(self, server: McpServer, issuer: McpIssuer) -> OAuthClient:
+    async def client_for(self, server: OAuthResource, issuer: McpIssuer) -> OAuthClient:
         """The client of the settings, the metadata document, or one that is registered now. Raises SignInFailed."""
         metadata = issuer.metadata
         if server.client_id is not None:
@@ -287,7 +317,7 @@ class OAuth:
         verifier, resource = proof.code_verifier, issuer.resource
         return url, Pending(metadata, client, resource, issuer.scopes, verifier, self.redirect_uri, cookie)
 
-    async def complete(self, server: McpServer, pending: Pending, code: str, iss: str | None) -> OAuthTokens:
+    async def complete(self, server: OAuthResource, pending: Pending, code: str, iss: str | None) -> OAuthTokens:
         """Exchanges the code of a callback. Raises SignInFailed."""
         metadata = OAuthMetadata.model_validate(pending.metadata)
         try:
@@ -320,7 +350,7 @@ class OAuth:
             resource=pending.resource,
         )
 
-    async def refresh(self, server: McpServer, grant: OAuthTokens) -> OAuthTokens:
+    async def refresh(self, server: OAuthResource, grant: OAuthTokens) -> OAuthTokens:
         """The grant with new tokens. Raises TokensRefused, and IssuerUnavailable."""
         if (used := grant.refresh_token) is None:
             raise TokensRefused("There is no refresh token.")
@@ -336,7 +366,7 @@ class OAuth:
             scopes=grant.scopes if token.scope is None else scopes_of(token.scope.split()),
         )
 
-    async def revoke(self, server: McpServer, grant: OAuthTokens) -> bool:
+    async def revoke(self, server: OAuthResource, grant: OAuthTokens) -> bool:
         """Revokes the tokens at the issuer (RFC 7009). False if it offers no revocation, or did not confirm it."""
         if grant.revocation_endpoint is None:
             return False
@@ -351,13 +381,13 @@ class OAuth:
                 done = done and response.status_code == 200
         return done
 
-    async def _token(self, server: McpServer, url: str, form: Mapping[str, str], client: OAuthClient) -> OAuthToken:
+    async def _token(self, server: OAuthResource, url: str, form: Mapping[str, str], client: OAuthClient) -> OAuthToken:
         try:
             response = await self._post(server, url, form, client)
         except SignInFailed as error:
             raise IssuerUnavailable(str(error)) from None
         if response.status_code in {400, 401, 403} and (reason := _error_of(response)) is not None:
-            for name in ("code", "refresh_token", "code_verifier"):
+            for name in ("code", "refresh_token", "code_verifier", "subject_token"):
                 reason = reason.replace(form.get(name) or "\0", "…")  # an issuer may repeat what it was sent
             raise TokensRefused(_short(reason))
         if response.status_code != 200:
@@ -371,7 +401,9 @@ class OAuth:
         life = None if token.expires_in is None else min(max(0, token.expires_in), _LONGEST_LIFE)
         return token.model_copy(update={"expires_in": life})
 
-    async def _post(self, server: McpServer, url: str, form: Mapping[str, str], client: OAuthClient) -> httpx2.Response:
+    async def _post(
+        self, server: OAuthResource, url: str, form: Mapping[str, str], client: OAuthClient
+    ) -> httpx2.Response:
         sent, headers = dict(form), dict(_ACCEPT)
         if client.secret is not None and client.method == "client_secret_basic":
             pair = f"{quote(client.id, safe='')}:{quote(client.secret, safe='')}"  # RFC 6749, 2.3.1
@@ -382,7 +414,7 @@ class OAuth:
                 sent["client_secret"] = client.secret
         return await self._send(server, httpx2.Request("POST", url, data=sent, headers=headers))
 
-    async def _send(self, server: McpServer, request: httpx2.Request, *, body: bool = True) -> httpx2.Response:
+    async def _send(self, server: OAuthResource, request: httpx2.Request, *, body: bool = True) -> httpx2.Response:
         """Raises SignInFailed without an answer, for one that is too long, and for an internal address."""
         url, host = URL(str(request.url), encoded=True), _host(str(request.url))
         session = self._session(is_free=_allowed(server).allows_host(url.host or ""))
@@ -426,7 +458,7 @@ class OAuth:
         return session
 
 
-def _issuer_of(server: McpServer, protected: ProtectedResourceMetadata | None) -> str | None:
+def _issuer_of(server: OAuthResource, protected: ProtectedResourceMetadata | None) -> str | None:
     """The issuer of the settings, or the first that the server names. None for a server that names none."""
     named = [] if protected is None else [str(each) for each in protected.authorization_servers]
     if server.issuer is None:
@@ -436,7 +468,7 @@ def _issuer_of(server: McpServer, protected: ProtectedResourceMetadata | None) -
     return server.issuer
 
 
-def _allowed(server: McpServer) -> Allowed:
+def _allowed(server: OAuthResource) -> Allowed:
     """The hosts of the server and of its issuer in the settings may be internal."""
     allowed = Allowed()
     for address in (server.url, server.issuer):
@@ -445,7 +477,7 @@ def _allowed(server: McpServer) -> Allowed:
     return allowed
 
 
-def _check_address(server: McpServer, name: str, address: str) -> None:
+def _check_address(server: OAuthResource, name: str, address: str) -> None:
     """Tokens and codes go over TLS, unless the server itself is reached without."""
     assert server.url is not None
     try:

@@ -11,9 +11,10 @@ from mcp.shared.dispatcher import ProgressFnT
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.oauth import Challenge
 from turnstream.extensions.mcp.session import McpSession, session_with
-from turnstream.extensions.mcp.sign_ins import SignIns, Token
+from turnstream.extensions.mcp.sign_ins import SignIns
 from turnstream.extensions.mcp.tasks import TaskCreated, TaskRequest, TaskState
 from turnstream.extensions.mcp.transport import Bearer
+from turnstream.outgoing.owner_tokens import Token
 from turnstream.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailable
 
 T = TypeVar("T")

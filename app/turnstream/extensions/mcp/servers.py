@@ -311,4 +311,4 @@ class McpServers:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._sign_ins is not None:
-            await self._sign_ins.oauth.close()
+            await self._sign_ins.close()

@@ -7,7 +7,7 @@ takes the row for a while, and the others wait for its new version.
 import asyncio
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
@@ -22,7 +22,7 @@ import structlog
 
 from turnstream.engine.recorder import to_the_end
 from turnstream.engine.tool_gate import SIGNED_IN
-from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.exchanges import TokenExchanges
 from turnstream.extensions.mcp.oauth import (
     IssuerUnavailable,
     McpIssuer,
@@ -34,6 +34,7 @@ from turnstream.extensions.mcp.oauth import (
 )
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.sealing import CannotOpen
+from turnstream.outgoing.owner_tokens import OAuthResource, Token
 from turnstream.storage.database import Database, Row, Statement, Transaction, retry_while_unavailable
 from turnstream.storage.owners.audit import NOTE
 from turnstream.storage.owners.owner_keys import OwnerKeys
@@ -157,15 +158,6 @@ _ANSWER: Final = to_json({"kind": "result", "text": to_json(SIGNED_IN)})
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    """An access token of an owner. `version` tells a refreshed one apart."""
-
-    access: str = field(repr=False)
-    version: int
-    scopes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class LinkedAsk:
     """The ask of a link, and whose it is. `over` says why it waits no more."""
 
@@ -187,26 +179,35 @@ class SignInRow:
 
 
 class SignIns:
-    """`servers` are those with `auth = "oauth"`, by their names. `notify` wakes the readers of an owner and a chat."""
+    """`servers` are MCP servers and services of HTTP tools with `auth = "oauth"`, by their names. `notify` wakes the
+    readers of an owner and a chat.
+    """
 
     def __init__(
         self,
         database: Database,
         keys: OwnerKeys,
         oauth: OAuth,
-        servers: Mapping[str, McpServer],
+        servers: Mapping[str, OAuthResource],
         notify: Callable[[str, UUID], None],
     ) -> None:
         self._database = database
         self._keys = keys
         self._notify = notify
         self.oauth = oauth
+        self.exchanges = TokenExchanges(database, keys, oauth)
         self.servers = servers
+
+    async def close(self) -> None:
+        await self.exchanges.close()
+        await self.oauth.close()
 
     # --- tokens for calls --------------------------------------------------------------------------------------------
 
-    async def token(self, owner: str, server: McpServer) -> Token | None:
+    async def token(self, owner: str, server: OAuthResource) -> Token | None:
         """None if the owner must sign in. Raises ToolUnavailable."""
+        if server.exchange:
+            return await self.exchanges.token(owner, server)
         row = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
         if row is None or row["tokens"] is None:
             return None
@@ -214,10 +215,12 @@ class SignIns:
             return await self.refreshed(owner, server, row["version"])
         return await self._token_of(row, server)
 
-    async def refreshed(self, owner: str, server: McpServer, version: int) -> Token | None:
+    async def refreshed(self, owner: str, server: OAuthResource, version: int) -> Token | None:
         """A token that is newer than `version`, whichever replica refreshes it. None if the owner must sign in.
         Raises ToolUnavailable.
         """
+        if server.exchange:
+            return await self.exchanges.token(owner, server, refused=version)
         named, deadline = {"owner": owner, "server": server.name}, monotonic() + _WAIT
         while monotonic() < deadline:
             claimed = await self._database.row(CLAIM_REFRESH, **named, version=version, lease=_LEASE)
@@ -232,7 +235,7 @@ class SignIns:
             await asyncio.sleep(_LOOK * random.uniform(0.5, 1.5))  # noqa: S311, no secret depends on it
         raise ToolUnavailable(f"The sign-in to {server.name} is being renewed, and that takes too long. Try again.")
 
-    async def _refresh(self, row: Row, server: McpServer) -> Token | None:
+    async def _refresh(self, row: Row, server: OAuthResource) -> Token | None:
         owner = row["owner"]
         named = {"owner": owner, "server": server.name, "version": row["version"]}
         grant = await self._grant_of(row, server)
@@ -266,11 +269,11 @@ class SignIns:
         """The issuer accepts a refresh token once: what has become of it is written when Postgres is there again."""
         return await retry_while_unavailable(partial(self._database.row, statement, **values))
 
-    async def _token_of(self, row: Row, server: McpServer) -> Token | None:
+    async def _token_of(self, row: Row, server: OAuthResource) -> Token | None:
         grant = await self._grant_of(row, server)
         return None if grant is None else Token(grant.access_token, row["version"], grant.scopes)
 
-    async def _grant_of(self, row: Row, server: McpServer) -> OAuthTokens | None:
+    async def _grant_of(self, row: Row, server: OAuthResource) -> OAuthTokens | None:
         """None after a change of the server's address, or without the key. The tokens stay: both may come back."""
         try:
             return await self._opened(row["owner"], server, row["tokens"], OAuthTokens)
@@ -278,8 +281,12 @@ class SignIns:
             log.warning("mcp.tokens_unreadable", server=server.name, owner=row["owner"], error=str(error))
             return None
 
-    def ask(self, owner: str, turn: UUID, server: McpServer, scopes: Collection[str], seen: int | None) -> SignIn:
-        """Creates the ask for a sign-in that a call needs. `seen` is the version of the refused token."""
+    def ask(self, owner: str, turn: UUID, server: OAuthResource, scopes: Collection[str], seen: int | None) -> SignIn:
+        """Creates the ask for a sign-in that a call needs. `seen` is the version of the refused token. Raises
+        ToolUnavailable for a server without sign-in.
+        """
+        if server.exchange:
+            raise ToolUnavailable(f"{server.name} does not accept the token that {server.issuer} gave for the user.")
 
         async def recheck() -> None:
             row = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
@@ -311,7 +318,7 @@ class SignIns:
             over = "The call does not wait for a sign-in any more."
         return LinkedAsk(row["owner"], question["server"], tuple(question["scopes"]), over)
 
-    async def begin(self, owner: str, server: McpServer, issuer: McpIssuer, cookie: str) -> str:
+    async def begin(self, owner: str, server: OAuthResource, issuer: McpIssuer, cookie: str) -> str:
         """Begins a sign-in: returns the address at which the person consents. A sign-in of the owner to this server
         that was begun before ends. Raises SignInFailed.
         """
@@ -357,7 +364,7 @@ class SignIns:
         log.info("mcp.signed_in", server=server.name, owner=owner)
         return server.name
 
-    async def _store(self, owner: str, server: McpServer, grant: OAuthTokens) -> bool:
+    async def _store(self, owner: str, server: OAuthResource, grant: OAuthTokens) -> bool:
         """The tokens and the answers in one transaction: a crash loses both, or none. False if the row is gone."""
         values = {
             "issuer": grant.issuer,
@@ -392,11 +399,11 @@ class SignIns:
             return False
         return await self.oauth.revoke(server, grant)
 
-    async def _sealed(self, owner: str, server: McpServer, value: object) -> str:
+    async def _sealed(self, owner: str, server: OAuthResource, value: object) -> str:
         key = await self._keys.find_or_create(owner)
         return key.seal(to_json(value), "sign_in", server.name, server.url or "")
 
-    async def _opened(self, owner: str, server: McpServer, sealed: str, type: type[T]) -> T:
+    async def _opened(self, owner: str, server: OAuthResource, sealed: str, type: type[T]) -> T:
         """Raises CannotOpen, also after the address of the server was changed: tokens are not sent elsewhere."""
         key = await self._keys.find(owner)
         if key is None:

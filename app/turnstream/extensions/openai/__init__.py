@@ -27,6 +27,10 @@ class OpenAISettings(Section):
     )
 
 
+# Of a model: the provider finishes its answers without a reader; the connection of its calls.
+_OPTIONS: dict[str, tuple[bool | str, ...]] = {"background": (False, True), "transport": ("http", "websocket")}
+
+
 def _check(provider: str) -> None:
     need("openai", "openai", f"The provider {provider} of the file of models")
 
@@ -71,7 +75,7 @@ def _providers(_: Settings) -> "Sequence[ModelApi]":
             catalog=Path(__file__).with_name("models.toml") if name == "openai-chat" else None,
             check=_check,
             prefills=name == "openai-chat",
-            model_options={"background": (False, True)} if name == "openai-responses" else {},
+            model_options=_OPTIONS if name == "openai-responses" else {},
         )
         for name, parameters, taken in tables
     ]

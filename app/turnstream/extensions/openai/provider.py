@@ -5,19 +5,21 @@ bytes.
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from hashlib import sha256
+from time import monotonic
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import openai
 import structlog
 
-from turnstream.domain.errors import AccountRefused, PermanentError, TransientError
+from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TransientError
 from turnstream.extensions.openai.chat import render as chat_render
 from turnstream.extensions.openai.chat.wire import ChatWire
 from turnstream.extensions.openai.params import names_of_tools
 from turnstream.extensions.openai.quirks import OPENAI, Quirks
 from turnstream.extensions.openai.responses import render as responses_render
 from turnstream.extensions.openai.responses.retained import RetainedAnswer
+from turnstream.extensions.openai.responses.socket import CallBody, Chain, Socket, SocketCall, Sockets
 from turnstream.extensions.openai.responses.wire import ResponsesWire
 from turnstream.kit.offload import offload
 from turnstream.llm.provider import ModelRequest
@@ -30,6 +32,7 @@ from turnstream.llm.transport.wire import Wire
 
 log = structlog.get_logger(__name__)
 
+_WITHOUT_SOCKET = 60.0  # seconds without another try after a refused WebSocket
 _REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-generation-id")
 
 
@@ -129,12 +132,60 @@ class OpenAIResponsesProvider(OpenAIProvider):
     render = staticmethod(responses_render.render)
     wire = staticmethod(lambda request, id, seed: ResponsesWire(id, seed, names_of_tools(request)))
 
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._sockets = Sockets(self._connected)
+        self._no_socket_before = 0.0
+
     @asynccontextmanager
     async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:
-        if not request.options.get("background"):
-            async with super()._open(request) as opened:
-                yield opened
-            return
+        if request.options.get("background"):
+            opening = self._open_retained(request)
+        elif request.options.get("transport") == "websocket" and (chain := await self._chain(request)):
+            opening = self._open_socket(request, chain)
+        else:
+            opening = super()._open(request)
+        async with opening as opened:
+            yield opened
+
+    async def aclose(self) -> None:
+        await self._sockets.aclose()
+        await super().aclose()
+
+    async def _chain(self, request: ModelRequest) -> Chain | None:
+        """A connection for a call; None if the provider accepts none, or did not a short time ago."""
+        if self._client.is_closed() or monotonic() < self._no_socket_before:
+            return None
+        return await self._sockets.open(request.call.turn if request.call else None)
+
+    async def _connected(self) -> Socket | None:
+        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        try:
+            return await self._calls.socket(self._sdk, self.path, headers, self._max_event_bytes)
+        except (RuntimeError, *LOST) as error:  # RuntimeError: closed meanwhile
+            self._no_socket_before = monotonic() + _WITHOUT_SOCKET
+            log.warning("socket.refused", provider=self.name, error=type(error).__name__, message=str(error)[:200])
+            return None
+
+    @asynccontextmanager
+    async def _open_socket(self, request: ModelRequest, chain: Chain) -> AsyncIterator[tuple[ModelResponse, Wire]]:
+        call = None
+        try:
+            body = await offload(request.size, self.render, request, self.quirks)
+            wire = ResponsesWire(None, sha256(body).digest(), names_of_tools(request))
+            call = SocketCall(self._sockets, chain, await offload(request.size, CallBody.of, body), wire)
+            await call.send()
+            del body
+            yield call.response, wire
+        except LOST as error:
+            raise connection_error(error) from error
+        finally:
+            turn = request.call.turn if request.call else None
+            if call is None or turn is None or not call.finish(turn):
+                self._sockets.close(chain if call is None else call.chain)
+
+    @asynccontextmanager
+    async def _open_retained(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:
         body = await offload(request.size, self.render, request, self.quirks)
         digest = sha256(body).digest()
         wire = ResponsesWire(None, digest, names_of_tools(request), retains=True)
@@ -147,16 +198,20 @@ class OpenAIResponsesProvider(OpenAIProvider):
     async def _reopened(self, answer: RetainedAnswer, retained: Mapping[str, Any], digest: bytes) -> bool:
         """Whether the provider still has the answer, and it is to this very request. Any other is cancelled."""
         id = str(retained.get("id"))
+        if retained.get("request") != digest.hex():
+            try:
+                await self.discard(retained)
+            except ProviderError as error:
+                log.warning("answer.not_cancelled", id=id, error=error.type)
+            return False
         try:
-            if retained.get("request") == digest.hex():
-                await answer.open(self._retained_from(id, None))
-                return True
-            await self.discard(retained)
+            await answer.open(self._retained_from(id, None))
         except AccountRefused:
             raise
         except PermanentError as error:
             log.warning("answer.lost", id=id, error=error.type, message=error.message)
-        return False
+            return False
+        return True
 
     def _retained_from(self, id: str, after: int | None) -> AbstractAsyncContextManager[ModelResponse]:
         """The events of an answer that the provider keeps, behind event `after`."""

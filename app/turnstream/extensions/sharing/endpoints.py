@@ -88,12 +88,9 @@ async def get_shared(request: Request) -> Response:
 
 async def get_shared_file(request: Request) -> Response:
     upload = id_of(request, "upload")
-    services, shares, content = services_of(request), _shares_or_none(request), await _content(request)
-    if shares is None or upload not in content.uploads:
-        raise NotFound("This link shows no such file.")
+    services, content = services_of(request), await _content(request)
     OWNER.set(content.owner)
-    async with shares.reads:
-        found = await services.storage.uploads.read(content.owner, upload)
+    found = await services.storage.uploads.read(content.owner, upload) if upload in content.uploads else None
     if found is None:
         raise NotFound("This link shows no such file.")
     media_type, content_bytes = found
@@ -109,7 +106,8 @@ async def shared_page(request: Request) -> Response:
 
 async def _content(request: Request) -> SharedContent:
     """Raises NotFound, also if sharing is off."""
-    if (shares := _shares_or_none(request)) is None:
+    shares = services_of(request).states.get("sharing")
+    if not isinstance(shares, Shares):
         raise NotFound("This link does not exist, has expired, or was revoked.")
     return await shares.content(request.path_params["secret"], partial(_read, services_of(request)))
 
@@ -132,11 +130,7 @@ async def _read(services: Services, share: Row) -> SharedContent:
 
 def _shares(request: Request) -> Shares:
     """Raises Forbidden if sharing is off."""
-    if (shares := _shares_or_none(request)) is None:
+    shares = services_of(request).states.get("sharing")
+    if not isinstance(shares, Shares):
         raise Forbidden("Sharing is off on this server; its operator turns it on with TURNSTREAM_SHARING.")
     return shares
-
-
-def _shares_or_none(request: Request) -> Shares | None:
-    shares = services_of(request).states.get("sharing")
-    return shares if isinstance(shares, Shares) else None

@@ -23,8 +23,6 @@ from turnstream.storage.database import Database, Row, Statement
 MOST_SHARES: Final = 1000  # of an owner
 _FRESH: Final = 1.0  # seconds for which all readers of a link get the same content
 _MOST_KEPT: Final = 1000
-# Anybody can send invented secrets, or read links: together they use no more connections than this.
-_MOST_READS: Final = 2
 
 _COLUMNS = "shares.id, chat_id AS chat, title, live, turn_id AS turn, results, files, shares.created_at, expires_at"
 CREATE_SHARE = Statement(
@@ -86,7 +84,6 @@ class Shares:
     def __init__(self, database: Database, life: float | None) -> None:
         self._database = database
         self._life = life
-        self.reads = asyncio.Semaphore(_MOST_READS)
         self._recent: dict[bytes, tuple[float, asyncio.Task[SharedContent]]] = {}
 
     async def create(self, identity: Identity, chat: UUID, turn: UUID | None, asked: ShareIn) -> tuple[Row, str]:
@@ -142,11 +139,10 @@ class Shares:
         return await asyncio.shield(task)
 
     async def _read(self, digest: bytes, read: Callable[[Row], Awaitable[SharedContent]]) -> SharedContent:
-        async with self.reads:
-            row = await self._database.row(FIND_SHARE, digest=digest)
-            if row is None:
-                raise NotFound("This link does not exist, has expired, or was revoked.")
-            return await read(row)
+        row = await self._database.row(FIND_SHARE, digest=digest)
+        if row is None:
+            raise NotFound("This link does not exist, has expired, or was revoked.")
+        return await read(row)
 
 
 def _digest(secret: str) -> bytes:

@@ -224,16 +224,13 @@ def _check_references(found: _File, models: Mapping[str, tuple[str, Model]], api
 
 def _check_options(model: str, options: Mapping[str, Any], api: ModelApi) -> None:
     for option, value in options.items():
-        where = f"`options.{option}` of [models.{model}] must be"
-        if option not in api.model_options:
-            raise ConfigError(f"{where} {_one_of(list(api.model_options), 'left out: this API has none')}.")
-        if not any(value == each and type(value) is type(each) for each in api.model_options[option]):
-            known = [json.dumps(each) for each in api.model_options[option]]
-            raise ConfigError(f"{where} {_one_of(known, '')}, not {json.dumps(value, default=str)}.")
-
-
-def _one_of(names: Sequence[str], without: str) -> str:
-    return f"one of {', '.join(names)}" if names else without
+        where, known = f"`options.{option}` of [models.{model}] must be", api.model_options
+        if option not in known:
+            names = f"one of {', '.join(known)}" if known else "left out: this API has none"
+            raise ConfigError(f"{where} {names}.")
+        if not any(value == each and type(value) is type(each) for each in known[option]):
+            values = ", ".join(map(json.dumps, known[option]))
+            raise ConfigError(f"{where} one of {values}, not {json.dumps(value, default=str)}.")
 
 
 def _spec(

@@ -6,6 +6,7 @@ a plain success is read here. Every other answer is given to the SDK as the answ
 errors and compressed bodies stay its business.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
@@ -27,6 +28,9 @@ from turnstream.tracing import TRACING
 
 _MAX_TEMPLATES = 100  # of one client; a template is for a path and its headers
 _BY_CALL = {"content-length", "cookie"}  # headers that belong to one call
+_OF_SOCKETS = {"url", "proxy", "proxy_auth", "proxy_headers", "server_hostname"}
+_OF_BODIES = {"accept", "accept-encoding", "connection", "content-type"}
+_HANDSHAKE, _CLOSE = 10.0, 1.0  # seconds
 _BODIES = (b"{}", b"[1]")  # of the requests from which a template is learned
 
 # Answers the SDK's next request in this task in place of the network.
@@ -88,6 +92,13 @@ class Calls:
             _answer.set(lambda request: _for_sdk(response, request))
             async with self.post_by_sdk(sdk, path, headers, body) as opened:
                 yield opened
+
+    async def socket(
+        self, sdk: SdkPost, path: str, headers: Mapping[str, str], max_bytes: int
+    ) -> "aiohttp.ClientWebSocketResponse[bool] | None":
+        """A new WebSocket at the path, with the headers of a call. None if calls are not direct. Raises `LOST`."""
+        template = await self._template(sdk, path, headers) if self.direct and not self.client.is_closed else None
+        return None if template is None else await template.socket(max_bytes)
 
     def kept_open(self) -> AbstractAsyncContextManager[None]:
         """Keeps a connection open for the next direct call, while the block runs."""
@@ -152,6 +163,17 @@ class _Template:
             return await self.session.request(self.request.method, headers=headers, data=body, **self.options)
         except (*LOST, RuntimeError) as error:  # RuntimeError: closed meanwhile
             raise Unanswered from error
+
+    async def socket(self, max_bytes: int) -> "aiohttp.ClientWebSocketResponse[bool]":
+        """Opens a WebSocket. Raises `LOST`, also for an answer that accepts none."""
+        options = {name: value for name, value in self.options.items() if name in _OF_SOCKETS}
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in _OF_BODIES}
+        timeout = aiohttp.ClientWSTimeout(ws_close=_CLOSE)
+        async with asyncio.timeout(_HANDSHAKE):
+            socket: aiohttp.ClientWebSocketResponse[bool] = await self.session.ws_connect(
+                headers={**headers, **TRACING.outgoing()}, timeout=timeout, max_msg_size=max_bytes, **options
+            )
+            return socket
 
     async def connect(self) -> aiohttp.connector.Connection:
         """Returns a connection for a call, of the pool or a new one."""

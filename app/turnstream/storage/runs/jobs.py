@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from turnstream.domain.asks import AskAnswer
@@ -30,7 +30,7 @@ _GOES_ON = f"""
 _IS_FREE = "jobs.settled_at IS NULL AND NOT EXISTS (SELECT FROM replicas WHERE replicas.id = jobs.replica)"
 # The owner with the fewest running jobs comes first. Here an owner gets at most half of the room that its own jobs
 # leave, so that a slot is left for another one, however long jobs take. A job whose time is up is claimed without its
-# tool too, so that it ends. Each look of a runner sends this, so it also finds out whether reports wait: there is a row
+# tool too, so that it ends. Each look of a runner sends this, so it also finds out what else waits: there is a row
 # without a claimed job.
 #
 # Jobs that are not due, and those of other tools, are not read: if any job is due, an index gives each pair of an owner
@@ -96,7 +96,7 @@ CLAIM_JOBS = Statement(
     ) OR EXISTS (
         SELECT FROM jobs
         WHERE reports AND settled_at IS NULL AND (SELECT status FROM turns WHERE id = turn_id) = 'cancelled'
-    ) AS reports_wait
+    ) AS reports_wait, EXISTS (SELECT FROM stopped_jobs WHERE due_at <= now()) AS stops_wait
     FROM (SELECT) AS always LEFT JOIN claimed ON true
     """
 )
@@ -251,6 +251,14 @@ class ClaimedJob:
         return self.job.id
 
 
+class JobClaim(NamedTuple):
+    """The jobs that were claimed, and whether reports and stops wait for their delivery."""
+
+    jobs: Sequence[ClaimedJob]
+    reports_wait: bool
+    stops_wait: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The progress of a job since the last report. `output` is its preliminary output, as JSON text."""
@@ -300,14 +308,13 @@ class Jobs:
         self._database = database
         self._replica = replica
 
-    async def claim(self, free: int, names: Collection[str]) -> tuple[Sequence[ClaimedJob], bool]:
-        """Claims due jobs of the tools `names`, for a part of `free` slots. Also returns whether reports wait for their
-        delivery.
-        """
+    async def claim(self, free: int, names: Collection[str]) -> JobClaim:
+        """Claims due jobs of the tools `names`, for a part of `free` slots."""
         rows = await self._database.rows(CLAIM_JOBS, replica=self._replica, free=free, names=list(names))
         claimed = [row for row in rows if row["id"] is not None]
         requests = requests_from(claimed)
-        return [_claimed(row, requests[row["request"], row["tools"]]) for row in claimed], rows[0]["reports_wait"]
+        jobs = [_claimed(row, requests[row["request"], row["tools"]]) for row in claimed]
+        return JobClaim(jobs, rows[0]["reports_wait"], rows[0]["stops_wait"])
 
     async def held(self) -> Mapping[UUID, int | None]:
         """The jobs that this replica holds by its rows, with their attempt; None if the job is to stop."""

@@ -9,6 +9,7 @@ from typing import Self
 
 import structlog
 
+from turnstream.domain.errors import PermanentError, TransientError
 from turnstream.extensions.openai.responses.wire import ResponsesWire
 from turnstream.llm.transport.failures import LOST
 from turnstream.llm.transport.response import ModelResponse
@@ -68,6 +69,9 @@ class RetainedAnswer:
         lost, self._stack = self._stack, AsyncExitStack()
         await lost.aclose()
         self._wire.read_again()
-        self._present = await self._stack.enter_async_context(
-            self._open_after(self._wire.retained, self._wire.sequence)
-        )
+        try:
+            self._present = await self._stack.enter_async_context(
+                self._open_after(self._wire.retained, self._wire.sequence)
+            )
+        except PermanentError as error:  # the answer is lost: the next call makes a new one
+            raise TransientError(error.type, error.message, request_id=error.request_id) from error

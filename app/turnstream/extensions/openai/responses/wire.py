@@ -4,7 +4,7 @@ Deltas become parts at once. The final form of an item, sent with its end or wit
 streamed. Unknown events are kept.
 """
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import Any
 
 import msgspec
@@ -117,7 +117,7 @@ _response = msgspec.json.Decoder(_Response)
 class ResponsesWire(Wire):
     """`failure` is the decoded failure. `seed` makes ids for calls without one. `offered` are the names of the tools
     that the request offered; None if they are not known. `retains`: the provider keeps the answer, with the id
-    `retained`; `sequence` is the number of the last event.
+    `retained`; `sequence` is the number of the last event. A whole answer has a `response_id` and its `output`.
     """
 
     def __init__(
@@ -133,8 +133,14 @@ class ResponsesWire(Wire):
         self._started = False
         self._seed = seed
         self._retains = retains
+        self.response_id: str | None = None
+        self.output: Sequence[Raw] = ()
         self.retained: str | None = None
         self.sequence = -1
+
+    @property
+    def called(self) -> bool:
+        return self._items.called
 
     def read_again(self) -> None:
         """Continues with another stream, which begins after the last event."""
@@ -216,6 +222,7 @@ class ResponsesWire(Wire):
             self.failure = failure or {"message": f"The response has {response.status}.", "code": "server_error"}
             return
         self._items.end(response.output or (), parts)
+        self.response_id, self.output = response.id, response.output or ()
         stop_reason = "tool_use" if self._items.called else "refusal" if self._items.refused else "end_turn"
         if response.status == "incomplete":
             reason = (response.incomplete_details or _Details()).reason or "max_output_tokens"

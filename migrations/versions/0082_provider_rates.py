@@ -1,13 +1,13 @@
 """rates: what is left of the rate limits of each provider's keys, and the shares of replicas
 
-Revision: 0081, after: 0080
+Revision: 0082, after: 0081
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0081"
-down_revision = "0080"
+revision = "0082"
+down_revision = "0081"
 branch_labels = None
 depends_on = None
 

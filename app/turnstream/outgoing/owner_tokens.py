@@ -1,0 +1,103 @@
+"""Access tokens of owners for services: what tools that call a service need from the extension that signs owners in."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+from uuid import UUID
+
+from turnstream.tools.tool import SignIn
+
+# The keys of a table in the tools file that need `auth`.
+AUTH_KEYS: Final = ("issuer", "client_id", "client_secret", "scopes", "audience")
+
+
+class OAuthResource(Protocol):
+    """A service that accepts access tokens of owners. `issuer` is the only accepted issuer of tokens; without it the
+    service names one. Without a `client_id` the client is known by its metadata document or registered. With `exchange`
+    the token of the caller is exchanged at the issuer, for `audience`, and nobody signs in.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def url(self) -> str | None: ...
+    @property
+    def issuer(self) -> str | None: ...
+    @property
+    def client_id(self) -> str | None: ...
+    @property
+    def client_secret(self) -> str | None: ...
+    @property
+    def scopes(self) -> tuple[str, ...]: ...
+    @property
+    def exchange(self) -> bool: ...
+    @property
+    def audience(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HttpService:
+    """The service of all HTTP tools of one origin: an owner signs in to it once. `name` is its host."""
+
+    name: str
+    url: str
+    issuer: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    scopes: tuple[str, ...] = ()
+    exchange: bool = False
+    audience: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """An access token of an owner. `version` tells a refreshed one apart."""
+
+    access: str = field(repr=False)
+    version: int
+    scopes: tuple[str, ...] = ()
+
+
+class OwnerTokens(Protocol):
+    async def token(self, owner: str, server: OAuthResource) -> Token | None:
+        """None if the owner must sign in. Raises ToolUnavailable."""
+        ...
+
+    async def refreshed(self, owner: str, server: OAuthResource, version: int) -> Token | None:
+        """A token that is newer than `version`. None if the owner must sign in. Raises ToolUnavailable."""
+        ...
+
+    def ask(self, owner: str, turn: UUID, server: OAuthResource, scopes: Collection[str], seen: int | None) -> SignIn:
+        """Creates the ask for a sign-in that a call needs. `seen` is the version of the refused token. Raises
+        ToolUnavailable for a service without sign-in.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class ServiceAccess:
+    """The access of tools to a service. `tokens` are set when a server runs with an extension for sign-ins."""
+
+    service: HttpService
+    tokens: OwnerTokens | None = None
+
+
+def accesses_of(tools: Iterable[object]) -> Sequence[ServiceAccess]:
+    """The accesses of those of the tools that have one."""
+    found = (getattr(tool, "access", None) for tool in tools)
+    return [access for access in found if isinstance(access, ServiceAccess)]
+
+
+def check_auth(auth: str | None, given: Collection[str]) -> None:
+    """Checks the keys of a table for `auth`. Raises ValueError."""
+    keys = set(given) & set(AUTH_KEYS)
+    if auth is None and keys:
+        raise ValueError(f'`{min(keys)}` needs `auth = "oauth"` or `auth = "exchange"`')
+    if auth == "oauth" and "audience" in keys:
+        raise ValueError('`audience` needs `auth = "exchange"`')
+    if "client_secret" in keys and "client_id" not in keys:
+        raise ValueError("`client_secret` needs a `client_id`")
+    if auth == "exchange" and (lacking := {"issuer", "client_id"} - keys):
+        raise ValueError(f'`auth = "exchange"` needs `{min(lacking)}`: the issuer, and the client of this server there')
