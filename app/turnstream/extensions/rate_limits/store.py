@@ -50,7 +50,7 @@ _STEP = 100  # rows that a sweep deletes at once
 
 
 class PostgresStore:
-    """The states of all replicas. While Postgres is away, calls that need a share wait: without it no turn continues."""
+    """The states of all replicas. While Postgres is away, calls that need a share wait, as turns do."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
