@@ -40,9 +40,9 @@ async def frozen(postgres: Postgres, site: Site) -> AsyncIterator[None]:
 @asynccontextmanager
 async def stalls(postgres: Postgres, site: Site) -> AsyncIterator[None]:
     """It is frozen for about as long as the lease, again and again."""
-    for share in (0.6, 0.8, 0.9, 1.0, 1.2):
+    for part in (0.6, 0.8, 0.9, 1.0, 1.2):
         with postgres.frozen():
-            await asyncio.sleep(share * site.lease)
+            await asyncio.sleep(part * site.lease)
         await leases_are_renewed(site.watch, 1)
     yield
 

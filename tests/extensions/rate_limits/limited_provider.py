@@ -24,8 +24,8 @@ class Bucket:
 @dataclass
 class LimitedProvider(CannedServer):
     """`start` is what each bucket has at first. A reply has `output` tokens. `refused` are keys that it does not know.
-    `accepted` counts calls by key, and `used_at_last` is the
-    part of all requests that a bucket had allowed until the last one that it accepted.
+    `accepted` counts calls by key. `history` has the requests that the
+    bucket had allowed, and those that were left, after each call.
     """
 
     limits: RateLimits = field(default_factory=RateLimits)
@@ -36,8 +36,15 @@ class LimitedProvider(CannedServer):
     accepted: Counter[str] = field(default_factory=Counter)
     turned_away: Counter[str] = field(default_factory=Counter)
     order: list[str] = field(default_factory=list)
-    used_at_last: float = 0.0
+    history: list[tuple[float, float]] = field(default_factory=list)
     buckets: dict[str, Bucket] = field(default_factory=dict)
+
+    def used(self, begin: float, end: float) -> float:
+        """The part of the allowed requests that was used, between two parts of all accepted calls."""
+        (before, rest_before), (after, rest_after) = (
+            self.history[int(part * (len(self.history) - 1))] for part in (begin, end)
+        )
+        return 1 - (rest_after - rest_before) / (after - before)
 
     def answer_to(self, asked: Asked) -> Answer:
         key = key_of(asked)
@@ -56,7 +63,7 @@ class LimitedProvider(CannedServer):
         bucket.left = bucket.left.plus(used, -1)
         self.accepted[key] += 1
         self.order.append(asked.body.decode())
-        self.used_at_last = self.accepted[key] / bucket.gained.requests
+        self.history.append((bucket.gained.requests, bucket.left.requests))
         headers = {"content-type": "text/event-stream", **self._head(bucket)}
         return Answer(reply(self.input, self.output), headers=headers)
 
