@@ -312,6 +312,7 @@ class KeyPool:
 
     async def flush(self) -> None:
         """Reports what was spent, and gives back shares that no call has used for a while."""
+        self._count_set_aside()
         for model in list(self._models.values()):
             for account in model.accounts:
                 idle = monotonic() - account.exchanged_at > LEASE / 4
@@ -352,11 +353,15 @@ class KeyPool:
         if len(self.keys) == 1 or error.type not in _OF_KEY:
             return False
         known, key.refused_until = key.refused_until > monotonic(), monotonic() + _SET_ASIDE
-        refused = [each for each in self.keys if each.refused_until > monotonic()]
-        PROVIDER_KEYS_SET_ASIDE.labels(self.name).set(len(refused))
+        refused = self._count_set_aside()
         if not known:  # calls that were made together are refused together
             log.error("provider.key_set_aside", provider=self.name, key=key.id, error=error.type, message=error.message)
-        return len(refused) < len(self.keys)
+        return refused < len(self.keys)
+
+    def _count_set_aside(self) -> int:
+        refused = sum(each.refused_until > monotonic() for each in self.keys)
+        PROVIDER_KEYS_SET_ASIDE.labels(self.name).set(refused)
+        return refused
 
     def _take(self, model: _ModelQueue, need: Amounts) -> tuple[KeyAccount, Amounts] | None:
         """Books the need on the key that has the most left."""
