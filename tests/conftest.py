@@ -145,7 +145,8 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     """
     result = yield
     if getattr(sys, "last_traceback", None) is not None:
-        sys.last_type = sys.last_value = sys.last_traceback = None
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):  # the last one from Python 3.12 on
+            vars(sys).pop(name, None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             gc.collect()

@@ -166,7 +166,7 @@ class Settings(Section):
         0.8, gt=0, le=1, description="share of a model's context window above which a conversation is compacted"
     )
     compaction: Literal["own", "provider"] = Field(
-        "own", description="compaction by this server (own), or by the provider where it offers that for the model"
+        "own", description="compaction by this server (own), or by the provider if it offers that for the model"
     )
     earlier_results: Literal["whole", "short", "none"] = Field(
         "whole", description="results of tools in earlier turns are sent whole, shortened (short), or not at all (none)"
@@ -202,7 +202,6 @@ class Settings(Section):
     )
     concurrent_turns: int = Field(1000, ge=1, description="turns that this replica runs at once")
     parallel_tools: int = Field(64, ge=1, description="tool calls that this replica runs at once")
-    parallel_jobs: int = Field(100, ge=1, description="calls of background tools that this replica runs at once")
     parallel_request_tools: int = Field(
         64, ge=1, description="calls at once, beside these, of HTTP tools that requests declare"
     )

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from turnstream.domain.plans import Plans
     from turnstream.engine.hooks import Hooks
     from turnstream.engine.side_calls import SideCalls
-    from turnstream.engine.text_checks import TextGuard
+    from turnstream.engine.text_checks import TextChecks, TextGuard
     from turnstream.engine.upkeep.sweeps import Sweep
+    from turnstream.kit.signals import Signals
     from turnstream.llm.models.api import ModelApi
     from turnstream.llm.models.catalog import Models
     from turnstream.llm.models.connect import MakePool
@@ -57,9 +58,9 @@ Check = Callable[["Settings", "Models", bool], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The parts of the running server that an extension may use. `database` sees the rows of all owners. `notify` wakes
-    the readers of an owner and a chat after a change is committed. `release` gives the running turns of owners back to
-    the queue. `call_links` makes links to a call that waits, if an extension can.
+    """The parts of the running server that an extension may use. `database` sees the rows of all owners. `replica` is
+    the id of this replica. A queue is read every `poll_interval` seconds, and at a stop running work has `grace_period`
+    seconds to end. `call_links` makes links to a call that waits, if an extension can.
     """
 
     settings: "Settings"
@@ -68,9 +69,19 @@ class Context:
     plans: "Plans"
     toolset: "Toolset"
     side_calls: "SideCalls"
-    notify: Callable[[str, UUID], None]
-    release: Callable[[Collection[str]], None]
+    replica: UUID
+    signals: "Signals"
+    poll_interval: float
+    grace_period: float
     call_links: CallLinks | None = None
+
+    def notify(self, owner: str, chat: UUID) -> None:
+        """Wakes the readers of an owner and a chat after a change is committed."""
+        self.signals.changed.send(owner, chat)
+
+    def release(self, owners: Collection[str]) -> None:
+        """Gives the running turns of owners back to the queue."""
+        self.signals.release.send(owners)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +89,7 @@ class Work:
     """The background work of an extension. `tasks` run until the server stops; the end of a task stops the server.
     Handlers get `state` from their services (`Services.states`). Each call is made only if `admit` does not refuse it.
     Turns leave rows for these kinds of `webhooks`. `serving` are tasks that post turns as requests do. `guards` check
-    texts, one after the other.
+    texts, one after the other. `runners` make tasks that stop together with the running turns, of the checks of texts.
     """
 
     hooks: "Sequence[Hooks]" = ()
@@ -89,6 +100,7 @@ class Work:
     webhooks: "Collection[WebhookKind]" = ()
     serving: "Sequence[Callable[[Services], Coroutine[Any, Any, None]]]" = ()
     guards: "Sequence[TextGuard]" = ()
+    runners: "Sequence[Callable[[TextChecks], Task]]" = ()
 
 
 class TurnFiles(Protocol):
@@ -284,8 +296,8 @@ class Extension:
     `processes` are several on one port. `cell` is the name that the settings give this server; its tokens have it in
     them. `search` takes the place of the core's own search. `call_links` makes links to calls that wait, for webhooks.
     `before_erasure` ends sessions and tokens of an owner at other servers, while the rows are there. `commands` are
-    modules by the name of the command that each defines:
-    `usage`, or `owners move` in the group `owners`.
+    modules by the name of the command that each defines: `usage`, or `owners move` in the group `owners`. `runs_jobs`:
+    it runs the calls of background tools.
     """
 
     name: str
@@ -314,6 +326,7 @@ class Extension:
     call_links: "Callable[[Settings, Database], CallLinks | None]" = _no_call_links
     before_erasure: "Callable[[Settings, Database, str], Awaitable[None]]" = _nothing_elsewhere
     commands: Mapping[str, str] = field(default_factory=dict)
+    runs_jobs: bool = False
 
 
 @cache

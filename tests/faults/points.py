@@ -9,10 +9,11 @@ from typing import Any
 from turnstream.domain.asks import Steer
 from turnstream.domain.blocks import Block
 from turnstream.domain.limits import FamilyUse
-from turnstream.storage.chats.reports import DELIVER_REPORT, DeliveredReport, JobReport, Reports
+from turnstream.extensions.jobs import rows as jobs
+from turnstream.extensions.jobs.report_rows import DELIVER_REPORT, DeliveredReport, JobReport, JobReports
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.owners.accounts import Accounts
-from turnstream.storage.runs import jobs, journal, queue, record
+from turnstream.storage.runs import journal, queue, record
 
 # Everything that is committed while a turn runs, but for leases.
 OTHERS = {
@@ -24,6 +25,8 @@ OTHERS = {
     "CHECKPOINT_JOB",
     "SETTLE_JOB",
     "DETACH_JOB",
+    "DETACH_TO_ASK",
+    "ASK_FOR_JOB",
 }
 WRITES = {
     statement: name.lower()
@@ -79,7 +82,7 @@ class Points:
 
     def watch_reports(self) -> None:
         """From now on each step of the way of a report is a point, inside its transactions and behind them."""
-        rows, deliver, apply = Transaction.rows, Reports.deliver, record.Records.apply_steers
+        rows, deliver, apply = Transaction.rows, JobReports.deliver, record.Records.apply_steers
 
         async def watched(connection: Transaction, statement: Statement, **values: Any) -> Sequence[Row]:
             if statement not in IN_TRANSACTIONS:
@@ -89,7 +92,7 @@ class Points:
             self.reach(f"after {IN_TRANSACTIONS[statement]}")
             return result
 
-        async def delivered(reports: Reports, report: JobReport, *given: Any) -> DeliveredReport | None:
+        async def delivered(reports: JobReports, report: JobReport, *given: Any) -> DeliveredReport | None:
             result = await deliver(reports, report, *given)
             self.reach("report delivered")
             return result
@@ -99,5 +102,5 @@ class Points:
             self.reach("report applied")
             return result
 
-        Transaction.rows, Reports.deliver = watched, delivered  # type: ignore[method-assign, assignment]
+        Transaction.rows, JobReports.deliver = watched, delivered  # type: ignore[method-assign, assignment]
         record.Records.apply_steers = applied  # type: ignore[method-assign, assignment]

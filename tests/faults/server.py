@@ -6,7 +6,8 @@ of its tools, FAULTS_LOG one for its log. Its model and its tools take up to FAU
 it every tick of the journal is a checkpoint, and the model sends the next batch when rows, journal and all readers have
 the one before. FAULTS_NOTIFICATIONS_LOST is the share of notifications that it loses. With FAULTS_ROUNDS_LATE the rows
 of rounds come with their first blocks. With FAULTS_BACKGROUND tools with effects run in the background; if it is
-"detached", they leave a handle, and if it is "reports", their turn does not wait for them.
+"detached", they leave a handle, if it is "asks", a handle and a question. With "asks while it runs" they ask before
+their effect, and with "reports" their turn does not wait for them.
 """
 
 import asyncio
@@ -49,10 +50,11 @@ from turnstream.storage.runs.queue import Queue
 from turnstream.stream.live import LiveView
 from turnstream.telemetry import configure_logging
 from turnstream.tools.policy import Policy
-from turnstream.tools.tool import Detached, Outcome, Tool, ToolContext
+from turnstream.tools.tool import Detached, Outcome, PersonQuestion, Tool, ToolContext
 from turnstream.tools.toolset import Toolset
 
 Position = tuple[int, int, int]
+_QUESTION = PersonQuestion("Who?", 600, '{"type": "object", "properties": {"name": {"type": "string"}}}')
 
 
 class Delivery:
@@ -129,14 +131,22 @@ class WatchedTool:
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         if context.handle is not None:
             self.points.reach(f"poll of {self.spec.name}")
+            if self.background == "asks" and context.answer is None:
+                return Outcome("nobody has answered", is_error=True)
             return Outcome(context.handle["outcome"])
         self.points.reach(f"start of {self.spec.name}")
         await pause(self.pace)
+        if self.background == "asks while it runs" and context.ask is not None and self.policy.background:
+            if await context.ask(_QUESTION) is None:
+                return Outcome("nobody has answered", is_error=True)
+            self.points.reach(f"answer of {self.spec.name}")
         outcome = await self.tool(context, input_json)
         await pause(self.pace)
         self.points.reach(f"end of {self.spec.name}")
         if self.background == "detached" and self.policy.background:
             context.detach(Detached({"outcome": outcome.text}, 0.0))
+        if self.background == "asks" and self.policy.background:
+            context.detach(Detached({"outcome": outcome.text}, question=_QUESTION))
         return outcome
 
 

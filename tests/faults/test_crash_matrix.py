@@ -7,7 +7,10 @@ One of forty-one places is tried, with FULL_TESTS=1 one of four, with FULL_TESTS
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
+from typing import get_args
 from uuid import UUID
 
 import pytest
@@ -18,12 +21,15 @@ from tests.faults.rows import Rows, lost, problems_of, seen_too_early
 from tests.faults.stage import Stage, staged
 from tests.support.effort import share
 from tests.support.server_process import free_port
+from turnstream.domain.asks import AskAnswer
 from turnstream.domain.charges import call_of
+from turnstream.domain.errors import Conflict
 from turnstream.domain.identity import LOCAL_OWNER
 from turnstream.domain.rounds import billed_tokens
 from turnstream.domain.turns import RecoveryPolicy, Turn
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
 from turnstream.kit.ids import new_id
+from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.accounts import Accounts
@@ -153,30 +159,76 @@ async def test_after_a_kill_at_any_point_the_successor_ends_the_turn_and_keeps_w
 
 
 _OF_JOBS = re.compile(
-    r"(before|after) (start_jobs|settle_jobs?|checkpoint_job|detach_job|wait)|(start|end|poll) of (note|book)"
+    r"(before|after) (start_jobs|settle_jobs?|checkpoint_job|detach_job|detach_to_ask|ask_for_job|wait)|"
+    r"(start|end|poll|answer) of (note|book)"
+)
+
+
+# By the kind of the calls, the places that must be among those at which a server was killed.
+_NEEDED = {
+    "attached": ["before settle_job", "after settle_job"],
+    "detached": ["before detach_job", "after detach_job", "poll of note"],
+    "asks": ["before detach_to_ask", "after detach_to_ask", "poll of note"],
+    "asks while it runs": ["before ask_for_job", "after ask_for_job", "answer of note"],
+}
+_OPEN_QUESTIONS = Statement(
+    """
+    SELECT turn_id, chat_id, tool_use_id FROM asks JOIN turns ON turns.id = turn_id
+    WHERE answer IS NULL AND question IS NOT NULL AND status IN ('running', 'queued', 'waiting')
+    """
 )
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", [pytest.param("attached", marks=pytest.mark.full), "detached"])
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [
+        ("detached", "continue"),
+        *(
+            pytest.param(kind, policy, marks=pytest.mark.full)
+            for kind, policy in product(_NEEDED, get_args(RecoveryPolicy))
+            if (kind, policy) != ("detached", "continue")
+        ),
+    ],
+)
 async def test_after_a_kill_at_any_point_of_a_job_nothing_is_run_twice_and_the_turn_ends(
-    stage: Stage, kind: str, record_property: Callable[[str, object], None]
+    stage: Stage, kind: str, policy: RecoveryPolicy, record_property: Callable[[str, object], None]
 ) -> None:
     stage.fork_server.environment["FAULTS_BACKGROUND"] = kind
-    points = [point for point in await points_after(stage, "continue") if _OF_JOBS.match(point)]
+    async with asyncio.TaskGroup() as group:
+        person = group.create_task(answer_all(stage))
+        points = [point for point in await points_after(stage, policy) if _OF_JOBS.match(point)]
+        missed = await missed_points(stage, policy, points)
+        person.cancel()
+    reached = f"{len(points)}, of which {len(points) - len(missed)} were reached"
+    record_property(f"kill points of jobs, {kind}, policy {policy}", reached)
+    assert {f"{point} 1" for point in _NEEDED[kind]} <= {*points} - {*missed}
+    assert not [point for point in missed if re.match(r"\w+ (start_jobs|settle_jobs?|checkpoint_job|of) 1", point)]
+    assert len(missed) < len(points) / 2
+
+
+async def missed_points(stage: Stage, policy: RecoveryPolicy, points: Sequence[str]) -> list[str]:
+    """The points that were not reached. Fails for a problem after a kill at another one."""
     missed: list[str] = []
     for point in points:
         # Whether the turn waits before a job has ended, and which of two jobs ends first, is left to chance.
-        problems = await all_problems(stage, "continue", [(point,)])
+        problems = await all_problems(stage, policy, [(point,)])
         if problems and problems[0].endswith("was never reached"):
             missed.append(point)
         else:
             assert not problems, "\n".join(problems)
-    record_property(f"kill points of jobs, {kind}", f"{len(points)}, of which {len(points) - len(missed)} were reached")
-    if kind == "detached":
-        assert {"before detach_job 1", "after detach_job 1"} <= {*points} - {*missed}
-    assert not [point for point in missed if re.match(r"\w+ (start_jobs|settle_jobs?|checkpoint_job|of) 1", point)]
-    assert len(missed) < len(points) / 2
+    return missed
+
+
+async def answer_all(stage: Stage) -> None:
+    """A person who answers each question of a job at once, until it is cancelled."""
+    actions, answer = Actions(stage.database), AskAnswer("result", '{"action":"accept","content":{"name":"Ada"}}')
+    while True:
+        for row in await stage.database.rows(_OPEN_QUESTIONS):
+            decision = Decision(row["tool_use_id"], None, answer, "actions.0", elicited=True)
+            with suppress(Conflict):  # of a run that is gone
+                await actions.answer(LOCAL_OWNER, row["chat_id"], row["turn_id"], [decision], None)
+        await asyncio.sleep(0.005)  # rows have no event
 
 
 _OF_BUDGETS = re.compile(r"(before|after) (take_of_family|seal|void|take_over|end)|end of events")

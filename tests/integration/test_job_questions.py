@@ -19,12 +19,12 @@ from turnstream.domain.log import open_actions_of
 from turnstream.domain.turns import Turn
 from turnstream.domain.why import reasons
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
+from turnstream.extensions.jobs.stop_rows import JobStops
 from turnstream.kit.clock import CLOCK
 from turnstream.scripted import ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.exchanges import Exchanges, Target
-from turnstream.storage.chats.job_stops import JobStops
 from turnstream.storage.chats.waiting import WaitingCalls
 from turnstream.tools.tool import Detached, PersonQuestion, ToolContext, tool, tools_of
 

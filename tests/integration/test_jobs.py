@@ -13,20 +13,21 @@ from tests.support.harness import OWNER, POLICY, Asked, Harness, Replica, result
 from turnstream.domain.asks import AskAnswer
 from turnstream.domain.blocks import CUT_SHORT, Block
 from turnstream.domain.errors import ClaimLost
-from turnstream.domain.jobs import JobChild, digest_of_token
+from turnstream.domain.jobs import JobChild
 from turnstream.domain.kinds import USER_TEXT
 from turnstream.domain.turns import Turn
 from turnstream.domain.why import reasons
 from turnstream.engine.hooks import AfterTool, BeforeTool, Hooks
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN, JobEnd
+from turnstream.extensions.jobs.result_rows import JobResults, PutResult
+from turnstream.extensions.jobs.rows import Detachment, Jobs
+from turnstream.extensions.jobs.tokens import digest_of_token
 from turnstream.kit.ids import new_id
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.exchanges import Exchanges, Target
-from turnstream.storage.chats.job_results import JobResults, PutResult
 from turnstream.storage.chats.turn_counts import JobCounts, TurnCounts
-from turnstream.storage.runs.jobs import Detachment, Jobs
 from turnstream.storage.runs.queue import Queue
 from turnstream.telemetry import JOBS_SETTLED
 from turnstream.tools.tool import Detached, File, Outcome, ResultAddress, ToolContext, ToolResult, tool, tools_of

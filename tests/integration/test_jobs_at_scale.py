@@ -8,9 +8,9 @@ import asyncpg
 import pytest
 
 from tests.support.harness import OWNER, Harness
+from turnstream.extensions.jobs import rows as jobs
+from turnstream.extensions.jobs.rows import Jobs
 from turnstream.kit.ids import new_id
-from turnstream.storage.runs import jobs
-from turnstream.storage.runs.jobs import Jobs
 from turnstream.tools.tool import tool
 
 pytestmark = pytest.mark.full

@@ -11,22 +11,22 @@ from structlog.testing import capture_logs
 
 from tests.support.harness import OWNER, Asked, Harness, results_of
 from turnstream.domain.blocks import Block
-from turnstream.domain.jobs import digest_of_token
 from turnstream.domain.kinds import REPORT, TEXT, TOOL_RESULT
 from turnstream.domain.turns import Turn
-from turnstream.engine.reports import STARTED
+from turnstream.engine.tool_runs import STARTED
+from turnstream.extensions.jobs import rows as jobs
+from turnstream.extensions.jobs.result_rows import JobResults, PutResult
+from turnstream.extensions.jobs.stop_rows import JobStops
+from turnstream.extensions.jobs.tokens import digest_of_token
 from turnstream.guards.guard import EndTurn, Guard, Mask, Pass, Passage, Ruling, TakeBack, TextSpan
 from turnstream.kit.ids import new_id
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats import reports
 from turnstream.storage.chats.exchanges import Exchanges, Target
-from turnstream.storage.chats.job_results import JobResults, PutResult
-from turnstream.storage.chats.job_stops import JobStops
 from turnstream.storage.chats.queued import QueuedMessages
 from turnstream.storage.chats.turns import ToolResults, Turns
 from turnstream.storage.database import Database, Row, Statement
-from turnstream.storage.runs import jobs
 from turnstream.storage.runs.queue import Queue
 from turnstream.tools.tool import Detached, File, Outcome, ResultAddress, ToolContext, tool, tools_of
 

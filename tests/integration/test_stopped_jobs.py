@@ -10,12 +10,12 @@ import asyncpg
 import pytest
 
 from tests.support.harness import OWNER, Asked, Harness, Replica
-from turnstream.domain.jobs import digest_of_token
 from turnstream.domain.turns import Turn
 from turnstream.engine.tool_gate import JobEnd
+from turnstream.extensions.jobs.result_rows import JobResults
+from turnstream.extensions.jobs.stop_rows import JobStops
+from turnstream.extensions.jobs.tokens import digest_of_token
 from turnstream.scripted import ScriptedProvider, message_of, text, tool_use
-from turnstream.storage.chats.job_results import JobResults
-from turnstream.storage.chats.job_stops import JobStops
 from turnstream.tools.tool import Detached, Outcome, ResultAddress, StoppedCall, ToolContext, tool, tools_of
 
 
@@ -102,7 +102,7 @@ async def stop_by(way: str, harness: Harness, replica: Replica, asked: Asked, ro
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_tool_is_told_once_that_its_call_was_stopped(
+async def test_a_tool_is_called_once_when_its_call_was_stopped(
     harness: Harness, farm: Farm, rows: "asyncpg.Connection[Any]", way: str
 ) -> None:
     async with harness.replica(provider(), tools_of(farm), listens=True) as replica:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import asyncpg
@@ -22,11 +22,8 @@ from turnstream.domain.rounds import BilledTokens, add_usage
 from turnstream.domain.turns import Limits, ToolSpec, Turn, TurnRequest
 from turnstream.engine.frame_clock import FrameClock
 from turnstream.engine.hooks import Hooks
-from turnstream.engine.jobs import JobRunner, ToolJobs
 from turnstream.engine.model_route import ModelPolicy
-from turnstream.engine.reports import ReportDelivery
 from turnstream.engine.retries import RetryPolicy
-from turnstream.engine.stopped_jobs import StopDelivery
 from turnstream.engine.text_checks import NO_CHECKS
 from turnstream.engine.upkeep.journal_writer import JournalWriter
 from turnstream.engine.upkeep.recovery import ReplicaMonitor
@@ -38,23 +35,22 @@ from turnstream.kit.signals import Signals
 from turnstream.llm.provider import Provider
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.exchanges import Exchanges, Target
-from turnstream.storage.chats.reports import Reports
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.owners.accounts import Accounts
-from turnstream.storage.owners.uploads import Uploads
-from turnstream.storage.runs.jobs import Jobs
 from turnstream.storage.runs.journal import Journal
 from turnstream.storage.runs.queue import Queue, WebhookKind
 from turnstream.storage.runs.session import ReplicaSession
 from turnstream.storage.runs.snapshots import Snapshots
-from turnstream.storage.runs.stopped_jobs import StoppedJobs
 from turnstream.stream.directory import Directory
 from turnstream.stream.live import LiveView
 from turnstream.stream.mirror import Mirror
 from turnstream.stream.reader import follow
 from turnstream.tools.tool import Tool
 from turnstream.tools.toolset import Toolset
+
+if TYPE_CHECKING:
+    from tests.support.job_runner import KillableRunner
 
 OWNER = "ada"
 TICK = 0.01  # seconds
@@ -88,16 +84,6 @@ class KillableWorker(Worker):
             await super().drain()
 
 
-class KillableRunner(JobRunner):
-    """The same for jobs."""
-
-    killed = False
-
-    async def _drain(self) -> None:
-        if not self.killed:
-            await super()._drain()
-
-
 @dataclass
 class Replica:
     database: Database
@@ -106,7 +92,7 @@ class Replica:
     queue: Queue
     rounds: RoundWriter
     journaling: JournalWriter
-    jobs: KillableRunner
+    jobs: "KillableRunner"
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def view(self, asked: Asked) -> LiveView:
@@ -199,10 +185,9 @@ class Harness:
         worker = KillableWorker(
             self.database, queue, directory, provider_for, toolset, policy, clock, hooks, checks=checks
         )
-        kind = ToolJobs(toolset, Uploads(self.database), policy.plans, checks)
-        delivery = ReportDelivery(Reports(self.database), toolset, signals.changed.send, policy.plans, checks)
-        stops, poll = StopDelivery(StoppedJobs(self.database), toolset), policy.poll_interval
-        jobs = KillableRunner(Jobs(self.database, queue.replica), kind, delivery, stops, most_jobs, poll, 0.0)
+        from tests.support.job_runner import runner_for  # noqa: PLC0415, a test without jobs does not need the extension
+
+        jobs = runner_for(queue, toolset, policy.plans, checks, signals, most_jobs, policy.poll_interval)
         rounds = RoundWriter(self.database, directory, TICK)
         journaling = JournalWriter(Journal(self.database, queue.replica), directory, TICK)
         opened = asyncio.Event()
@@ -213,7 +198,6 @@ class Harness:
             *([ReplicaSession(self.url, session, signals.notified.send, on_open=opened.set).run()] if listens else []),
         ]
         worker.follow(signals)
-        jobs.follow(signals)
         await ReplicaMonitor(queue, Actions(self.database), 60, signals).start()
         replica = Replica(self.database, directory, worker, queue, rounds, journaling, jobs)
         replica.tasks = [

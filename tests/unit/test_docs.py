@@ -20,6 +20,7 @@ from turnstream.api.events import _EVENTS, EVENTS
 from turnstream.api.schemas.requests import NewTurnInNewChat
 from turnstream.config import Section, Settings, variables
 from turnstream.domain.errors import RefusalCode
+from turnstream.domain.jobs import JOB_TRANSITIONS
 from turnstream.domain.limits import BUDGET
 from turnstream.domain.output import Failure
 from turnstream.domain.turns import ENDED, TRANSITIONS
@@ -93,7 +94,7 @@ def test_every_promise_names_tests_that_exist() -> None:
 
 
 def test_each_job_of_each_dialect_names_a_test_that_exists() -> None:
-    heading = "What each can do ([tests](../tests/promises.toml)):"
+    heading = "The abilities of each dialect ([tests](../tests/promises.toml)):"
     dialects = ["AI SDK", "AG-UI", "OpenAI", "Anthropic"]
     assert f"| job | {' | '.join(dialects)} |" in DIALECTS
     able = {
@@ -182,6 +183,14 @@ def test_the_diagram_of_the_states_is_the_table_of_the_code() -> None:
     drawn = {(now, then) for now, then in edges if "[*]" not in {now, then}}
     assert drawn == {(now, then) for now, ways_out in TRANSITIONS.items() for then in ways_out}
     assert edges - drawn == {("[*]", "queued"), *((status, "[*]") for status in ENDED)}
+
+
+def test_the_table_of_the_states_of_a_job_is_the_table_of_the_code() -> None:
+    rows = rows_after(STATES, "## A job")
+    edges = {(now, then) for froms, then, _ in rows for now in froms.split(", ")}
+    again = {("running", "running")}  # by another replica
+    begins = {("none", "due"), ("none", "detached")}
+    assert edges == {(now, then) for now, ways_out in JOB_TRANSITIONS.items() for then in ways_out} | again | begins
 
 
 # --- operations ------------------------------------------------------------------------------------------------------

@@ -229,6 +229,11 @@ CHECKED = {
     ("docs/postgres.md", "A schema of its own", "sql"): (
         "tests/faults/test_poolers.py::test_a_schema_is_found_behind_a_pooler_if_its_user_has_the_search_path"
     ),
+    (
+        "docs/install.md",
+        "Install and deploy",
+        "sh",
+    ): "needs `dist`; `make release` installs its wheels elsewhere and runs them",
     ("docs/install.md", "Deployment", "sh"): "needs a container engine",
     ("docs/protocol.md", "The request", "http"): "the forms of a request; test_openapi.py compares all paths",
     ("docs/protocol.md", "The wire format", "text"): "frames as they are on the wire, shortened",

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.pages import PAGES
 from turnstream.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
 from turnstream.extensions.admin.schemas import OVERVIEW_EVENTS
 from turnstream.storage.tables import metadata
@@ -30,6 +31,14 @@ _EVERYDAY = re.compile(
 _GRAMMAR = re.compile(
     r"\bNone where\b|\b(?:goes|go|going|went|gone) on\b|\banew\b|\bstands\b"
     r"|(?:^|[.] )(?:What|Where|Those|Whose|One that)\b"
+)
+
+# The same in pages. A question may begin with "What", a condition begins with "if".
+_PAGES = re.compile(
+    rf"{_EVERYDAY.pattern}|\b(?:goes|go|going|went|gone) on\b|\banew\b|\bstands?\b(?! in for\b|-ins?\b)"
+    r"|\bwhere (?:it|that|one)\b"
+    r"|(?-i:(?:^|[.] )(?:[-*] |\d+[.] )?(?:What|Where|Those|Whose|Whoever|One that|That of)\b)(?![^.|]*\?)",
+    re.IGNORECASE,
 )
 
 
@@ -123,6 +132,27 @@ def test_docstrings_and_comments_are_plain_technical_english(rule: re.Pattern[st
         for path, module in _modules().items()
         for line, prose in module.prose
         for words in rule.finditer(prose)
+    ]
+    assert found == []
+
+
+def _page_lines() -> Iterator[tuple[Path, int, str]]:
+    """Prose of the pages for users, without code, headings, addresses, and words of the chat page (in italics)."""
+    for page in PAGES:
+        if page.is_relative_to(ROOT / "tests"):
+            continue
+        is_code = False
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            is_code ^= line.lstrip().startswith("```")
+            if not is_code and not line.startswith("#"):
+                yield page, number, re.sub(r"`[^`]*`|\]\([^)]*\)|(?<!\*)\*[^*]+\*(?!\*)", "", line)
+
+
+def test_pages_are_plain_technical_english() -> None:
+    found = [
+        f"{page.relative_to(ROOT)}:{number}: {words[0]}"
+        for page, number, line in _page_lines()
+        for words in _PAGES.finditer(line)
     ]
     assert found == []
 

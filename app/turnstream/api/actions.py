@@ -16,28 +16,17 @@ from turnstream.api.views import json_response, shown_turn
 from turnstream.domain.asks import AskAnswer
 from turnstream.domain.blocks import Block
 from turnstream.domain.deferred import NamedCalls
-from turnstream.domain.errors import Conflict, NotFound, RequestRefused
+from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.results import joined_texts, layout_of
-from turnstream.domain.steps import unanswered_calls
 from turnstream.domain.turns import Turn
 from turnstream.kit.text import unstorable
 from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey
 from turnstream.storage.database import OWNER
 from turnstream.storage.rows import from_json
-from turnstream.telemetry import JOBS_SETTLED
 from turnstream.tools.grants import meets
 from turnstream.tools.schemas import InputSchema
-from turnstream.tools.tool import Outcome
-
-# The ends of jobs that a person has stopped.
-_UNRUN = {"outcome": Outcome("The user stopped this call before it ran.", kind="refused", notes={"stopped": True})}
-_STOPPED = {
-    "outcome": Outcome(
-        "The user stopped this call while it ran. It may have taken effect.", kind="refused", notes={"stopped": True}
-    )
-}
 
 
 async def act(request: Request) -> Response:
@@ -57,32 +46,6 @@ async def act(request: Request) -> Response:
         decisions = []
     answered = await store_answers(services, identity_of(request), before, decisions, key)
     return await shown_turn(answered, services).response(202)
-
-
-async def cancel_call(request: Request) -> Response:
-    """Stops a call that runs in the background. A call that has its result is left as it is, unless it is still to
-    report.
-    """
-    services, owner = services_and_owner(request)
-    chat, id, call = id_of(request, "chat"), id_of(request, "turn"), request.path_params["tool_use_id"]
-    turn = await services.storage.turns.get(owner, chat, id)
-    calls = [block.key for block in turn.blocks if block.is_call and block.tool_use_id == call]
-    if not calls:
-        raise NotFound(f"There is no call {call!r} in turn {id}.")
-    reports = any(job.key == calls[-1] and job.reports and not job.settled for job in turn.jobs)
-    if reports or (not turn.ended and calls[-1] in {block.key for block in unanswered_calls(turn.blocks)}):
-        if calls[-1] not in {job.key for job in turn.jobs}:
-            raise Conflict(
-                f"Call {call} does not run in the background: answer it if it waits, or cancel turn {id}.",
-                field="tool_use_id",
-            )
-        ends = {"unrun": _UNRUN, "stopped": _STOPPED}
-        if await services.storage.job_stops.stop(owner, id, call, **ends):
-            JOBS_SETTLED.labels("stopped").inc()
-        await services.live.refresh(id)
-        services.live.feed.notify(owner)
-        turn = await services.storage.turns.get(owner, chat, id)
-    return await shown_turn(turn, services).response(200 if turn.ended else 202)
 
 
 async def get_whole(request: Request) -> Response:

@@ -11,7 +11,6 @@ from turnstream.api import (
     catalog,
     chats,
     health,
-    jobs,
     queue,
     tokens,
     turns,
@@ -43,7 +42,6 @@ from turnstream.api.schemas.responses import (
     ExchangeOut,
     GrantsOut,
     IdentityOut,
-    JobResultOut,
     ModelsOut,
     PathPage,
     QueueEntryOut,
@@ -58,7 +56,7 @@ from turnstream.api.schemas.responses import (
     WholeOut,
     WhyOut,
 )
-from turnstream.api.schemas.tools import ActionsIn, JobResultIn
+from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.services import path_for
 from turnstream.api.streams import chat as chat_stream
 from turnstream.api.streams import feed as feed_stream
@@ -340,26 +338,6 @@ ENDPOINTS = (
         gives=Revoked,
         problems=(404,),
         scopes=("approve",),
-    ),
-    Endpoint(
-        "POST /api/chats/{chat}/turns/{turn}/calls/{tool_use_id}/cancel",
-        actions.cancel_call,
-        "Stop a call that runs in the background; the turn continues with its result",
-        gives=TurnOut,
-        statuses=(200, 202),
-        problems=(404, 409),
-        reach="turn",
-        limits=(),
-    ),
-    Endpoint(
-        "POST /api/jobs/{job}/result",
-        jobs.put_result,
-        "Settle a call that goes on elsewhere, with the token of its job; a late result is reported, not applied",
-        JobResultIn,
-        JobResultOut,
-        problems=(401, 422, 500, 503),
-        open=True,
-        limits=(),
     ),
     Endpoint(
         "GET /api/chats/{chat}/turns/{turn}/results/{tool_use_id}",

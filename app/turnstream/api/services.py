@@ -32,8 +32,6 @@ from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.chats.grants import Grants
-from turnstream.storage.chats.job_results import JobResults
-from turnstream.storage.chats.job_stops import JobStops
 from turnstream.storage.chats.queued import QueuedMessages
 from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turn_counts import TurnCounts
@@ -77,8 +75,6 @@ class Storage:
     uploads: Uploads
     tokens: Tokens
     activities: Activities
-    job_results: JobResults
-    job_stops: JobStops
 
     @classmethod
     def of(
@@ -114,8 +110,6 @@ class Storage:
             uploads=Uploads(database),
             tokens=Tokens(everything, cell),
             activities=Activities(everything, most_running),
-            job_results=JobResults(everything),
-            job_stops=JobStops(everything),
         )
 
     @property

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from hashlib import sha256
-from secrets import token_urlsafe
 from typing import Any, Final, Literal
 from uuid import UUID
 
@@ -25,23 +23,6 @@ JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     "settled": frozenset(),
     "stopped": frozenset(),
 }
-
-
-# The path to which a program posts the result of a job.
-RESULT_PATH: Final = "/api/jobs/{job}/result"
-_TOKEN_BYTES = 32
-
-
-def new_token() -> str:
-    """A token with which one job may be settled."""
-    return f"tsj_{token_urlsafe(_TOKEN_BYTES)}"
-
-
-def digest_of_token(token: str) -> bytes:
-    """The digest that is stored in place of the token."""
-    return sha256(token.encode()).digest()
-
-
 # The states of a job that is not over.
 OpenJobState = Literal["due", "running", "detached"]
 # The delivery of a report: `steered` went into an open turn, `started` has started one, `discarded`: the turn of the

@@ -30,6 +30,7 @@ OUTCOME_UNKNOWN = (
 # The answer to an ask to sign in, once that is done.
 SIGNED_IN: Final = {"action": "accept", "content": None}
 
+NO_JOBS: Final = "This call was not run: it needs to run in the background, and this server runs no such calls."
 TOO_MANY_CALLS = "This call was not run: the limit of {} tool calls in a turn is reached."
 
 
@@ -142,6 +143,8 @@ class ToolGate:
         if (outcome := self._known_outcome(call)) is not None:
             return SettleUnrun(outcome)
         run, policy = self.run_of(call), self._policy(call)
+        if policy.background and not self.toolset.runs_jobs:
+            return SettleUnrun(Outcome(NO_JOBS, is_error=True))
         return StartJob(run.input_json, policy.reports) if policy.background else run
 
     def _without_sign_in(self, call: Block) -> Outcome | None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 from hashlib import sha256
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -27,7 +27,6 @@ from turnstream.engine.metrics import count_tokens
 from turnstream.engine.model_route import ModelAccess
 from turnstream.engine.preliminary import PreliminaryOutputs
 from turnstream.engine.recorder import Settlement
-from turnstream.engine.reports import STARTED
 from turnstream.engine.side_calls import SideCalls, prompt_for
 from turnstream.engine.tool_call import handle_text, measured, with_files_stored
 from turnstream.engine.tool_gate import (
@@ -56,6 +55,10 @@ log = structlog.get_logger(__name__)
 
 _MAX_PROGRESS = 1000  # characters of a tool's progress
 _LOOK_FOR_ANSWER = 5.0  # seconds
+STARTED: Final = (
+    "This call was started and runs in the background. Its result is not known yet. It will be sent to you later, in"
+    " this conversation: do not wait for it, and do not make the call again."
+)
 
 
 class ToolRuns:

@@ -15,11 +15,8 @@ import structlog
 from turnstream.config import Settings
 from turnstream.domain.errors import StorageError
 from turnstream.engine.frame_clock import FrameClock
-from turnstream.engine.jobs import JobRunner, ToolJobs
 from turnstream.engine.loop_watch import LoopWatch
-from turnstream.engine.reports import ReportDelivery
 from turnstream.engine.side_calls import SideCalls
-from turnstream.engine.stopped_jobs import StopDelivery
 from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.upkeep.activity_reports import ActivityReports
 from turnstream.engine.upkeep.journal_writer import JournalWriter
@@ -38,7 +35,6 @@ from turnstream.setup.policies import worker_policy
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.chat_changes import ChatUpdates
-from turnstream.storage.chats.reports import Reports
 from turnstream.storage.database import Database
 from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.owners.audit import AuditTrail
@@ -46,12 +42,10 @@ from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.owner_changes import OwnerChanges
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.retention import Sweeps, old_keys, unused_tool_sets
-from turnstream.storage.runs.jobs import Jobs
 from turnstream.storage.runs.journal import Journal, OpenTexts
 from turnstream.storage.runs.queue import Queue, Renewals
 from turnstream.storage.runs.session import ReplicaSession
 from turnstream.storage.runs.snapshots import Snapshots
-from turnstream.storage.runs.stopped_jobs import StoppedJobs
 from turnstream.storage.tool_cache import ToolCache
 from turnstream.stream.chat.wakeups import ChatWakeups
 from turnstream.stream.directory import Directory
@@ -93,20 +87,21 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     session_key, failed = secrets.randbits(62), asyncio.Event()
     signals, directory, clock = Signals(), Directory(), FrameClock(settings.frames)
     policy = worker_policy(settings, parts.models, parts.plans)
-    works = _works(parts, policy, signals)
+    replica = new_id()
+    works = _works(parts, policy, signals, replica)
     guards = [guard for work in works.values() for guard in work.guards]
     checks = guards[0].joined(guards, parts.plans) if guards else NO_CHECKS
     kinds = {kind for work in works.values() for kind in work.webhooks}
     address, digests = _address(settings, process), digests_of(parts)
-    queue = Queue(database, new_id(), address, session_key, kinds, digests, [*works], parts.master_keys)
+    queue = Queue(database, replica, address, session_key, kinds, digests, [*works], parts.master_keys)
     monitor = ReplicaMonitor(queue, Actions(database), settings.lease, signals, parts.renewal_interval)
     chat_wakeups = ChatWakeups(ChatUpdates(database), monitor.notify_peers, _CHAT_POLL)
     feed = OwnerFeed(OwnerChanges(api), monitor.notify_peers, _FEED_LOOK)
     refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
     hooks = [*(hook for work in works.values() for hook in work.hooks), *parts.hooks]
     worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify, checks)
-    jobs = _job_runner(parts, policy, queue.replica, signals, checks)
-    for part in (worker, jobs, chat_wakeups.broadcast, feed.broadcast):
+    runners = [each(checks) for work in works.values() for each in work.runners]
+    for part in (worker, chat_wakeups.broadcast, feed.broadcast):
         part.follow(signals)
     signals.changed.act(lambda _owner, chat: chat_wakeups.notify(chat))
     signals.changed.act(lambda owner, _chat: feed.notify(owner))
@@ -129,7 +124,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
         ]
         await stack.enter_async_context(background(failed, *upkeep))
         reports = ActivityReports(worker.activity, Activities(database), queue.replica)
-        await stack.enter_async_context(background(failed, worker.run, jobs.run, reports.run))
+        await stack.enter_async_context(background(failed, worker.run, *runners, reports.run))
         yield Engine(
             worker,
             directory,
@@ -144,16 +139,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
         )
 
 
-def _job_runner(parts: Parts, policy: WorkerPolicy, replica: UUID, signals: Signals, checks: TextChecks) -> JobRunner:
-    kind = ToolJobs(parts.toolset, Uploads(parts.database), parts.plans, checks)
-    jobs, reports = Jobs(parts.database, replica), Reports(parts.database)
-    delivery = ReportDelivery(reports, parts.toolset, signals.changed.send, parts.plans, checks)
-    stops = StopDelivery(StoppedJobs(parts.database), parts.toolset)
-    most = parts.settings.parallel_jobs
-    return JobRunner(jobs, kind, delivery, stops, most, policy.poll_interval, policy.grace_period)
-
-
-def _works(parts: Parts, policy: WorkerPolicy, signals: Signals) -> Mapping[str, Work]:
+def _works(parts: Parts, policy: WorkerPolicy, signals: Signals, replica: UUID) -> Mapping[str, Work]:
     """Returns the background work of each extension, by the extension's name."""
     side_calls = SideCalls(Charges(parts.database), Accounts(parts.database), parts.plans, policy.model)
     links = [extension.call_links(parts.settings, parts.database) for extension in parts.extensions]
@@ -164,8 +150,10 @@ def _works(parts: Parts, policy: WorkerPolicy, signals: Signals) -> Mapping[str,
         plans=parts.plans,
         toolset=parts.toolset,
         side_calls=side_calls,
-        notify=signals.changed.send,
-        release=signals.release.send,
+        replica=replica,
+        signals=signals,
+        poll_interval=policy.poll_interval,
+        grace_period=policy.grace_period,
         call_links=next(filter(None, links), None),
     )
     return {extension.name: extension.work(context) for extension in parts.extensions}

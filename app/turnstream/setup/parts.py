@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from turnstream.api.identity.stored import StoredTokens
 from turnstream.api.identity.way import Authenticate
 from turnstream.config import Settings
+from turnstream.domain.errors import ConfigError
 from turnstream.domain.plans import Plan, Plans
 from turnstream.engine.hooks import Hooks
-from turnstream.extension import Extension, own_cell, selected
+from turnstream.extension import Extension, left_out, own_cell, refused, selected
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.identity import open_ways
 from turnstream.setup.models import check_chosen, default_among, open_models, served_model
@@ -111,10 +112,22 @@ async def opened_toolset(
     if given.toolset is not None:
         toolset = copy(given.toolset)
         toolset.outputs = merged(toolset.outputs, given.outputs or toolset.outputs)
-        return toolset
+        return _with_jobs(toolset, extensions)
     own = [tool for extension in extensions for tool in extension.tools(settings, database)]
     own += result_tools(ToolResults(database), settings.max_result_chars)
     kinds = source_kinds(settings, extensions)
-    return await stack.enter_async_context(
-        open_toolset(own, tool_settings(settings), given.outputs, connect_mcp=connect, kinds=kinds)
-    )
+    opened = open_toolset(own, tool_settings(settings), given.outputs, connect_mcp=connect, kinds=kinds)
+    return _with_jobs(await stack.enter_async_context(opened), extensions)
+
+
+def _with_jobs(toolset: Toolset, extensions: Sequence[Extension]) -> Toolset:
+    """Raises ConfigError for background tools that no extension would run: their turns would wait for ever. The calls
+    of those that a source lists later get an error.
+    """
+    toolset.runs_jobs = any(extension.runs_jobs for extension in extensions)
+    background = [tool.spec.name for tool in toolset.tools if tool.policy.background]
+    if background and not toolset.runs_jobs:
+        runner = next((extension for extension in left_out(extensions) if extension.runs_jobs), None)
+        user = f"The background tool {background[0]}"
+        raise ConfigError(f"{user} needs an extension that runs jobs.") if runner is None else refused(user, runner)
+    return toolset

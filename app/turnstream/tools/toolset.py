@@ -71,6 +71,8 @@ class Toolset:
         self.sources = sources
         self._declared = declared
         self._offers = offers
+        # Whether something runs the calls of background tools.
+        self.runs_jobs = True
         # Decrypts the headers of an owner's tool at a URL; raises CannotOpen.
         self.open_headers: OpenHeaders | None = None
         self._sizes = Sizes(max_result_chars, max_whole_chars, max_file_bytes)
@@ -150,7 +152,7 @@ class Toolset:
 
     def detaches(self, name: str) -> bool:
         """Whether a call that was begun inside its turn may become a job."""
-        return getattr(self._find(name, None), "detaches", False)
+        return self.runs_jobs and getattr(self._find(name, None), "detaches", False)
 
     def needs_approval(self, name: str, input_json: str, offered: Sequence[ToolSpec] | None = None) -> bool:
         """Whether a person must allow this call. When the policy cannot decide, a person must."""

@@ -69,6 +69,15 @@ async def _entries(client: Client, **query: Any) -> list[dict[str, Any]]:
     return entries
 
 
+async def test_an_account_counts_a_limited_number_of_rows(ada: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnstream.extensions.self_service.account.MOST_COUNTED", 2)
+    for name in "abc":
+        await ada.post("/api/uploads", content=f"bytes of {name}")
+        await ada.json("POST", "/api/chats", 201, json={})
+    account = await ada.json("GET", "/api/account")
+    assert (account["chats"], account["uploads"], account["bytes"]) == (2, 2, 20)
+
+
 async def test_owners_see_what_they_have_and_nothing_of_others(own: Server, ada: Client, bob: Client) -> None:
     theirs = await _granted(own, bob)
     await bob.put("/api/documents/plan", content="Bob's")

@@ -20,6 +20,7 @@ from tests.support.http_server import Server, serving
 from tests.support.locks import Locker
 from tests.support.openapi_document import Document
 from turnstream.api.dispatch import RouteWithHeader
+from turnstream.extensions.jobs.result_rows import PUT_RESULT
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
 from turnstream.extensions.mcp.sign_ins import GET_LINKED_ASK, GET_PENDING
@@ -27,7 +28,6 @@ from turnstream.extensions.sharing.shares import FIND_SHARE
 from turnstream.extensions.workers.neighbours import FromNeighbours
 from turnstream.kit.sealing import new_master_key
 from turnstream.storage.chats import turn_counts
-from turnstream.storage.chats.job_results import PUT_RESULT
 from turnstream.storage.database import Statement
 from turnstream.tools.toolset import Toolset
 

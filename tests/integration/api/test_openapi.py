@@ -50,11 +50,12 @@ from turnstream.domain.events import (
     progress_notice,
 )
 from turnstream.domain.identity import SCOPES
-from turnstream.domain.jobs import Job, JobChild, digest_of_token
+from turnstream.domain.jobs import Job, JobChild
 from turnstream.domain.plans import Plan, Plans
 from turnstream.domain.turns import TurnError
 from turnstream.extensions.ag_ui.schemas import RunInput
 from turnstream.extensions.ai_sdk.schemas import UiRequest
+from turnstream.extensions.jobs.tokens import digest_of_token
 from turnstream.extensions.schedules.schemas import ScheduleIn
 from turnstream.extensions.self_service.schemas import ErasureIn
 from turnstream.scripted import Pause, message_of, text, tool_use

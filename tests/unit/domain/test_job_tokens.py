@@ -3,7 +3,8 @@
 from dataclasses import replace
 from uuid import UUID
 
-from turnstream.domain.jobs import Job, digest_of_token, new_token
+from turnstream.domain.jobs import Job
+from turnstream.extensions.jobs.tokens import digest_of_token, new_token
 
 
 def test_each_token_is_new_and_its_digest_does_not_show_it() -> None:

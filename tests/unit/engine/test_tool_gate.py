@@ -16,6 +16,7 @@ from turnstream.domain.kinds import TEXT
 from turnstream.domain.output import output_tools
 from turnstream.domain.turns import Limits, OutputSpec, ToolSpec, Turn, TurnRequest
 from turnstream.engine.tool_gate import (
+    NO_JOBS,
     OUTCOME_UNKNOWN,
     SIGNED_IN,
     RunCall,
@@ -163,6 +164,13 @@ def test_a_call_of_a_background_tool_becomes_a_job_once_nothing_else_settles_it(
     asked = named("dig", input='{"n":9}')
     gate = gate_with_job(asked, None, asks=[ask_for(asked, answer=EDITED)])
     assert gate.decide(asked) == StartJob('{"euros":1}')
+
+
+def test_a_call_of_a_background_tool_fails_if_nothing_runs_jobs() -> None:
+    block = named("dig", input='{"n":1}')
+    gate = gate_with_job(block, None)
+    gate.toolset.runs_jobs = False
+    assert gate.decide(block) == SettleUnrun(Outcome(NO_JOBS, is_error=True))
 
 
 def test_no_job_starts_before_its_round_is_sealed() -> None:

@@ -37,11 +37,11 @@ class Foreign:
 @dataclass(frozen=True, slots=True)
 class CallGroup:
     """Calls that are added together. `tag` and `about` head them in the OpenAPI document; groups of the core are tagged
-    by the modules of their handlers. `streams` are the event streams that `Endpoint.events` names. `answer` calls the
-    handlers instead of `dispatch.answer`, to refuse in the form of another API. `routes` are not in the document, and
-    have no authentication, limits or spans of endpoints. Two APIs may have calls of the same path: with a `header`, a
-    group has the requests with that header alone, and before the others. Its `refused` routes come before the calls of
-    others.
+    by the modules of their handlers. Without `about`, the calls belong to a tag of the core. `streams` are the event
+    streams that `Endpoint.events` names. `answer` calls the handlers instead of `dispatch.answer`, to refuse in the
+    form of another API. `routes` are not in the document, and have no authentication, limits or spans of endpoints. Two
+    APIs may have calls of the same path: with a `header`, a group has the requests with that header alone, and before
+    the others. Its `refused` routes come before the calls of others.
     """
 
     endpoints: tuple[Endpoint, ...]

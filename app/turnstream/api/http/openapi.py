@@ -89,7 +89,6 @@ _TAGS = {
     "streams": ("Streams", "Server-sent events of a turn, of a chat, and of all chats of an owner"),
     "actions": ("Actions", "Calls of tools: decisions about those that wait, permissions, whole results"),
     "queue": ("Queue", "Messages that no model call has received yet: to edit, move and withdraw them"),
-    "jobs": ("Jobs", "Results of calls that go on elsewhere"),
     "waiting": ("Waiting calls", "The calls of all chats that wait for the owner"),
     "approvals": ("Approvals", "Calls of other owners that wait for a decision of the caller"),
     "tokens": ("Tokens", "What a credential allows; short-lived tokens for browsers"),
@@ -158,7 +157,7 @@ class OpenApi:
                 operations = paths.setdefault(endpoint.path.replace(":path}", "}"), {})
                 operations.setdefault(endpoint.method.lower(), _operation(endpoint, part, refs, version))
         about = metadata("turnstream")
-        tags = dict([*_TAGS.values(), *((part.tag, part.about) for part in self._parts if part.tag)])
+        tags = dict([*_TAGS.values(), *((part.tag, part.about) for part in self._parts if part.about)])
         return {
             "openapi": f"{version}.0",
             "info": {

@@ -220,15 +220,6 @@ class ReportOut(BaseModel):
     ]
 
 
-class JobResultOut(BaseModel):
-    """The effect of a posted result. A result that is not `applied` has a `reason`: the job was over, or the turn has
-    ended.
-    """
-
-    applied: bool
-    reason: Literal["settled", "turn_ended"] | None = None
-
-
 class TurnOut(BaseModel):
     id: UUID
     chat_id: UUID

@@ -94,21 +94,6 @@ class ResultIn(Body):
         return self
 
 
-class JobResultIn(Body):
-    """The result of a call that continues elsewhere. An `output` that is not a string is sent to the model as JSON.
-    `data` is stored for clients, and not sent to it.
-    """
-
-    output: Any = None
-    is_error: bool = False
-    data: Any = None
-
-    @field_validator("output", "data")
-    @classmethod
-    def _storable(cls, value: Any) -> Any:
-        return storable_value(value)
-
-
 class MemberCondition(Body):
     """A condition for one member of an input: its exact value, or its bounds."""
 

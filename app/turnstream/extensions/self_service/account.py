@@ -13,13 +13,18 @@ from turnstream.storage.database import LONG, Database, Row, Statement
 from turnstream.storage.owners.audit import AuditEntry
 from turnstream.storage.rows import from_json
 
+MOST_COUNTED = 100_000  # of each kind: a look at the account reads no more rows
 GET_ACCOUNT = Statement(
     """
-    SELECT (SELECT count(*) FROM chats WHERE owner = :owner AND of_turn IS NULL) AS chats,
-        (SELECT count(*) FROM uploads WHERE owner = :owner) AS uploads,
-        (SELECT coalesce(sum(length(content)), 0) FROM uploads WHERE owner = :owner) AS bytes,
-        (SELECT count(*) FROM documents WHERE owner = :owner) AS documents,
+    SELECT (
+            SELECT count(*) FROM (SELECT FROM chats WHERE owner = :owner AND of_turn IS NULL LIMIT :most) AS counted
+        ) AS chats, uploads, bytes,
+        (SELECT count(*) FROM (SELECT FROM documents WHERE owner = :owner LIMIT :most) AS counted) AS documents,
         (SELECT due_at FROM erasures WHERE owner = :owner) AS erasure_due_at
+    FROM (
+        SELECT count(*) AS uploads, coalesce(sum(size), 0) AS bytes
+        FROM (SELECT length(content) AS size FROM uploads WHERE owner = :owner LIMIT :most) AS counted
+    ) AS files
     """,
     timeout=LONG,
 )
@@ -101,7 +106,7 @@ class OwnAccounts:
         self._delay = delay
 
     async def get(self, owner: str) -> Row:
-        row = await self._database.row(GET_ACCOUNT, owner=owner)
+        row = await self._database.row(GET_ACCOUNT, owner=owner, most=MOST_COUNTED)
         assert row is not None
         return row
 

@@ -24,7 +24,7 @@ class ToolSearchSettings(Section):
     )
     tool_search_keep: str = Field(
         "read_result,doc_*",
-        description="tools that are in each request, whatever their number; `*` stands for any characters; separated by"
+        description="tools that are in each request, whatever their number; `*` matches any characters; separated by"
         " commas",
     )
     tool_search_by_provider: str | None = Field(

@@ -6,7 +6,7 @@ from typing import Final
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from turnstream.storage.runs.stopped_jobs import StoppedJob, StoppedJobs
+from turnstream.extensions.jobs.stopped_rows import StoppedJob, StoppedJobs
 from turnstream.tools.tool import StoppedCall
 from turnstream.tools.toolset import Toolset
 

@@ -14,7 +14,7 @@ from turnstream.domain.plans import Plans
 from turnstream.domain.results import result_as_text
 from turnstream.engine.text_checks import NO_CHECKS, TextChecks, TurnBlocked
 from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd, end_of
-from turnstream.storage.chats.reports import JobReport, Reports
+from turnstream.extensions.jobs.report_rows import JobReport, JobReports
 from turnstream.storage.rows import to_json
 from turnstream.telemetry import REPORTS_DELIVERED
 from turnstream.tools.tool import RETURNED_NOTHING, Outcome
@@ -24,10 +24,6 @@ log = structlog.get_logger(__name__)
 
 _AT_ONCE: Final = 20  # reports in one look
 _FILE: Final = "[A file of the type {type} is not shown here.]"
-STARTED: Final = (
-    "This call was started and runs in the background. Its result is not known yet. It will be sent to you later, in"
-    " this conversation: do not wait for it, and do not make the call again."
-)
 
 
 class ReportDelivery:
@@ -35,7 +31,7 @@ class ReportDelivery:
 
     def __init__(
         self,
-        reports: Reports,
+        reports: JobReports,
         toolset: Toolset,
         notify: Callable[[str, UUID], None],
         plans: Plans,

@@ -18,21 +18,24 @@ from structlog.contextvars import bound_contextvars
 
 from turnstream.domain.asks import job_question_id
 from turnstream.domain.errors import ClaimLost, StatementRefused, StorageError
-from turnstream.domain.jobs import RESULT_PATH, digest_of_token, new_token
 from turnstream.domain.plans import Plans
 from turnstream.engine.preliminary import fitted_output
 from turnstream.engine.recorder import to_the_end
-from turnstream.engine.reports import ReportDelivery
-from turnstream.engine.stopped_jobs import StopDelivery
 from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.tool_call import handle_text, measured, with_files_stored
 from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd, person_answer
+from turnstream.extension import Context
+from turnstream.extensions.jobs.report_rows import JobReports
+from turnstream.extensions.jobs.reports import ReportDelivery
+from turnstream.extensions.jobs.rows import ClaimedJob, Detachment, JobQuestion, Jobs, Progress
+from turnstream.extensions.jobs.stopped_rows import StoppedJobs
+from turnstream.extensions.jobs.stops import StopDelivery
+from turnstream.extensions.jobs.tokens import RESULT_PATH, digest_of_token, new_token
 from turnstream.kit.signals import Signals
 from turnstream.kit.text import storable
 from turnstream.storage.database import FINAL_WRITE_TIMEOUT, retry_while_unavailable
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.rows import to_json
-from turnstream.storage.runs.jobs import ClaimedJob, Detachment, JobQuestion, Jobs, Progress
 from turnstream.storage.runs.session import JOBS
 from turnstream.telemetry import JOBS_RUNNING, JOBS_SETTLED, WAITS
 from turnstream.tools.policy import repeatable
@@ -372,6 +375,18 @@ class JobRunner:
         if left:
             with suppress(StorageError):
                 await self._jobs.release(left)
+
+
+def runner_of(context: Context, most: int, checks: TextChecks) -> JobRunner:
+    """The runner of a server, which follows the signals of its replica."""
+    database, toolset, plans = context.database, context.toolset, context.plans
+    kind = ToolJobs(toolset, Uploads(database), plans, checks)
+    reports = ReportDelivery(JobReports(database), toolset, context.notify, plans, checks)
+    jobs = Jobs(database, context.replica)
+    stops = StopDelivery(StoppedJobs(database), toolset)
+    runner = JobRunner(jobs, kind, reports, stops, most, context.poll_interval, context.grace_period)
+    runner.follow(context.signals)
+    return runner
 
 
 def report_question(tool: str) -> None:

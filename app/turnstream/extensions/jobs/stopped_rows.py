@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from turnstream.extensions.jobs.rows import ClaimedJob
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import from_json
-from turnstream.storage.runs.jobs import ClaimedJob
 
 # The time until the next try is the lease too: a replica that dies meanwhile is replaced by another one. A row whose
 # tool no replica has had for a day is taken by any replica, which deletes it.

@@ -1,0 +1,177 @@
+"""Reports: outcomes of jobs that their turn did not wait for, delivered to the branch of that turn.
+
+A report is placed like a message of the user: it steers the running turn, or else begins a new turn. The steer has the
+id of the job. The row of the job changes in the same transaction, so a report is delivered exactly once, even if a
+process dies.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from turnstream.domain.blocks import Block, CallKey
+from turnstream.domain.errors import NotFound
+from turnstream.domain.jobs import Delivery
+from turnstream.domain.turns import TurnRequest
+from turnstream.storage.chats.exchanges import MARK_FOLLOWED, Draft, Exchanges, Target, lock_first_open, placement
+from turnstream.storage.database import Database, Statement
+from turnstream.storage.rows import TOOLS, requests_from, to_json
+from turnstream.storage.runs.queue import QUEUED, UPDATED
+from turnstream.storage.runs.session import CHANNEL
+
+# A turn that was cancelled takes its jobs with it. Each runner that looks may do it; two do not wait for each other.
+DISCARD_REPORTS = Statement(
+    """
+    WITH over AS (
+        SELECT jobs.id FROM jobs JOIN turns ON turns.id = turn_id
+        WHERE turns.status = 'cancelled' AND jobs.id IN (
+            SELECT id FROM jobs WHERE reports AND settled_at IS NULL
+            UNION ALL SELECT id FROM jobs WHERE reports AND settled_at IS NOT NULL AND delivery IS NULL
+        )
+        FOR UPDATE OF jobs SKIP LOCKED
+    )
+    UPDATE jobs SET settled_at = coalesce(settled_at, now()), replica = NULL, delivery = 'discarded'
+    FROM over WHERE jobs.id = over.id AND delivery IS NULL
+    RETURNING jobs.id
+    """
+)
+GET_REPORTS = Statement(
+    f"""
+    SELECT jobs.id, turn_id, round, tool_use_id, name, outcome::text AS outcome, chat_id, chats.owner,
+        request, {TOOLS} AS tools
+    FROM jobs JOIN turns ON turns.id = turn_id JOIN chats ON chats.id = chat_id
+    WHERE reports AND jobs.settled_at IS NOT NULL AND delivery IS NULL AND turns.status <> 'cancelled'
+      AND jobs.id <> ALL(CAST(:but AS uuid[]))
+      AND NOT EXISTS (SELECT FROM moves WHERE moves.owner = chats.owner AND held_until > now())
+    ORDER BY jobs.settled_at LIMIT CAST(:most AS int)
+    """
+)
+GET_DELETED = Statement(
+    """
+    SELECT id FROM unnest(CAST(:jobs AS uuid[])) AS known (id)
+    WHERE NOT EXISTS (SELECT FROM jobs WHERE jobs.id = known.id)
+    """
+)
+# The chat is locked: of two replicas the second one finds the report delivered.
+LOCK_REPORT = Statement("SELECT id FROM jobs WHERE id = :job AND delivery IS NULL FOR NO KEY UPDATE")
+# The branch of a turn ends with the newest answer below it.
+GET_LEAF = Statement(
+    """
+    WITH RECURSIVE below AS (
+        SELECT id, role, created_at FROM turns WHERE id = :turn
+        UNION ALL
+        SELECT turns.id, turns.role, turns.created_at FROM below
+        JOIN turns ON turns.chat_id = :chat AND turns.parent_id = below.id
+    )
+    SELECT id FROM below WHERE role = 'assistant' ORDER BY created_at DESC, id DESC LIMIT 1
+    """
+)
+# Open asks stay open: a report answers none of them. A turn that waits applies the report when it continues.
+DELIVER_REPORT = Statement(
+    f"""
+    WITH steered AS (
+        INSERT INTO steers (id, turn_id, blocks, is_report) VALUES (:job, :turn, CAST(:blocks AS json), true)
+    ), arrived AS (
+        UPDATE turns SET arrivals = arrivals + 1 WHERE id = :turn RETURNING id, status
+    ), delivered AS (
+        UPDATE jobs SET delivery = :delivery, delivered_to = :turn,
+            outcome = coalesce(CAST(:outcome AS json), outcome)
+        WHERE id = :job
+    )
+    SELECT pg_notify({CHANNEL}, CASE status WHEN 'queued' THEN '{QUEUED}' ELSE '{UPDATED} ' || id END) FROM arrived
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """The outcome of the job `id`, as the JSON text of its row, which is to be delivered. `turn` made the call, with
+    `request`. None if commits were lost.
+    """
+
+    id: UUID
+    owner: str
+    chat: UUID
+    turn: UUID
+    call: CallKey
+    name: str
+    outcome: str | None
+    request: TurnRequest
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredReport:
+    """How and to which turn a report was delivered; to none if the turn of the call is deleted."""
+
+    delivery: Delivery
+    turn: UUID | None
+
+
+_OF_DELETED_TURN = DeliveredReport("discarded", None)
+
+
+class JobReports:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._exchanges = Exchanges(database)
+
+    async def discard(self) -> Sequence[UUID]:
+        """Ends the jobs of turns that were cancelled. Returns their ids."""
+        return [row["id"] for row in await self._database.rows(DISCARD_REPORTS)]
+
+    async def deleted(self, jobs: Collection[UUID]) -> Sequence[UUID]:
+        """The jobs among these whose rows are gone."""
+        return [row["id"] for row in await self._database.rows(GET_DELETED, jobs=list(jobs))]
+
+    async def undelivered(self, most: int, but: Collection[UUID]) -> Sequence[JobReport]:
+        """Up to `most` waiting reports, oldest first, except the reports of the jobs `but`."""
+        rows = await self._database.rows(GET_REPORTS, most=most, but=list(but))
+        requests = requests_from(rows)
+        return [
+            JobReport(
+                row["id"],
+                row["owner"],
+                row["chat_id"],
+                row["turn_id"],
+                (row["round"], row["tool_use_id"]),
+                row["name"],
+                row["outcome"],
+                requests[row["request"], row["tools"]],
+            )
+            for row in rows
+        ]
+
+    async def deliver(self, report: JobReport, block: Block, outcome: str | None = None) -> DeliveredReport | None:
+        """Gives the report to the branch of its turn, as `block`. An `outcome` replaces that of the job. None if
+        another replica has delivered it.
+
+        A turn that has never run takes none: its message can still be withdrawn, and the report would go with it.
+        """
+        try:
+            async with self._exchanges.locked(report.owner, report.chat) as (connection, chat):
+                leaf = await connection.row(GET_LEAF, chat=chat.id, turn=report.turn)
+                if leaf is None:
+                    return _OF_DELETED_TURN
+                if await connection.row(LOCK_REPORT, job=report.id) is None:
+                    return None
+                place = await placement(connection, Target(report.owner, chat.id, leaf["id"], "steer"))
+                steerable = [turn for turn in place.steerable if turn.attempt > 0]
+                steered = await lock_first_open(connection, steerable)
+                if steered is None:
+                    if place.before is not None and not place.before.ended:
+                        await connection.row(MARK_FOLLOWED, turn=place.before.id)
+                    started = await Draft(chat, place.before, connection, None).create([], report.request, None)
+                    delivered = DeliveredReport("started", started.assistant_turn.id)
+                else:
+                    delivered = DeliveredReport("steered", steered.id)
+                await connection.rows(
+                    DELIVER_REPORT,
+                    job=report.id,
+                    turn=delivered.turn,
+                    blocks=to_json([block]),
+                    delivery=delivered.delivery,
+                    outcome=outcome,
+                )
+                return delivered
+        except NotFound:
+            return _OF_DELETED_TURN
