@@ -58,6 +58,7 @@ _COUNTED = (
     "extensions/demo",
     "extensions/gemini",
     "extensions/openai",
+    "extensions/rate_limits",
     "lab/test_chaos.py",
     "lab/test_recorded_server.py",
     "lab/test_recording_calls.py",

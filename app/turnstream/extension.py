@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from turnstream.kit.signals import Signals
     from turnstream.llm.models.api import ModelApi
     from turnstream.llm.models.catalog import Models
+    from turnstream.llm.models.connect import MakePool
     from turnstream.llm.transport.interceptor import Interceptor
     from turnstream.storage.chats.search import Search
     from turnstream.storage.database import Database
@@ -221,6 +222,10 @@ def _no_providers(_: "Settings") -> "Sequence[ModelApi]":
     return ()
 
 
+def _no_pool(_: "Settings") -> "MakePool | None":
+    return None
+
+
 def _no_tools(_: "Settings", __: "Database") -> "Sequence[Tool]":
     return ()
 
@@ -284,14 +289,15 @@ class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`, by
     their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for
     it, and `stored_way` another way, for credentials in rows; `token_way` accepts tokens of the server in another place
-    than the header, and `middleware` is around all calls. `providers` are APIs of models, `tools` its own tools,
-    `tool_sources` kinds of tools from elsewhere. `interceptors` opens those of model calls, the nearest to the network
-    first. `recordings` are files of turns, if the settings ask for them. `database` is a Postgres that the server runs
-    itself, `copy` a standby for reads that may be old. `processes` are several on one port. `cell` is the name that the
-    settings give this server; its tokens have it in them. `search` takes the place of the core's own search.
-    `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends sessions and tokens of an owner at
-    other servers, while the rows are there. `commands` are modules by the name of the command that each defines:
-    `usage`, or `owners move` in the group `owners`. `runs_jobs`: it runs the calls of background tools.
+    than the header, and `middleware` is around all calls. `providers` are APIs of models, `pool` makes a provider of
+    the clients for its keys, `tools` are its own tools, `tool_sources` kinds of tools from elsewhere. `interceptors`
+    opens those of model calls, the nearest to the network first. `recordings` are files of turns, if the settings ask
+    for them. `database` is a Postgres that the server runs itself, `copy` a standby for reads that may be old.
+    `processes` are several on one port. `cell` is the name that the settings give this server; its tokens have it in
+    them. `search` takes the place of the core's own search. `call_links` makes links to calls that wait, for webhooks.
+    `before_erasure` ends sessions and tokens of an owner at other servers, while the rows are there. `commands` are
+    modules by the name of the command that each defines: `usage`, or `owners move` in the group `owners`. `runs_jobs`:
+    it runs the calls of background tools.
     """
 
     name: str
@@ -307,6 +313,7 @@ class Extension:
     token_way: "Callable[[Settings, StoredTokens], Authenticate | None]" = _no_token_way
     middleware: "Callable[[Settings], Sequence[Middleware]]" = _no_middleware
     providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers
+    pool: "Callable[[Settings], MakePool | None]" = _no_pool
     tools: "Callable[[Settings, Database], Sequence[Tool]]" = _no_tools
     tool_sources: "Callable[[Settings], Sequence[SourceKind]]" = _no_tool_sources
     interceptors: "Callable[[Settings], AbstractContextManager[Sequence[Interceptor]]]" = _no_interceptors

@@ -81,6 +81,18 @@ PROVIDER_FIRST_DELTA_SECONDS = Histogram(
 PROVIDER_ERRORS = Counter(
     "turnstream_provider_errors", "Model calls that failed, by the type of the error", ["provider", "model", "type"]
 )
+PROVIDER_RATE_WAITING = Gauge(
+    "turnstream_provider_rate_waiting", "Model calls of this replica that wait for a rate limit", ["provider"]
+)
+PROVIDER_RATE_WAIT_SECONDS = Histogram(
+    "turnstream_provider_rate_wait_seconds",
+    "How long model calls have waited for a rate limit",
+    ["provider"],
+    buckets=_SECONDS,
+)
+PROVIDER_KEYS_SET_ASIDE = Gauge(
+    "turnstream_provider_keys_set_aside", "Keys that are not used, because the provider has refused them", ["provider"]
+)
 TOKENS = Counter("turnstream_tokens", "Tokens by kind, as the provider counts them", ["kind", "model"])
 COST = Counter("turnstream_cost", "Cost of sealed rounds, by the prices of their models", ["model"])
 HOOK_FAILURES = Counter("turnstream_hook_failures", "Hooks that raised, or took too long", ["hook"])

@@ -25,7 +25,11 @@ _REWRITTEN: Final = SummaryLine("stopped", "the answer was interrupted and is wr
 _RECONNECTING: Final = "connection lost, reconnecting"
 _STOPPING: Final = "stopping"
 _PROGRESS: Final = frozenset({ConnectionEvent.OPENED, "round_start", "block_start", "block_delta"})
-_STAGES: Final = {"processing": "waiting for the model", "executing": "running tools"}
+_STAGES: Final = {
+    "processing": "waiting for the model",
+    "executing": "running tools",
+    "waiting": "waiting for a rate limit",
+}
 
 
 class TurnView(Protocol):

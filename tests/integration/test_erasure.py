@@ -77,6 +77,7 @@ async def test_every_table_with_an_owner_is_erased(harness: Harness) -> None:
         "open_text",
         "replicas",
         "signing_key",
+        "provider_rates",
         "sweeps",
         "token_requirement",
     }

@@ -348,7 +348,16 @@ NO_VACUUM_OF_THEIR_OWN = {
         "idempotency_keys",
         "login_sessions",
     ),
-    *("moves", "owner_keys", "search_backlog", "search_chats", "search_documents", "search_owners", "search_segments"),
+    *(
+        "moves",
+        "owner_keys",
+        "provider_rates",
+        "search_backlog",
+        "search_chats",
+        "search_documents",
+        "search_owners",
+        "search_segments",
+    ),
     *(
         "shares",
         "sign_ins",

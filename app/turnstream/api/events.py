@@ -163,11 +163,14 @@ class TurnErrorEvent(TurnEndEvent):
 
 
 class StatusNotice(BaseModel):
-    """A notice about the turn: its stage, or an event of the provider. It has no id and is never sent again."""
+    """A notice about the turn: its stage, or an event of the provider. With the stage `waiting`, the call of the model
+    starts in about `seconds`: the rate limit of its provider is used up. It has no id and is never sent again.
+    """
 
     model_config = ConfigDict(extra="allow", json_schema_extra=without_defaults)
 
-    stage: Literal["processing", "streaming", "executing"] | Absent = None
+    stage: Literal["processing", "waiting", "streaming", "executing"] | Absent = None
+    seconds: float | Absent = None
 
 
 class ToolProgressNotice(EventSchema):

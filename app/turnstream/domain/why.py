@@ -9,8 +9,9 @@ from uuid import UUID
 from turnstream.domain.asks import AskKind
 from turnstream.domain.turns import ENDED, Status
 
-# The present work of a running turn; `retrying` is the wait before a failed model call is made again.
-Stage = Literal["processing", "streaming", "executing", "retrying"]
+# The present work of a running turn; `retrying` is the wait before a failed model call is made again,
+# `waiting` the wait for a rate limit of the provider.
+Stage = Literal["processing", "waiting", "streaming", "executing", "retrying"]
 
 REPORTS = 3.0  # seconds between two reports of a replica about its turns
 _LATE = 4 * REPORTS  # after which its last report counts no more
@@ -184,6 +185,8 @@ def _why_running(turn: TurnState) -> Iterator[str]:
     match activity.stage:
         case "retrying":
             yield f"A call of the model {turn.model} has failed; it is made again after a pause."
+        case "waiting":
+            yield f"A call of the model {turn.model} waits for the provider's rate limit."
         case "processing" | "streaming" if turn.silent is not None and turn.silent >= _QUIET:
             yield f"The provider of the model {turn.model} has been silent for {ago(turn.silent)}."
         case "processing" | "streaming":

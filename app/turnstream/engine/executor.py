@@ -54,6 +54,7 @@ from turnstream.engine.spending import BudgetSpent, most_cost, most_tokens
 from turnstream.engine.text_checks import TextGate, TurnBlocked
 from turnstream.engine.tool_gate import JobEnd, end_of
 from turnstream.engine.tool_runs import ToolRuns
+from turnstream.engine.turn_caller import TurnCaller
 from turnstream.engine.turn_context import TurnContext
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.text import sentence
@@ -80,12 +81,14 @@ class Executor:
         self._recorder = context.recorder
         self._tool_runs = tool_runs
         self._models = models
+        self._caller = TurnCaller(context.owner, context.recorder)
         self._requests = Requests(
             context.ancestors,
             context.entries,
             context.uploads,
             models.policy.fitting,
             partial(opened_request, owner=context.owner, open_headers=context.open_headers),
+            self._caller,
         )
         self._token_counter = TokenCounts(context.ancestors, self._requests)
         self._route = ModelRoute(models, self.request.model, context.owner)
@@ -327,6 +330,7 @@ class Executor:
                 timeout = StallTimeout(self._models.policy.stall_timeout)
                 try:
                     self._stall = timeout
+                    self._caller.called(timeout)
                     async with (
                         self._reserved_request(reply, request.model),
                         timeout as stall,
@@ -337,11 +341,11 @@ class Executor:
                 except TransientError:
                     if isinstance(step, Compact) or not reply.is_whole:
                         raise  # a failure after the end of a reply takes nothing back
-                if reply.seconds_to_first_delta is not None:
-                    PROVIDER_FIRST_DELTA_SECONDS.labels(provider.name, label).observe(reply.seconds_to_first_delta)
-                call.answered(
-                    reply.stop_reason, reply.usage, reply.blocks, reply.request_id, reply.seconds_to_first_delta
-                )
+                seconds = reply.seconds_to_first_delta
+                if seconds is not None:
+                    seconds -= self._caller.waited
+                    PROVIDER_FIRST_DELTA_SECONDS.labels(provider.name, label).observe(seconds)
+                call.answered(reply.stop_reason, reply.usage, reply.blocks, reply.request_id, seconds)
                 if self._unsealed() is None or not reply.is_whole:
                     raise TransientError("incomplete_stream", "The provider's answer ended in the middle.")
         await self._seal_reply(COMPACTED if isinstance(step, Compact) else reply.stop_reason)

@@ -18,7 +18,7 @@ from turnstream.domain.turns import Turn, TurnRequest
 from turnstream.kit.offload import BLOCK, offload
 from turnstream.llm.conversation.attachments import upload_ids_in, with_uploads
 from turnstream.llm.conversation.messages import KnownEntries, build_messages, messages_to_summarise
-from turnstream.llm.provider import Message, ModelCall, ModelRequest, Provider, ProviderCompaction, count_tokens
+from turnstream.llm.provider import Caller, Message, ModelCall, ModelRequest, Provider, ProviderCompaction, count_tokens
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.owners.uploads import Uploads
 
@@ -35,7 +35,7 @@ _COUNT_TIMEOUT = 10.0  # seconds
 class Requests:
     """Builds the requests of one turn. `ancestors` is the path before the turn, `entries` the messages that earlier
     requests have made of them; `fitting` selects the parameters of the turn that another model accepts. `opened`
-    decrypts credentials.
+    decrypts credentials. `caller` is informed if a call waits.
     """
 
     def __init__(
@@ -45,12 +45,14 @@ class Requests:
         uploads: Uploads,
         fitting: Callable[[str, Mapping[str, Any]], Mapping[str, Any]],
         opened: Callable[[TurnRequest], Awaitable[TurnRequest]],
+        caller: Caller | None = None,
     ) -> None:
         self._ancestors = ancestors
         self._entries = entries
         self._uploads = uploads
         self._fitting = fitting
         self._opened = opened
+        self._caller = caller
         self._reported: set[str] = set()  # fallbacks whose omitted parameters are in the log
         self._contents: dict[UUID, bytes] = {}
 
@@ -73,6 +75,7 @@ class Requests:
             prefilled=not sealed and model == request.model and messages[-1].role == "assistant",
             call=ModelCall(turn.id, step.round, turn.attempt, model, request.record),
             compaction=_compaction(request, model),
+            caller=self._caller,
             retained=_retained(turn, model),
         )
 

@@ -30,6 +30,25 @@ class ModelCall:
     record: bool = False
 
 
+class Caller(Protocol):
+    """The turn that makes a call. A provider that lets calls wait reports it."""
+
+    @property
+    def owner(self) -> str: ...
+
+    def pause(self) -> None:
+        """The call waits."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """The call that waits starts in about so many seconds. It may be called again."""
+        ...
+
+    def start(self) -> None:
+        """The wait is over."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ProviderCompaction:
     """A request that the provider compact the conversation itself, at `at` tokens, by the methods in `edits`
@@ -46,9 +65,9 @@ class ModelRequest:
     provider's cache is lost. `may_use_tools` False forbids their use. `resume_data` is JSON text that the provider
     wants back from the last round, such as a container, `earlier_data` is the same from earlier turns, and may have
     expired. `prefilled`: the model continues the last message, a reply whose beginning the client gave. `call` is for
-    interceptors and for the connections of a turn; it is not sent. `options` are those of the model in the file of
-    models. `retained` is the reference to the answer of an interrupted call, which the provider may still have
-    (`AnswerKeeper`).
+    interceptors and for the connections of a turn, `caller` for providers that let calls wait; neither is sent.
+    `options` are those of the model in the file of models. `retained` is the reference to the answer of an interrupted
+    call, which the provider may still have (`AnswerKeeper`).
     """
 
     model: str
@@ -63,6 +82,7 @@ class ModelRequest:
     prefilled: bool = False
     call: ModelCall | None = None
     compaction: ProviderCompaction | None = None
+    caller: Caller | None = None
     options: Mapping[str, bool | str] = field(default_factory=dict)
     retained: Mapping[str, Any] | None = None
 

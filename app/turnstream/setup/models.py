@@ -37,7 +37,9 @@ async def open_models(settings: Settings, extensions: Sequence[Extension]) -> As
         interceptors = [each for several in opened for each in several]
         options = CallOptions(interceptors, settings.max_event_bytes, settings.model_calls == "direct")
         specs = _providers(settings, extensions)
-        async with connect_providers(specs, options) as offers:
+        pools = (extension.pool(settings) for extension in extensions)
+        pool = next((each for each in pools if each is not None), None)
+        async with connect_providers(specs, options, pool) as offers:
             if settings.model is not None and not specs[0].api.stand_in:  # a gateway may have its own names
                 offers.append(replace(offers[0], models=(), prefixes=[settings.model]))
             yield Models(offers)
@@ -46,9 +48,15 @@ async def open_models(settings: Settings, extensions: Sequence[Extension]) -> As
 def _providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ProviderSpec]:
     """The providers of the registry; stand-ins only if there is no other one. Raises ConfigError if there is none."""
     specs = _all_providers(settings, extensions)
+    pooled = any(extension.pool(settings) is not None for extension in extensions)
     for spec in specs:
         spec.api.check(spec.name)
         spec.api.verify(spec)
+        if (len(spec.keys) > 1 or spec.limits) and not pooled:
+            raise ConfigError(
+                f"`{'limits' if spec.limits else 'keys'}` of [providers.{spec.name}] needs the extension rate_limits,"
+                " which this server leaves out: add rate_limits to TURNSTREAM_EXTENSIONS."
+            )
     if not specs:
         raise ConfigError(
             "No provider of models has its key: set ANTHROPIC_API_KEY or TURNSTREAM_MODELS_FILE, or add the extension"

@@ -61,6 +61,10 @@ UNTAKEN = "which is due, and no replica has taken it for"
         (replace(STREAMING, activity=Activity("streaming", 1)), ["The model m is answering."]),
         (replace(STREAMING, activity=Activity("streaming", 1, 0.1), reported=3), ["The model m is answering."]),
         (
+            replace(STREAMING, activity=Activity("waiting", 1, 60)),
+            ["A call of the model m waits for the provider's rate limit."],
+        ),
+        (
             replace(STREAMING, activity=Activity("retrying", 1)),
             ["A call of the model m has failed; it is made again after a pause."],
         ),

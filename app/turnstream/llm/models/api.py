@@ -67,7 +67,9 @@ class ModelApi:
 
 @dataclass(frozen=True, slots=True)
 class ProviderSpec:
-    """The configuration of a usable provider, with its models. `params` are parameters that only its operator knows."""
+    """The configuration of a usable provider, with its models. `params` are parameters that only its operator knows.
+    `keys` are all keys, if there are several, and `limits` the rates of each per minute, if the operator states them.
+    """
 
     name: str
     api: ModelApi
@@ -80,6 +82,8 @@ class ProviderSpec:
     client_certificate: str | None
     models: tuple[Model, ...]
     options: Mapping[str, str] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def parameters(self) -> Sequence[Parameter]:

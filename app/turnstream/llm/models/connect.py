@@ -5,26 +5,47 @@ is first needed, in a thread: the server listens and streams meanwhile.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext
+from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 from turnstream.llm.models.api import CallOptions, ModelApi, ProviderSpec
 from turnstream.llm.models.catalog import ProviderModels
-from turnstream.llm.provider import ModelRequest, OwnedProvider, Part, count_tokens, discard_answer, kept_open
+from turnstream.llm.provider import (
+    ModelRequest,
+    OwnedProvider,
+    Part,
+    Provider,
+    count_tokens,
+    discard_answer,
+    kept_open,
+)
+from turnstream.llm.transport.http import Adapter, Observe
 from turnstream.llm.transport.interceptor import CallPublisher
 
 _OPTIONS = CallOptions()
 
 
+class MakePool(Protocol):
+    """Makes one provider of the clients for its keys, in the order of `spec.keys`."""
+
+    def __call__(self, spec: ProviderSpec, clients: "Sequence[OnDemand]") -> Provider: ...
+
+
 @asynccontextmanager
 async def connect_providers(
-    specs: Sequence[ProviderSpec], options: CallOptions = _OPTIONS
+    specs: Sequence[ProviderSpec], options: CallOptions = _OPTIONS, pool: MakePool | None = None
 ) -> AsyncIterator[list[ProviderModels]]:
-    """A client for each provider, opened at its first call. All are closed at the end."""
+    """A client for each key of a provider, opened at its first call. All are closed at the end. `pool` makes one
+    provider of the clients of each; without it the first key is used.
+    """
     async with AsyncExitStack() as stack:
-        providers = [OnDemand(spec, options) for spec in specs]
-        for provider in providers:
-            await stack.enter_async_context(aclosing(provider))
+        providers: list[Provider] = []
+        for spec in specs:
+            by_key = [OnDemand(replace(spec, key=key), options) for key in (spec.keys or (spec.key,))]
+            for each in by_key:
+                await stack.enter_async_context(aclosing(each))
+            providers.append(by_key[0] if pool is None or spec.api.stand_in else pool(spec, by_key))
         yield [
             ProviderModels(
                 CallPublisher(provider) if options.interceptors else provider,
@@ -45,6 +66,11 @@ class OnDemand:
         self._options = options
         self._adapter: OwnedProvider | None = None
         self._making = asyncio.Lock()
+        self._observe: Observe | None = None
+
+    def observe(self, observe: Observe) -> None:
+        """Has the headers of each answer given to `observe`. Call it before the first call."""
+        self._observe = observe
 
     async def adapter(self) -> OwnedProvider:
         async with self._making:
@@ -54,7 +80,10 @@ class OnDemand:
     async def _new_adapter(self) -> OwnedProvider:
         await import_adapter(self._spec.api)
         # It reads the certificates of all authorities, which takes 20 ms.
-        return await asyncio.to_thread(self._spec.api.connect, self._spec, self._options)
+        adapter = await asyncio.to_thread(self._spec.api.connect, self._spec, self._options)
+        if isinstance(adapter, Adapter):
+            adapter.observe = self._observe
+        return adapter
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         return self._first_stream(request) if self._adapter is None else self._adapter.stream(request)

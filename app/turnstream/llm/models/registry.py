@@ -25,14 +25,26 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class LimitsTable(_Table):
+    """The rates of each key for each model, per minute. `tokens` are input and output together."""
+
+    requests: Annotated[int | None, Field(ge=1)] = None
+    input_tokens: Annotated[int | None, Field(ge=1)] = None
+    output_tokens: Annotated[int | None, Field(ge=1)] = None
+    tokens: Annotated[int | None, Field(ge=1)] = None
+
+
 class ProviderTable(_Table):
-    """`key`, `base_url`, `headers`, `options` and `client_certificate` may name variables of the environment; without
-    `key` the provider needs none. `quirks` names the differences of a compatible server from its API, `params` further
-    parameters that it takes, `options` what its API needs besides, such as a region (docs/providers.md).
+    """`key`, `keys`, `base_url`, `headers`, `options` and `client_certificate` may name variables of the environment;
+    without `key` and `keys` the provider needs none. `quirks` names the differences of a compatible server from its
+    API, `params` further parameters that it takes, `options` what its API needs besides, such as a region
+    (docs/providers.md). `limits` are those of each key.
     """
 
     api: str
     key: str | None = None
+    keys: Annotated[list[str] | None, Field(min_length=1)] = None
+    limits: LimitsTable | None = None
     base_url: str | None = None
     prefixes: list[str] = []
     quirks: str | None = None
@@ -130,8 +142,15 @@ def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     merged = {name: value for name, value in own.items() if name not in {"providers", "models", "families"}}
     for kind in ("providers", "models"):
         under, over = _tables_by_name(base, kind), _tables_by_name(own, kind)
-        merged[kind] = {name: {**under.get(name, {}), **over.get(name, {})} for name in dict.fromkeys((*under, *over))}
+        names = dict.fromkeys((*under, *over))
+        merged[kind] = {name: _merged_table(under.get(name, {}), over.get(name, {})) for name in names}
     return merged
+
+
+def _merged_table(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """One table. `key` and `keys` take the place of each other."""
+    replaced = {"key", "keys"} if own.keys() & {"key", "keys"} else set()
+    return {**{name: value for name, value in base.items() if name not in replaced}, **own}
 
 
 def _tables_by_name(tables: Mapping[str, Any], kind: str) -> dict[str, Any]:
@@ -162,6 +181,8 @@ def _check_provider(name: str, table: ProviderTable, apis: Mapping[str, ModelApi
         if option not in api.options:
             known = f"one of {', '.join(api.options)}" if api.options else "left out: this API has none"
             raise ConfigError(f"`options.{option}` of [providers.{name}] must be {known}.")
+    if table.key is not None and table.keys is not None:
+        raise ConfigError(f"`keys` of [providers.{name}] must be left out, or `key`: a provider has one of them.")
     if table.params and api.own_members is None:
         raise ConfigError(f"`params` of [providers.{name}] must be left out: this API passes on none but its own.")
     taken = {parameter.name for parameter in api.parameters_of(table.quirks)}
@@ -220,8 +241,9 @@ def _spec(
     environment: Mapping[str, str],
 ) -> ProviderSpec | None:
     """Returns None if the key is a variable that is not set."""
-    key = None if table.key is None else _filled(table.key, environment)
-    if table.key is not None and not key:
+    keys = [found for each in table.keys or () if (found := _filled(each, environment))]
+    key = next(iter(keys), None) if table.key is None else _filled(table.key, environment)
+    if (table.key is not None or table.keys is not None) and not key:
         return None
     return ProviderSpec(
         name=name,
@@ -235,6 +257,8 @@ def _spec(
         client_certificate=_certificate(name, table, environment),
         models=tuple(model for provider, model in models.values() if provider == name),
         options={option: _filled(value, environment) for option, value in table.options.items()},
+        keys=tuple(dict.fromkeys(keys)),
+        limits={} if table.limits is None else table.limits.model_dump(exclude_none=True),
     )
 
 

@@ -5,7 +5,7 @@ import contextlib
 import re
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Protocol, Self
@@ -65,6 +65,10 @@ def http_client(
     return httpx2.AsyncClient(transport=InterceptingTransport(network, interceptors), timeout=timeout)
 
 
+# Gets the provider's id of the model, and the headers.
+Observe = Callable[[str, Mapping[str, str]], None]
+
+
 class _Client(Protocol):
     async def close(self) -> None: ...
 
@@ -72,6 +76,7 @@ class _Client(Protocol):
 class Adapter(ABC):
     """Reader of the answers that an SDK's client requests. Make it once, in a thread, and close it once: the
     client costs 20 ms and holds the connections. An event that weighs more than `max_event_bytes` ends an answer.
+    `observe` gets the headers of each answer.
     """
 
     name: str
@@ -79,6 +84,7 @@ class Adapter(ABC):
     def __init__(self, client: _Client, max_event_bytes: int) -> None:
         self._owned = client
         self._max_event_bytes = max_event_bytes
+        self.observe: Observe | None = None
 
     async def aclose(self) -> None:
         await self._owned.close()
@@ -94,6 +100,8 @@ class Adapter(ABC):
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         """Yields the parts of the answer until its last event, or until its reason to stop and then silence."""
         async with self._open(request) as (response, wire):
+            if self.observe is not None:
+                self.observe(request.model, response.headers)
             pieces = _Pieces(response.read)
             read = pieces.read
             if await _is_whole(pieces, response, wire):

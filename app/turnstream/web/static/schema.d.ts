@@ -461,10 +461,14 @@ export interface components {
             /** @description of its texts, for the search */
             search_language?: ("simple" | "arabic" | "armenian" | "basque" | "catalan" | "danish" | "dutch" | "english" | "finnish" | "french" | "german" | "greek" | "hindi" | "hungarian" | "indonesian" | "irish" | "italian" | "lithuanian" | "nepali" | "norwegian" | "portuguese" | "romanian" | "russian" | "serbian" | "spanish" | "swedish" | "tamil" | "turkish" | "yiddish") | null;
         };
-        /** @description A notice about the turn: its stage, or an event of the provider. It has no id and is never sent again. */
+        /**
+         * @description A notice about the turn: its stage, or an event of the provider. With the stage `waiting`, the call of the model
+         *     starts in about `seconds`: the rate limit of its provider is used up. It has no id and is never sent again.
+         */
         ChatStatusNotice: {
             /** @enum {string} */
-            stage?: "processing" | "streaming" | "executing";
+            stage?: "processing" | "waiting" | "streaming" | "executing";
+            seconds?: number;
             /** Format: uuid */
             turn: string;
         } & {
@@ -1258,10 +1262,14 @@ export interface components {
             event: "round_stop";
             data: components["schemas"]["RoundStopEvent"];
         };
-        /** @description A notice about the turn: its stage, or an event of the provider. It has no id and is never sent again. */
+        /**
+         * @description A notice about the turn: its stage, or an event of the provider. With the stage `waiting`, the call of the model
+         *     starts in about `seconds`: the rate limit of its provider is used up. It has no id and is never sent again.
+         */
         StatusNotice: {
             /** @enum {string} */
-            stage?: "processing" | "streaming" | "executing";
+            stage?: "processing" | "waiting" | "streaming" | "executing";
+            seconds?: number;
         } & {
             [key: string]: unknown;
         };

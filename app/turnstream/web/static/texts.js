@@ -109,6 +109,7 @@ export const TEXTS = {
     cutHere: 'Branch after this part',
     editing: 'Edit what you said',
     send: 'Send',
+    rateLimit: (seconds) => `The model is called in about ${seconds} s`,
     stages: { processing: 'Asking the model', streaming: 'Writing', executing: 'Running tools' },
     retry: (message, model, seconds) => `${message} ${model} is called in ${seconds} s`,
     answer: 'Answer',

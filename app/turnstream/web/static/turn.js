@@ -96,6 +96,7 @@ export class TurnView {
     if (event === 'tool_progress') this.blocks.setProgress(data)
     if (event === 'tool_output') this.blocks.setPreliminary(data)
     if (event === 'status' && data.stage) this.stageText = texts.stages[data.stage] ?? ''
+    if (data.stage === 'waiting') this.stageText = texts.rateLimit(Math.ceil(data.seconds))
     if (event === 'retry') this.stageText = texts.retry(data.message, data.model, Math.ceil(data.seconds))
   }
 

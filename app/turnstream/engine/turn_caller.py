@@ -1,0 +1,40 @@
+"""The notices and the clock of a model call that waits for a rate limit."""
+
+from time import perf_counter
+
+from turnstream.engine.recorder import Recorder
+from turnstream.engine.retries import StallTimeout
+
+
+class TurnCaller:
+    """The caller of a turn's model calls. While a call waits, the provider is not silent: it has not been called.
+    `waited` is how many seconds the last call has waited.
+    """
+
+    def __init__(self, owner: str, recorder: Recorder) -> None:
+        self.owner = owner
+        self.waited = 0.0
+        self._recorder = recorder
+        self._stall: StallTimeout | None = None
+        self._since: float | None = None
+
+    def called(self, stall: StallTimeout) -> None:
+        """A call begins."""
+        self._stall, self._since, self.waited = stall, None, 0.0
+
+    def pause(self) -> None:
+        if self._stall is not None and self._since is None:
+            self._since = perf_counter()
+            self._stall.pause()
+
+    def wait(self, seconds: float) -> None:
+        self._recorder.set_stage("waiting")
+        self._recorder.notify("status", stage="waiting", seconds=round(seconds, 1))
+
+    def start(self) -> None:
+        if self._stall is None or self._since is None:
+            return
+        self.waited, self._since = self.waited + perf_counter() - self._since, None
+        self._stall.wait()
+        if self._recorder.stage == "waiting":
+            self._recorder.notify_stage("processing")

@@ -1,0 +1,173 @@
+"""The division of a key's limits among replicas. Pure: each exchange turns one state into the next.
+
+A state is a token bucket, with the shares that replicas have taken out of it. A replica spends its share without
+another look. When the share is used up, the replica reports what it has spent and takes another one.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnstream.extensions.rate_limits.amounts import NONE, UNLIMITED, Amounts, RateLimits
+
+# Seconds for which a share is held. A dead replica's share is given back after this time.
+LEASE = 10.0
+# Seconds of the rate that a replica may hold beyond what its waiting calls need.
+_AHEAD = 1.0
+_SHORTEST, _LONGEST = 0.02, 2.0  # seconds between two exchanges of a replica whose calls wait
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part that a replica holds until a time, and the amounts that it wanted."""
+
+    held: Amounts
+    wanted: Amounts
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    """`left` is in the bucket at the time `at`. No call may start before `blocked_until`. Times are the store's."""
+
+    limits: RateLimits
+    left: Amounts
+    at: float
+    blocked_until: float = 0.0
+    shares: Mapping[str, Share] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRequest:
+    """A replica's report and wish. `spent` is what its calls have used since the last exchange; it is negative if they
+    used less than was assumed. `need` is that of its next call, `wanted` that of all its waiting calls. `remaining` is
+    the lowest amount that headers have reported, `blocked` the seconds for which the provider asked to wait.
+    """
+
+    replica: str
+    limits: RateLimits
+    spent: Amounts = NONE
+    need: Amounts = NONE
+    wanted: Amounts = NONE
+    remaining: Amounts = UNLIMITED
+    blocked: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedShare:
+    """The new share, the part of the limits that is left in the bucket, and the seconds until the next call can start
+    (0: now). `rate` is what this replica may expect in a second.
+    """
+
+    held: Amounts
+    left: float
+    seconds: float
+    rate: Amounts
+
+
+def new_state(limits: RateLimits, now: float) -> KeyState:
+    return KeyState(limits, limits.capacity, now)
+
+
+def exchange(state: KeyState, wish: ShareRequest, now: float) -> tuple[KeyState, GrantedShare]:
+    """Applies a report, and grants a share: what the replica still holds, and its part of the rest by what all want."""
+    now = max(now, state.at)  # a clock that was set back gains nothing
+    capacity, rate = wish.limits.capacity, wish.limits.rate
+    own = state.shares.get(wish.replica)
+    others = {name: share for name, share in state.shares.items() if name != wish.replica and share.until > now}
+    taken_back = [share.held for name, share in state.shares.items() if name not in others]
+    outstanding = _sum(share.held for share in others.values())
+    left = _finite(state.left, capacity).plus(_sum(taken_back)).plus(wish.spent, -1)
+    left = left.plus(_gain(rate, now - state.at)).least(capacity.plus(outstanding, -1)).least(wish.remaining)
+    blocked_until = max(state.blocked_until, now + wish.blocked if wish.blocked > 0 else 0.0)
+    wanted = wish.need.most(wish.wanted.least(rate_for(rate, _AHEAD)))
+    everything = wanted.plus(_sum(share.wanted for share in others.values()))
+    part = Amounts(*(mine / all if all > 0 else 0.0 for mine, all in zip(wanted, everything, strict=True)))
+    kept = NONE if own is None or own.until <= now else own.held.plus(wish.spent, -1).most(NONE)
+    held = NONE if blocked_until > now else _granted(left, kept, wanted, part)
+    shares = others if wanted == NONE else {**others, wish.replica: Share(held, wanted, now + LEASE)}
+    left = left.plus(held, -1)
+    after = KeyState(wish.limits, left, now, blocked_until, shares)
+    expected = Amounts(*(each * share if share else 0.0 for each, share in zip(rate, part, strict=True)))
+    wait = _seconds(held, wish.need, expected, max(0.0, blocked_until - now))
+    return after, GrantedShare(held, _fraction(left, capacity), wait, expected)
+
+
+def rate_for(rate: Amounts, seconds: float) -> Amounts:
+    return Amounts(*(each * seconds for each in rate))
+
+
+def _granted(left: Amounts, kept: Amounts, wanted: Amounts, part: Amounts) -> Amounts:
+    """The kept part of the old share, and this replica's part of the rest; never more than is left or wanted."""
+    found = []
+    for mine, rest, most, share in zip(kept, left, wanted, part, strict=True):
+        kept_now = max(0.0, min(mine, rest))
+        found.append(max(0.0, min(most, kept_now + max(0.0, rest - kept_now) * share)))
+    return Amounts(*found)
+
+
+def _seconds(held: Amounts, need: Amounts, rate: Amounts, blocked: float) -> float:
+    """Seconds until the share covers the need, if nothing else changes."""
+    if blocked:
+        return blocked
+    if held.covers(need):
+        return 0.0
+    waits = [(its - mine) / gain for mine, its, gain in zip(held, need, rate, strict=True) if its > mine and gain > 0]
+    return max(waits, default=_LONGEST)
+
+
+def pause_before(seconds: float) -> float:
+    """Seconds until the next exchange of a replica whose next call starts in so many."""
+    return max(_SHORTEST, min(_LONGEST, seconds))
+
+
+def _gain(rate: Amounts, seconds: float) -> Amounts:
+    return Amounts(*(each * seconds if math.isfinite(each) else math.inf for each in rate))
+
+
+def _sum(several: Iterable[Amounts]) -> Amounts:
+    total = NONE
+    for each in several:
+        total = total.plus(each)
+    return total
+
+
+def _finite(left: Amounts, capacity: Amounts) -> Amounts:
+    return Amounts(*(full if math.isinf(each) else each for each, full in zip(left, capacity, strict=True)))
+
+
+def _fraction(left: Amounts, capacity: Amounts) -> float:
+    parts = [mine / most for mine, most in zip(left, capacity, strict=True) if math.isfinite(most)]
+    return min(parts, default=1.0)
+
+
+# --- the form in which a store keeps a state --------------------------------------------------------------------------
+
+
+def to_row(state: KeyState) -> dict[str, Any]:
+    """JSON values. An infinite amount is null."""
+    return {
+        "capacity": _json(state.limits.capacity),
+        "rate": _json(state.limits.rate),
+        "left": _json(state.left),
+        "at": state.at,
+        "blocked_until": state.blocked_until,
+        "shares": {name: [_json(share.held), _json(share.wanted), share.until] for name, share in state.shares.items()},
+    }
+
+
+def from_row(row: Mapping[str, Any]) -> KeyState:
+    shares = {
+        name: Share(_amounts(held), _amounts(wanted), until) for name, (held, wanted, until) in row["shares"].items()
+    }
+    limits = RateLimits(_amounts(row["capacity"]), _amounts(row["rate"]))
+    return KeyState(limits, _amounts(row["left"]), row["at"], row["blocked_until"], shares)
+
+
+def _json(amounts: Amounts) -> list[float | None]:
+    return [each if math.isfinite(each) else None for each in amounts]
+
+
+def _amounts(values: list[float | None]) -> Amounts:
+    return Amounts(*(math.inf if each is None else each for each in values))
