@@ -81,6 +81,14 @@ def oidc(node: str) -> Path:
 
 
 @pytest.fixture(scope="session")
+def mcp_conformance(node: str) -> Path:
+    """The official conformance suite of MCP."""
+    folder = FOLDER / "mcp_conformance"
+    _install(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tanstack(node: str) -> Path:
     folder = FOLDER / "tanstack"
     _install(folder)

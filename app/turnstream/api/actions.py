@@ -196,14 +196,19 @@ async def _decision(
 
 
 def _elicited(action: AnswerIn, turn: Turn, field: str) -> Decision:
-    """The answer to a question, checked against the schema of its question."""
+    """The answer to a question, checked against the schema of the question, with its defaults for a missing content."""
     asked = [ask for ask in turn.asks if (ask.call_id, ask.digest) == (action.tool_use_id, action.input_digest)]
     question = parsed(asked[-1].question) if asked and asked[-1].question is not None else {}
+    content = action.content
     if action.action == "accept" and "schema" in question:
+        if content is None:
+            fields = question["schema"].get("properties", {}).items()
+            known = {name: each["default"] for name, each in fields if isinstance(each, dict) and "default" in each}
+            content = known or None
         schema = InputSchema(to_json(question["schema"]).decode())
-        if complaint := schema.complaint(action.content or {}):
+        if complaint := schema.complaint(content or {}):
             raise RequestRefused(complaint, field=f"{field}.content")
-    answer = AskAnswer("result", to_json({"action": action.action, "content": action.content}).decode())
+    answer = AskAnswer("result", to_json({"action": action.action, "content": content}).decode())
     id = asked[-1].tool_use_id if asked else action.tool_use_id
     return Decision(id, action.input_digest, answer, field, elicited=True)
 

@@ -30,6 +30,14 @@ options = {{ transport = "websocket" }}
 """
 
 
+MESSAGE = {
+    "type": "message",
+    "id": "msg_1",
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": "I look."}],
+}
+
+
 @pytest.fixture
 async def provider() -> AsyncIterator[ResponsesServer]:
     async with responses_server() as provider:
@@ -161,3 +169,46 @@ async def test_the_calls_of_a_turn_go_over_one_websocket_and_a_kill_opens_anothe
         ended = await api.json("GET", f"/api/chats/{turn['chat_id']}/turns/{turn['id']}")
     assert ended["status"] == "complete"
     assert len(provider.sockets) == 2
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("what", ["a call", "a steer"])
+async def test_an_answer_that_the_turn_goes_on_without_is_cancelled_and_a_new_one_is_made(
+    server: StartServer, provider: ResponsesServer, settings: dict[str, str], what: str
+) -> None:
+    replica = await server(**settings)
+    async with Client(replica.url) as api:
+        new = await api.json("POST", "/api/turns", 201, json=said("Which pages are there?"))
+        turn = new["assistant_turn"]
+        answer = await provider.asked.get()
+        answer.begin()
+        answer.say("I look.")
+        async with api.follow(new["stream_url"]) as events:
+            assert "block_delta" in [event.name async for event in until("block_delta", events)]
+            if what == "a call":
+                answer.send({"type": "response.output_text.done", "item_id": "msg_1", "output_index": 0})
+                answer.send({"type": "response.output_item.done", "output_index": 0, "item": MESSAGE})
+                answer.call("call_1", "doc_tree")
+                assert "block_stop" in [event.name async for event in until("block_stop", events)]
+                stored = 0
+                while stored < 2:  # blocks: the call is in the rows
+                    shown = await api.json("GET", f"/api/chats/{turn['chat_id']}/turns/{turn['id']}")
+                    stored = len(shown["blocks"])
+            else:
+                steer = {**said("Briefly"), "on_busy": "steer"}
+                await api.json("POST", f"/api/chats/{turn['chat_id']}/turns", 202, json=steer)
+        await replica.kill()
+    replica = await server(**settings)
+    second = await provider.asked.get()
+    assert answer.cancelled.is_set()
+    sent = str(second.request["input"])
+    assert ("function_call_output" in sent, "Briefly" in sent) == (what == "a call", what == "a steer")
+    assert "I look." in sent, "the text is kept"
+    second.begin()
+    second.say("Two.")
+    second.finish()
+    async with Client(replica.url) as api:
+        await api.events(new["stream_url"])
+        ended = await api.json("GET", f"/api/chats/{turn['chat_id']}/turns/{turn['id']}")
+    assert ended["status"] == "complete"
+    assert (len(provider.paid), provider.reads) == (2, [])
