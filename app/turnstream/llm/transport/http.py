@@ -80,11 +80,11 @@ class Adapter(ABC):
     """
 
     name: str
+    observe: Observe | None = None
 
     def __init__(self, client: _Client, max_event_bytes: int) -> None:
         self._owned = client
         self._max_event_bytes = max_event_bytes
-        self.observe: Observe | None = None
 
     async def aclose(self) -> None:
         await self._owned.close()
