@@ -4,6 +4,7 @@ import pytest
 
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import PermanentError, TransientError
+from turnstream.llm import scripted as former
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.provider import BlockText, Message, ModelRequest
 from turnstream.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
@@ -15,6 +16,11 @@ async def reply_of(provider: ScriptedProvider, request: ModelRequest = REQUEST) 
     accumulator = Accumulator(1, 1, 0)
     changes = [change async for parts in provider.stream(request) for change in accumulator.feed(parts)]
     return [change for change in changes if isinstance(change, Block)]
+
+
+def test_programs_find_it_by_its_former_name() -> None:
+    assert former.ScriptedProvider is ScriptedProvider
+    assert former.message_of is message_of
 
 
 async def test_replies_come_in_their_order_and_requests_are_kept() -> None:
