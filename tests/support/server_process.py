@@ -139,13 +139,23 @@ def turnstream(folder: Path, *arguments: str, **settings: str) -> subprocess.Com
     )
 
 
+# Each is given once, each worker of a run has its own, and all are below those that the system hands out by itself: a
+# port is still free after a restart.
+_PORTS = range(12_000, 32_000)
+_WORKERS = 8
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """Below the ports that the system hands out by itself, so that it is still free after a restart."""
+    own = _PORTS[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS :: _WORKERS]
     while True:
-        port = random.randrange(12_000, 32_000)
+        port = random.choice(own)
+        if port in _given:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
+        _given.add(port)
         return port
