@@ -116,7 +116,7 @@ async def test_what_is_made_while_somebody_reads_is_told_at_once(api: Client) ->
         (changed,) = [event for event in await take_until(events, "chat", picture) if event.id is not None]
         assert changed.data["title"] == "Greetings"
         await api.json("DELETE", chat)
-        (deleted,) = await take_until(events, "chat_deleted", picture)
+        *_, deleted = await take_until(events, "chat_deleted", picture)  # the change may be told twice
         assert deleted.id is None
         assert [event async for event in events] == []
     assert (await api.get(f"{chat}/stream", params={"cursor": changed.id or ""})).status_code == 404
