@@ -198,13 +198,15 @@ async def test_after_a_kill_at_any_point_of_a_job_nothing_is_run_twice_and_the_t
     async with asyncio.TaskGroup() as group:
         person = group.create_task(answer_all(stage))
         points = [point for point in await points_after(stage, policy) if _OF_JOBS.match(point)]
-        missed = await missed_points(stage, policy, points)
+        needed = {f"{point} 1" for point in _NEEDED[kind]}
+        tried = [point for point in points if point in needed.union(share(points, full=3, plain=8))]
+        missed = await missed_points(stage, policy, tried)
         person.cancel()
-    reached = f"{len(points)}, of which {len(points) - len(missed)} were reached"
+    reached = f"{len(points)}, of which {len(tried)} were tried and {len(tried) - len(missed)} were reached"
     record_property(f"kill points of jobs, {kind}, policy {policy}", reached)
-    assert {f"{point} 1" for point in _NEEDED[kind]} <= {*points} - {*missed}
+    assert needed <= {*tried} - {*missed}
     assert not [point for point in missed if re.match(r"\w+ (start_jobs|settle_jobs?|checkpoint_job|of) 1", point)]
-    assert len(missed) < len(points) / 2
+    assert len(missed) < len(tried) / 2
 
 
 async def missed_points(stage: Stage, policy: RecoveryPolicy, points: Sequence[str]) -> list[str]:
