@@ -52,6 +52,8 @@ LEFT = (
     "clock_steps",
     "token_requirement",
     "signing_key",
+    "stopped_jobs",
+    "provider_rates",
 )
 DEPARTED = departed_name(OWNER, "08")
 ARRIVING = arriving_name(OWNER)

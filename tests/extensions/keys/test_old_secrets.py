@@ -224,7 +224,7 @@ def test_every_column_that_a_request_fills_is_known() -> None:
         *("activity.turns", "asks.answer", "asks.question", "audit.detail", "blocks.client_data", "blocks.data"),
         *("blocks.notes", "grants.when", "jobs.checkpoint", "jobs.handle", "jobs.outcome", "replicas.configuration"),
         *("rounds.data", "rounds.usage", "steers.blocks", "tool_cache.client_data", "tool_calls.preliminary"),
-        *("turns.error", "turns.usage", "waiting_webhooks.calls"),
+        *("turns.error", "turns.usage", "waiting_webhooks.calls", "stopped_jobs.handle", "provider_rates.state"),
     }
     assert known <= json_columns
     assert json_columns - known - without == set()

@@ -13,6 +13,7 @@ from turnstream.llm.models.catalog import Models
 from turnstream.llm.models.connect import OnDemand, connect_providers
 from turnstream.llm.models.think_tags import ThinkTagFilter
 from turnstream.llm.provider import MessageEnded, ModelRequest, OwnedProvider, Part, Provider, kept_open
+from turnstream.scripted import ScriptedProvider, message_of, text
 
 
 async def adapter_of(provider: Provider) -> OwnedProvider:
@@ -67,6 +68,19 @@ async def test_an_adapter_is_made_at_the_first_call_once_and_closed_at_the_end()
     await provider.aclose()
     assert len(made) == 1
     assert closed == made
+
+
+async def test_an_adapter_of_another_kind_has_no_headers_to_observe() -> None:
+    class Own(ScriptedProvider):
+        name = "own"
+
+        async def aclose(self) -> None: ...
+
+    (spec,) = providers_of(None, {"ANTHROPIC_API_KEY": "a"})
+    own = Own([message_of(text("Ahoy."))])
+    provider = OnDemand(replace(spec, api=replace(spec.api, connect=lambda *_: own, module=None)))
+    provider.observe(lambda _model, _headers: None)
+    assert await _read(provider, ModelRequest("claude-sonnet-5-5", ()))
 
 
 async def _read(provider: OnDemand, request: ModelRequest) -> list[Sequence[Part]]:
