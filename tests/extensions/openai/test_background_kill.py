@@ -203,7 +203,8 @@ async def test_an_answer_that_the_turn_goes_on_without_is_cancelled_and_a_new_on
     assert answer.cancelled.is_set()
     sent = str(second.request["input"])
     assert ("function_call_output" in sent, "Briefly" in sent) == (what == "a call", what == "a steer")
-    assert "I look." in sent, "the text is kept"
+    # Of an open block, the words are kept that the journal had when the server was killed.
+    assert what == "a steer" or "I look." in sent, "the text is kept"
     second.begin()
     second.say("Two.")
     second.finish()
