@@ -17,6 +17,21 @@ def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
+def _usage(*, authority: bool) -> x509.KeyUsage:
+    """Python 3.13 trusts no authority that does not state its usage."""
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
 class Authority:
     """An authority of certificates. `certificate` is its file, for those who trust it."""
 
@@ -49,6 +64,7 @@ class Authority:
             .not_valid_before(now - _DAY)
             .not_valid_after(now + _DAY)
             .add_extension(x509.BasicConstraints(ca=host is None, path_length=None), critical=True)
+            .add_extension(_usage(authority=host is None), critical=True)
             .add_extension(own, critical=False)
             .add_extension(above, critical=False)
         )

@@ -110,7 +110,7 @@ OWNER: ContextVar[str] = ContextVar("owner", default="")
 OF_REQUEST: ContextVar[bool] = ContextVar("of_request", default=False)
 # Whether that request has shown no credential yet: anybody can send any number of these.
 ANONYMOUS: ContextVar[bool] = ContextVar("anonymous", default=False)
-_ANONYMOUS_CONNECTIONS: Final = 2  # of a pool, for all anonymous requests together
+ANONYMOUS_SHARE: Final = 5  # one of so many connections of a pool is for anonymous requests, and two at least
 PATIENCE: Final = 1.0  # seconds that the first request in a line waits before the next ones are refused
 _WITH = re.compile(r"\s*WITH( RECURSIVE)?\b")
 
@@ -227,7 +227,7 @@ class Database:
         self._refusals = POOL_REFUSALS.labels(name)
         # However many requests there are, some connections are left for the turns that run.
         self._requests = _Line(max(1, pool.size - max(1, pool.size // 4)))
-        self._anonymous = _Line(_ANONYMOUS_CONNECTIONS)
+        self._anonymous = _Line(max(2, pool.size // ANONYMOUS_SHARE))
         self._shares: WeakValueDictionary[str, _Line] = WeakValueDictionary()
 
     def signed_actor(self, actor: str) -> str:
@@ -256,7 +256,7 @@ class Database:
 
     def _lines(self) -> Sequence["_Line"]:
         """The lines in which a request waits before it is lent a connection. Half of them at most are for the requests
-        of one owner: some are left for the others. Anonymous ones share two connections.
+        of one owner: some are left for the others. Anonymous ones share a fifth of the pool.
         """
         if not OF_REQUEST.get():
             return ()

@@ -12,12 +12,13 @@ from tests.integration.api.test_openapi import LOOK, body_of, nothing_there, unt
 from tests.support.calls import ENDPOINTS
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
+from tests.support.locks import Locker
 from tests.support.openapi_document import Document
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.identity.local import LocalMachine
 from turnstream.api.identity.stored import StoredTokens
 from turnstream.domain.errors import Unauthorized
-from turnstream.domain.identity import SCOPES, Identity, Scope
+from turnstream.domain.identity import LOCAL_OWNER, SCOPES, Identity, Scope
 from turnstream.scripted import message_of, text, tool_use
 from turnstream.storage.database import connect
 from turnstream.storage.owners.tokens import Tokens
@@ -161,6 +162,21 @@ async def test_once_there_was_a_token_a_server_stays_shut(database_url: str, doc
         assert (await anyone.get("/api/chats")).status_code == 401
         async with Client(server.url, document, await server.token("local")) as owner:
             assert (await owner.get("/api/chats")).status_code == 200
+
+
+async def test_requests_at_once_share_the_check_that_there_is_no_token(database_url: str) -> None:
+    holder, watcher = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+    locker = Locker(holder, watcher)
+    async with connect(database_url, size=10) as database:
+        here = LocalMachine(Tokens(database))
+        request = Request({"type": "http", "client": ("127.0.0.1", 1), "headers": [(b"host", b"localhost")]})
+        async with locker.holding("LOCK TABLE tokens"):
+            asked = [asyncio.create_task(here.identity_of(request)) for _ in range(20)]
+            await locker.waiting()
+            assert await locker.number_waiting() == 1
+        assert {each and each.owner for each in await asyncio.gather(*asked)} == {LOCAL_OWNER}
+    await holder.close()
+    await watcher.close()
 
 
 PEERS = {

@@ -1,5 +1,6 @@
 """The local owner: while there never was a token, this machine needs none, or any, and no other one is answered."""
 
+import asyncio
 import re
 import time
 from functools import lru_cache
@@ -10,6 +11,7 @@ from starlette.requests import Request
 from turnstream.api.identity.way import BELIEVED
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import LOCAL_OWNER, SCOPES, Identity
+from turnstream.storage.database import OF_REQUEST
 from turnstream.storage.owners.tokens import Tokens
 
 # A proxy on this machine makes everybody look like this machine; these headers give it away.
@@ -28,13 +30,14 @@ _THIS_MACHINE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re
 
 class LocalMachine:
     """Authenticates requests of this machine as the local owner, until the first token was created. After that the
-    server stays shut, also when the last token was revoked.
+    server stays shut, also when the last token was revoked. One query answers all requests that wait for it.
     """
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
         self._shut = False
         self._open_until = 0.0
+        self._asking: asyncio.Task[None] | None = None
 
     async def identity_of(self, request: Request) -> Identity | None:
         if not await self._is_open():
@@ -44,9 +47,15 @@ class LocalMachine:
 
     async def _is_open(self) -> bool:
         if not self._shut and time.monotonic() >= self._open_until:
-            self._shut = await self._tokens.ever_existed()
-            self._open_until = time.monotonic() + BELIEVED
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.create_task(self._ask())
+            await asyncio.shield(self._asking)
         return not self._shut
+
+    async def _ask(self) -> None:
+        OF_REQUEST.set(False)  # of many
+        self._shut = await self._tokens.ever_existed()
+        self._open_until = time.monotonic() + BELIEVED
 
 
 def _check_local(request: Request) -> None:

@@ -47,7 +47,7 @@ _NOTICE = 5.0  # seconds between two notices of a call that waits
 _WORTH_A_NOTICE = 1.0  # seconds
 _MOST_MODELS = 1000
 _AHEAD_OF_QUEUE = 64  # waiting calls whose needs an exchange asks for
-_SMOOTHING = 0.1  # weight of the newest call in the averages of a model
+_SMOOTHING = 0.1  # weight of the newest call in the averages of a model; the first calls weigh more
 _FIRST_OUTPUT = 500.0  # tokens of a reply, before any is known
 # The provider refuses the key itself, or what it pays for. Other refusals may be about one model.
 _OF_KEY = frozenset(
@@ -211,6 +211,7 @@ class _ModelQueue:
         self.waiting: FairQueue[_Waiting] = FairQueue()
         self._known = asyncio.Lock()
         self._is_known = False
+        self._calls = 1  # the assumption counts as one
         self.output = _FIRST_OUTPUT
         self.ratio = 1.0  # of the counted input to the estimated one
 
@@ -233,9 +234,11 @@ class _ModelQueue:
         )
 
     def learn(self, estimated: float, input: float, output: float) -> None:
-        self.output += _SMOOTHING * (output - self.output)
+        self._calls += 1
+        weight = max(_SMOOTHING, 1 / self._calls)
+        self.output += weight * (output - self.output)
         if estimated > 0 and input > 0:
-            self.ratio += _SMOOTHING * (min(10.0, input / estimated) - self.ratio)
+            self.ratio += weight * (min(10.0, input / estimated) - self.ratio)
 
 
 class KeyPool:
