@@ -1,5 +1,6 @@
 // The entry of the page: puts its parts together, and connects them with the address, keys and buttons.
 
+import { showOwnAccount } from './account.js'
 import { Attachments, listenToDrops } from './attachments.js'
 import { Chats, titleOf } from './chats.js'
 import { Composer } from './composer.js'
@@ -316,6 +317,7 @@ addEventListener('hashchange', () => route())
 find('#new-chat').addEventListener('click', newChat)
 find('#open-models').addEventListener('click', chooseModel)
 find('#theme').addEventListener('click', nextTheme)
+find('#own-account').addEventListener('click', () => attempt(() => showOwnAccount(client)))
 find('#show-keys').addEventListener('click', showKeys)
 find('#show-list').addEventListener('click', toggleList)
 find('#veil').addEventListener('click', () => showList(false))
@@ -344,6 +346,7 @@ client
   .request('GET', '/api/me')
   .then(async ({ scopes, features }) => {
     for (const button of findAll('#share, #members')) button.hidden = !features?.includes('sharing')
+    find('#own-account').hidden = !features?.includes('self_service')
     if (features?.includes('sharing')) await chats.followShared()
     // A server without the extension `admin` has no such page.
     if (scopes.includes('admin')) find('#operate').hidden = !(await fetch('admin', { method: 'HEAD' })).ok
