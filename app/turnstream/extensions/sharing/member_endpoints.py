@@ -25,9 +25,9 @@ async def add_member(request: Request) -> Response:
     services, owner = services_and_owner(request)
     identity, chat = identity_of(request), id_of(request, "chat")
     identity.require_reach(None)
-    asked, _ = await read_body(request, MemberIn)
     await services.storage.chats.get(owner, chat)
     members = _members(request)
+    asked, _ = await read_body(request, MemberIn)
     row = await members.add(identity, chat, _other_person(asked.member, owner), asked.role)
     return json_response(MemberOut(**dict(row)))
 
