@@ -769,6 +769,22 @@ shares = Table(
     info=owned("chat_id", "state"),
 )
 
+# The people whom the owner of a chat lets read it, write in it, or decide about its calls (`role`; each role has the
+# rights of those before it). `member` is the name of an owner. `plan` is that of the credential that added the member.
+chat_members = Table(
+    "chat_members",
+    metadata,
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
+    Column("member", Text, primary_key=True),
+    Column("role", Text, nullable=False),
+    Column("plan", Text),
+    Column("created_by", Text, nullable=False),
+    _now(),
+    CheckConstraint("role IN ('read', 'write', 'approve')", name="role"),
+    Index(None, "member"),
+    info=owned("chat_id", "state"),
+)
+
 # A request that carried an Idempotency-Key, and the exchange it made. `digest` is of the request, so that the same key
 # with another body is refused.
 idempotency_keys = Table(

@@ -57,6 +57,7 @@ LEFT_OUT = (
     *("audit", "erasures", "tokens", "charges", "tool_cache", "webhooks", "open_text", "deleted_chats", "replicas"),
     *("token_requirement", "search_segments", "search_chats", "search_texts", "search_pending"),
     *("sign_ins", "shares", "stopped_jobs"),  # an archive has no secrets
+    "chat_members",  # other owners decide about them
     *("search_documents", "tool_sets"),  # turns have the digests of sets, and an archive the tools
 )
 

@@ -126,7 +126,7 @@ export interface components {
             is_error?: boolean;
             /** @description true when the block was cut off and stays so */
             interrupted?: boolean;
-            /** @description of a tool_result: the policies that were applied; of a user_text: its steer */
+            /** @description of a tool_result: the policies that were applied; of a user_text: its steer; of the first block of a message: its `author`, if that is not the owner */
             notes?: {
                 [key: string]: unknown;
             };
@@ -178,7 +178,7 @@ export interface components {
             is_error?: boolean;
             /** @description true when the block was cut off and stays so */
             interrupted?: boolean;
-            /** @description of a tool_result: the policies that were applied; of a user_text: its steer */
+            /** @description of a tool_result: the policies that were applied; of a user_text: its steer; of the first block of a message: its `author`, if that is not the owner */
             notes?: {
                 [key: string]: unknown;
             };
@@ -285,7 +285,7 @@ export interface components {
             is_error?: boolean;
             /** @description true when the block was cut off and stays so */
             interrupted?: boolean;
-            /** @description of a tool_result: the policies that were applied; of a user_text: its steer */
+            /** @description of a tool_result: the policies that were applied; of a user_text: its steer; of the first block of a message: its `author`, if that is not the owner */
             notes?: {
                 [key: string]: unknown;
             };
@@ -1434,6 +1434,8 @@ export interface components {
             parent_id: string | null;
             /** @enum {string} */
             role: "user" | "assistant";
+            /** @description the member who wrote or asked for it; null: the owner */
+            author: string | null;
             /** @enum {string} */
             status: "queued" | "running" | "waiting" | "complete" | "cancelled" | "error";
             model: string | null;
