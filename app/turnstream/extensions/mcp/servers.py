@@ -298,7 +298,9 @@ class McpServers:
 
     def tools(self) -> Mapping[str, Tool]:
         """The tools that each server listed last, connected or not."""
-        return {name: tool for each in (*self._kept_open, *self._lists) for name, tool in each.tools.items()}
+        lists: list[Mapping[str, Tool]] = [each.tools for each in self._kept_open]
+        lists += [each.tools for each in self._lists]
+        return {name: tool for tools in lists for name, tool in tools.items()}
 
     def has_tool(self, name: str) -> bool:
         return self._connection_of(name) is not None
