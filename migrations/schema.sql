@@ -675,6 +675,7 @@ CREATE TABLE sign_ins (
     state bytea,
     pending text,
     pending_until timestamp with time zone,
+    tools json,
     CONSTRAINT pk_sign_ins PRIMARY KEY (owner, server),
     CONSTRAINT ck_sign_ins_pending CHECK (num_nulls(state, pending, pending_until) = ANY (ARRAY[0, 3])),
     CONSTRAINT ck_sign_ins_tokens_have_time CHECK ((tokens IS NULL) = (signed_in_at IS NULL))

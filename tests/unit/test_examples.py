@@ -352,6 +352,7 @@ CHECKED = {
     ("docs/tools.md", "MCP servers", "sh"): OWN_TOOLS,
     ("docs/tools.md", "MCP servers", "text"): OWN_TOOLS,
     ("docs/tools.md", "Sign-ins of owners", "toml"): f"{MCP}test_the_calendar_of_the_page_wants_a_sign_in",
+    ("docs/tools.md", "Tools of each owner", "toml"): f"{MCP}test_the_calendar_of_the_page_has_tools_of_each_owner",
     ("docs/tools.md", "Token exchange", "toml"): f"{MCP}test_the_calendar_of_the_page_exchanges_tokens",
     ("docs/tools.md", "Questions of an MCP server", "json"): f"{HERE}test_the_answer_to_a_question_is_accepted",
     ("docs/tools.md", "Client tools", "sh"): CLIENT_TOOL,

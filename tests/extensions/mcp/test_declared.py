@@ -152,6 +152,12 @@ def test_the_calendar_of_the_page_wants_a_sign_in(tmp_path: Path) -> None:
     assert (server.oauth, server.scopes, server.client_id) == (True, ("calendar.read",), None)
 
 
+def test_the_calendar_of_the_page_has_tools_of_each_owner(tmp_path: Path) -> None:
+    (tmp_path / "tools.toml").write_text("".join(blocks("docs/tools.md", "Tools of each owner", "toml")), "utf-8")
+    (server,) = declared_servers(tmp_path / "tools.toml", {})
+    assert (server.oauth, server.owner_tools, server.policy_of("invite").approval) == (True, True, "always")
+
+
 def test_the_calendar_of_the_page_exchanges_tokens(tmp_path: Path) -> None:
     (tmp_path / "tools.toml").write_text("".join(blocks("docs/tools.md", "Token exchange", "toml")), "utf-8")
     environment = {"CALENDAR_LIST_TOKEN": "tok-1", "LOGIN_CLIENT_SECRET": "s3cret"}
