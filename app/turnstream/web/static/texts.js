@@ -138,6 +138,12 @@ export const TEXTS = {
       cut: 'was not called',
       stopped: 'was stopped',
     },
+    undelivered: 'Its report is on its way',
+    deliveries: {
+      steered: 'Its report is in an answer below',
+      started: 'Its report begins an answer below',
+      discarded: 'It was stopped with its answer, and reports nothing',
+    },
   },
   jobs: {
     stop: (tool) => `Stop this call of ${tool}`,
