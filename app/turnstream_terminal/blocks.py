@@ -25,6 +25,7 @@ _REMARKS: Final[Mapping[str, str]] = {
     "summary_failed": "could not be summarised",
     "cached": "kept answer",
     "memo": "result reused",
+    "job": "started in the background",
     "assembled_answer": "no model could answer",
     "all_tools_failed": "all tools failed",
     "hook_failures": "hooks of the server failed",

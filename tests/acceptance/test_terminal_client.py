@@ -172,6 +172,49 @@ async def test_an_interrupt_asks_which_call_in_the_background_is_to_stop(
         assert await terminal.ended() == 0
 
 
+async def test_a_call_that_reports_is_listed_and_stopped_after_its_answer(
+    database_url: str, open_terminal: OpenTerminal
+) -> None:
+    paused = {where: Pause() for where in ("Oslo", "Rome")}
+
+    @tool(background=True, reports=True)
+    async def dig(where: str, context: ToolContext) -> str:
+        """Dig."""
+        context.progress("half a hole")
+        paused[where].reached.set()
+        await paused[where].go.wait()
+        return f"a hole in {where}"
+
+    calls = [tool_use("dig", {"where": where}, where) for where in paused]
+    words = [message_of(text(said)) for said in ("They dig.", "Rome is off.", "Oslo is done.")]
+    async with serving(database_url, Toolset([dig])) as running:
+        model, provider = running.scripts.provider(message_of(*calls), *words)
+        terminal = open_terminal(running, "--model", model)
+        await terminal.sees_prompt()
+        terminal.type("Dig\r")
+        await terminal.sees("They dig.")
+        await terminal.sees_prompt()
+        for pause in paused.values():
+            await pause.reached.wait()
+        async with TurnProbe(running) as probe:
+            await probe.until(lambda turn: [each["progress"] for each in turn["reports"]] == ["half a hole"] * 2)
+            terminal.type("/calls\r")
+            await terminal.sees('  1  dig where="Oslo" · in the background · half a hole', '  2  dig where="Rome"')
+            terminal.type("/stop 3\r")
+            await terminal.sees("Give /stop a number from /calls.")
+            terminal.type("/stop 2\r")
+            await terminal.sees('  1  dig where="Oslo" · in the background · half a hole', "> /stop 2")
+            await probe.until(lambda turn: turn["blocks"][-1:] != [] and turn["blocks"][-1]["text"] == "Rome is off.")
+            paused["Oslo"].go.set()
+            await probe.until(lambda turn: turn["blocks"][-1:] != [] and turn["blocks"][-1]["text"] == "Oslo is done.")
+        terminal.type("/calls\r")
+        await terminal.sees("No call runs in the background.")
+        reported = provider.requests[2].messages[-1].blocks[-1].text
+        assert "The user stopped this call while it ran. It may have taken effect." in reported
+        terminal.type("\x04")
+        assert await terminal.ended() == 0
+
+
 async def test_a_person_opens_a_running_turn_while_the_server_is_killed(
     server: StartServer, open_terminal: OpenTerminal
 ) -> None:
