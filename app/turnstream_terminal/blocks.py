@@ -26,6 +26,7 @@ _REMARKS: Final[Mapping[str, str]] = {
     "cached": "kept answer",
     "memo": "result reused",
     "job": "started in the background",
+    "handoff": "its answer is that of the turn",
     "assembled_answer": "no model could answer",
     "all_tools_failed": "all tools failed",
     "hook_failures": "hooks of the server failed",

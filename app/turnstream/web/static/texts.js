@@ -333,6 +333,7 @@ export const TEXTS = {
       summary_failed: 'could not be summarised',
       cached: 'answer that was kept',
       memo: 'result of an earlier call',
+      handoff: 'its answer is that of the turn',
     },
     decisions: {
       approve: 'allowed',
