@@ -434,7 +434,9 @@ def test_every_turn_has_a_next_step_that_leads_on(turn: Turn) -> None:
             last = [round.stop_reason for round in turn.rounds if round.sealed][-1]
             assert type == ("not_finished" if last in PAUSED else "client_tool")
         case HandOver(result):
-            assert not (unanswered_calls(turn.blocks) or turn.steers or result.is_error)
+            assert unanswered_calls(turn.blocks) == ()
+            assert not turn.steers
+            assert not result.is_error
             last_round = [round.number for round in turn.rounds if round.sealed][-1]
             assert [block for block in turn.blocks if block.type == TOOL_RESULT and block.round == last_round] == [
                 result
