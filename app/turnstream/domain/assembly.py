@@ -1,5 +1,5 @@
-"""Answers that this server writes: the results of the turn's tools in words if no model can answer, and the answer of an
-agent to which the turn was handed over.
+"""Answers that this server writes: the results of the turn's tools in words if no model can answer, and the answer of
+an agent to which the turn was handed over.
 """
 
 import json

@@ -49,8 +49,8 @@ class Agent:
     is that of the calling turn. With `output`, a JSON schema, its answer is JSON that meets the schema; `max_rounds`
     are then the model calls of one attempt at it. `context` selects turns of the conversation for the agent, and
     `context_blocks` their blocks: `text`, `files`, `results`, or names of tools for their results. With `as_model` the
-    agent's name is also a model name: a turn with that model is a turn of the agent. With `handoff` its answer is that of
-    the calling turn.
+    agent's name is also a model name: a turn with that model is a turn of the agent. With `handoff` its answer is that
+    of the calling turn.
     """
 
     name: str
