@@ -17,6 +17,7 @@ from tests.support.http_server import serving
 from tests.support.locks import connection_to
 from tests.support.openapi_document import Document
 from tests.support.server_process import Server, free_port
+from turnstream.domain.turns import RecoveryPolicy
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers
@@ -211,8 +212,9 @@ async def test_what_a_task_requires_is_a_question_of_the_turn(
     ],
 )
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("policy", [pytest.param("retry", marks=pytest.mark.full), "continue"])
 async def test_a_killed_server_takes_its_tasks_up_again(
-    database_url: str, document: Document, tool: str, place: str, text: str, tmp_path: Path
+    database_url: str, document: Document, policy: RecoveryPolicy, tool: str, place: str, text: str, tmp_path: Path
 ) -> None:
     port = free_port()
     file = tmp_path / "tools.toml"
@@ -224,7 +226,7 @@ async def test_a_killed_server_takes_its_tasks_up_again(
         tasks = Tasking(McpServers([]), tmp_path)
         await server.start()
         try:
-            turn = await client.say(await client.chat(), f"/call tasks__{tool} {{}}")
+            turn = await client.say(await client.chat(), f"/call tasks__{tool} {{}}", limits={"recovery": policy})
             match place:
                 case "call":
                     await until(tasks.effects)
