@@ -205,6 +205,11 @@ class ReportOut(BaseModel):
     tool_use_id: str
     name: str
     state: OpenJobState | Literal["settled"]
+    since: Annotated[datetime | None, Field(description="when the call was made")]
+    outcome: Annotated[
+        str | None,
+        Field(description="the kind of its outcome, as in the log: `ok`, `error`, `refused` if its user stopped it, …"),
+    ]
     progress: Annotated[str | None, Field(description="what the tool last reported")]
     delivery: Annotated[
         Delivery | None,

@@ -302,14 +302,6 @@ class McpServers:
         lists += [each.tools for each in self._lists]
         return {name: tool for tools in lists for name, tool in tools.items()}
 
-    def has_tool(self, name: str) -> bool:
-        return self._connection_of(name) is not None
-
-    async def cancel_task(self, name: str, task: str, owner: str) -> None:
-        """Asks the server of the tool `name` to stop a task of an owner."""
-        if (connection := self._connection_of(name)) is not None:
-            await connection.task(task, owner).cancel()
-
     @property
     def with_sign_in(self) -> Mapping[str, McpServer]:
         """The servers to which owners sign in, by their names."""
@@ -320,9 +312,6 @@ class McpServers:
         self._sign_ins = sign_ins
         for each in self._connections.values():
             each.sign_ins = sign_ins
-
-    def _connection_of(self, name: str) -> McpConnection | None:
-        return next((each for each in self._connections.values() if name in each.tools), None)
 
     async def __aenter__(self) -> Self:
         for each in self._kept_open:

@@ -1147,6 +1147,10 @@ export interface components {
             tool_use_id: string;
             name: string;
             state: ("due" | "running" | "detached") | "settled";
+            /** @description when the call was made */
+            since: string | null;
+            /** @description the kind of its outcome, as in the log: `ok`, `error`, `refused` if its user stopped it, … */
+            outcome: string | null;
             /** @description what the tool last reported */
             progress: string | null;
             /** @description `steered`: into an open turn; `started`: a turn begins with it; `discarded`: the turn of the call was cancelled; null while it is not delivered */

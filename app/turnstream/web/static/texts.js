@@ -139,6 +139,12 @@ export const TEXTS = {
       cut: 'was not called',
       stopped: 'was stopped',
     },
+    undelivered: 'Its report is on its way',
+    deliveries: {
+      steered: 'Its report is in an answer below',
+      started: 'Its report begins an answer below',
+      discarded: 'It was stopped with its answer, and reports nothing',
+    },
   },
   jobs: {
     stop: (tool) => `Stop this call of ${tool}`,
@@ -334,6 +340,7 @@ export const TEXTS = {
       summary_failed: 'could not be summarised',
       cached: 'answer that was kept',
       memo: 'result of an earlier call',
+      handoff: 'its answer is that of the turn',
     },
     decisions: {
       approve: 'allowed',
