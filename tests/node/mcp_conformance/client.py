@@ -23,6 +23,7 @@ from turnstream.tools.toolset import Toolset
 
 INPUTS: dict[str, dict[str, Any]] = {"add_numbers": {"a": 5, "b": 3}}
 MOST_ASKS = 5
+SECONDS = 100  # less than the suite gives
 
 
 async def main(url: str) -> None:
@@ -95,5 +96,16 @@ async def sign_in(base: str, link: str) -> None:
         await browser.open(back.headers["location"])
 
 
+async def bounded(url: str) -> None:
+    """`main`, which says after a while where each of its tasks waits, so that the suite's report can show it."""
+    try:
+        async with asyncio.timeout(SECONDS):
+            await main(url)
+    except TimeoutError:
+        for task in asyncio.all_tasks():
+            task.print_stack(file=sys.stderr)
+        raise
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(bounded(sys.argv[1]))
