@@ -72,7 +72,7 @@ def test_each_panel_has_a_title_in_words_a_unit_and_a_place_in_a_row_of_its_own(
             f"{{{{{label}}}}}" in target["legendFormat"] for target in found["targets"] for label in metric._labelnames
         )
     below: dict[str, list[str]] = {}
-    places = []
+    places, row = [], ""
     for panel in made["panels"]:
         place = panel["gridPos"]
         if panel["type"] == "row":
