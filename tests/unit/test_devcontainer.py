@@ -1,4 +1,4 @@
-"""The container of a contributor: its versions are those that the tree asks for. No engine is needed to compare them."""
+"""The container of a contributor: its versions are those that the tree asks for. The comparison needs no engine."""
 
 import json
 import re
