@@ -125,9 +125,9 @@ def under_loads(
         steps: list[tuple[str, Callable[[], Figures]]] = [
             ("idle streams", lambda: idle(it, server)),
             ("turns", lambda: turns(it, server)),
+            ("cuts", lambda: after_cuts(server.dialect, server.port)),
             ("50 streams", lambda: streams(it, server, 50)),
             ("200 streams", lambda: streams(it, server, 200)),
-            ("cuts", lambda: after_cuts(server.dialect, server.port)),
         ]
         if with_capacity:
             steps.append(("capacity", lambda: capacity(it, server, provider)))

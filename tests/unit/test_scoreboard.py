@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.bench.board import CHARTS, DATA, FOLDER, PAGE, chart, medians, table
+from tests.bench.board import CHARTS, DATA, FOLDER, PAGE, chart, median_of, medians, table
 from tests.bench.interrupted import DELTAS, Follower, is_whole
 from tests.bench.load import Dialect
 
@@ -21,6 +21,13 @@ def test_the_page_has_the_figures_of_the_json_in_at_most_8_kb() -> None:
 def test_each_chart_is_drawn_from_the_json(name: str) -> None:
     drawn = (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
     assert drawn == chart(CHARTS[name], medians(RESULT, CHARTS[name]))
+
+
+@pytest.mark.parametrize(("waited", "latency"), [(19.0, 5.0), (21.0, None)])
+def test_a_server_that_waited_for_its_cpu_has_no_latencies(waited: float, latency: float | None) -> None:
+    figures = {"waited for its CPU, %": [waited] * 3, "first delta, p50, ms": [5.0] * 3, "CPU of a turn, ms": [7.0] * 3}
+    assert median_of(figures, "first delta, p50, ms") == latency
+    assert median_of(figures, "CPU of a turn, ms") == 7.0
 
 
 def tokens(places: list[int]) -> list[str]:
