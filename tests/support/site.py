@@ -85,6 +85,7 @@ KINDS: Final = {
     ),
     "Explanation": (
         "docs/comparison.md",
+        "docs/benchmarks.md",
         "docs/architecture.md",
         "docs/life-of-a-turn.md",
         "docs/security.md",
