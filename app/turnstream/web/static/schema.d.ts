@@ -664,6 +664,8 @@ export interface components {
             type: "document";
             source: components["schemas"]["Base64In"] | components["schemas"]["UploadIn"] | components["schemas"]["PathIn"];
             title?: string | null;
+            /** @description whether the answer names its places in the document, as `citations` of its texts; `false` if it is left out */
+            cite?: boolean;
         };
         ErrorOut: {
             type: string;
