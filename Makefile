@@ -34,7 +34,7 @@ GENERATED_TYPES := node_modules/.types/$(TYPES)
 JAVASCRIPT := app/turnstream/web/static/*.js tests/javascript/*.js tests/javascript/*.mjs tests/node/*.mjs eslint.config.js app/turnstream/web/packages/*/*.js
 FORMATTED := app/turnstream/web/static/protocol.d.ts app/turnstream/web/static/client.d.ts tests/node/*.mts tests/browser/*.jsx
 
-.PHONY: help run quick test cover soak live image check bench migrations schema reference site release lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-budget check-javascript
+.PHONY: help run quick test cover soak live image check bench scoreboard migrations schema reference site release lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-budget check-javascript
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -98,6 +98,9 @@ endif
 
 bench: $(DEV) ## CPU per delta and added latency, as ratios against a bare relay
 	@$(BIN)/python -m tests.bench
+
+scoreboard: $(DEV) ## turnstream beside a relay, raw Python and peers from PyPI and npm (installed into .peers); writes docs/benchmarks
+	@$(BIN)/python -m tests.bench.scoreboard
 
 fmt: $(DEV) $(NODE_TOOLS) ## format, and fix what can be fixed
 	@$(BIN)/ruff check --fix-only --quiet $(SOURCES)

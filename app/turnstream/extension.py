@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from turnstream.api.http.call_group import CallGroup
     from turnstream.api.identity.stored import StoredTokens
-    from turnstream.api.identity.way import Admit, Authenticate, LoginScopes
+    from turnstream.api.identity.way import Admit, Authenticate, FindMember, LoginScopes
     from turnstream.api.neighbours import Neighbours
     from turnstream.api.reads import ReadCopy
     from turnstream.api.services import Services
@@ -88,8 +88,9 @@ class Context:
 class Work:
     """The background work of an extension. `tasks` run until the server stops; the end of a task stops the server.
     Handlers get `state` from their services (`Services.states`). Each call is made only if `admit` does not refuse it.
-    Turns leave rows for these kinds of `webhooks`. `serving` are tasks that post turns as requests do. `guards` check
-    texts, one after the other. `runners` make tasks that stop together with the running turns, of the checks of texts.
+    `find_member` lets members of a chat act for its owner. Turns leave rows for these kinds of `webhooks`. `serving`
+    are tasks that post turns as requests do. `guards` check texts, one after the other. `runners` make tasks that stop
+    together with the running turns, of the checks of texts.
     """
 
     hooks: "Sequence[Hooks]" = ()
@@ -97,6 +98,7 @@ class Work:
     sweeps: "Sequence[Sweep]" = ()
     state: object = None
     admit: "Admit | None" = None
+    find_member: "FindMember | None" = None
     webhooks: "Collection[WebhookKind]" = ()
     serving: "Sequence[Callable[[Services], Coroutine[Any, Any, None]]]" = ()
     guards: "Sequence[TextGuard]" = ()

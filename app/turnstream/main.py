@@ -200,6 +200,7 @@ async def running(
             drain=engine.worker.drain,
             neighbours=process.neighbours(engine.replica) if process else None,
             owner_keys=owner_keys,
+            find_member=next((work.find_member for work in engine.works.values() if work.find_member), None),
         )
         serving = [partial(task, services) for work in engine.works.values() for task in work.serving]
         await stack.enter_async_context(background(engine.failed, *serving))

@@ -132,7 +132,7 @@ OLDEST_TRANSACTION_SECONDS = Gauge(
 JOURNAL_LAG_SECONDS = Gauge("turnstream_journal_lag_seconds", "Age of the oldest open text that the journal lacks")
 SEARCH_LAG_SECONDS = Gauge("turnstream_search_lag_seconds", "Age of the oldest text that the search has not indexed")
 STALLED_READERS = Gauge("turnstream_stalled_readers", "Connections whose client does not read what is sent")
-BUILD_INFO = Gauge("turnstream_build_info", "1, with the version that runs", ["version", "python"])
+BUILD_INFO = Gauge("turnstream_build_info", "The version that runs; the value is 1", ["version", "python"])
 PERSIST_SECONDS = Histogram(
     "turnstream_persist_seconds",
     "Duration of the writes of running turns",

@@ -25,6 +25,8 @@ _REMARKS: Final[Mapping[str, str]] = {
     "summary_failed": "could not be summarised",
     "cached": "kept answer",
     "memo": "result reused",
+    "job": "started in the background",
+    "handoff": "its answer is that of the turn",
     "assembled_answer": "no model could answer",
     "all_tools_failed": "all tools failed",
     "hook_failures": "hooks of the server failed",

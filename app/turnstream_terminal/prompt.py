@@ -20,7 +20,8 @@ from turnstream_terminal.chat_list import print_chats, print_turns, short_ids, t
 from turnstream_terminal.chat_session import ChatSession
 from turnstream_terminal.console import ForegroundRunner
 from turnstream_terminal.errors import explained
-from turnstream_terminal.text import json_line, one_line, printable, sentence
+from turnstream_terminal.text import json_line, one_line, printable, sentence, short_input
+from turnstream_terminal.turn_parts import job_notes
 
 HELP: Final = """\
 /list          list the newest chats
@@ -44,6 +45,7 @@ HELP: Final = """\
 /first N       move a message of that list to the front
 /now N         send it into the answer that runs; /later N: ask it next
 /withdraw N    take it out of the queue
+/calls         list the calls of this branch that run in the background; /stop N: stop one
 /more          show the last answer in full, with thinking, tool inputs and tool results
 /quit          leave (Ctrl-D leaves too)
 Ctrl-C         stop the answer that is being written; at the prompt, leave
@@ -71,6 +73,7 @@ class ChatPrompt:
         self._grants: list[Json] = []
         self._branches: list[Json] = []
         self._queue: list[Json] = []
+        self._calls: list[Json] = []
         self._last: Assembler | None = None
 
     def loop(self, chat: Json | None) -> None:
@@ -156,7 +159,7 @@ class ChatPrompt:
                 self._console.print(*full_blocks(self._last.blocks), "", sep="\n")
             case "more":
                 self._warn("There is no answer yet.")
-            case "fork" | "retry" | "edit" | "branches" | "branch" | "cost" | "grants" | "revoke":
+            case "fork" | "retry" | "edit" | "branches" | "branch" | "cost" | "grants" | "revoke" | "calls" | "stop":
                 if self._session.chat is None:
                     self._warn("No chat is open yet.")
                 else:
@@ -189,6 +192,14 @@ class ChatPrompt:
                 self._warn("Give /branch a number from /branches.")
             case "cost":
                 self._show_cost()
+            case "calls":
+                self._show_calls()
+            case "stop" if argument.isdecimal() and 1 <= int(argument) <= len(self._calls):
+                call = self._calls[int(argument) - 1]
+                self._run(self._client.cancel_call(chat, call["turn"], call["tool_use_id"]))
+                self._show_calls()
+            case "stop":
+                self._warn("Give /stop a number from /calls.")
             case "grants":
                 self._show_grants(chat)
             case "revoke" if argument.isdecimal() and 1 <= int(argument) <= len(self._grants):
@@ -292,6 +303,19 @@ class ChatPrompt:
     def _currency(self) -> str:
         """The currency of the prices, behind a space; blank if the server names none."""
         return next((f" {model['currency']}" for model in self._run(self._client.models()) if model["currency"]), "")
+
+    def _show_calls(self) -> None:
+        self._calls = []
+        for turn in self._path():
+            inputs = {block.get("id"): block.get("input") for block in turn["blocks"]}
+            reporting = [report for report in turn["reports"] if report["state"] != "settled"]
+            for call in (*turn["jobs"], *reporting):
+                self._calls.append({**call, "turn": turn["id"]})
+                line = f"{one_line(call['name'])} {short_input(inputs.get(call['tool_use_id']))}".strip()
+                notes = " · ".join(filter(None, [line, *job_notes({"child": None, **call})]))
+                self._console.print(Text(f"{len(self._calls):>3}  {notes}", no_wrap=True, overflow="ellipsis"))
+        if not self._calls:
+            self._dim("No call runs in the background.")
 
     def _show_grants(self, chat: str) -> None:
         self._grants = self._run(self._client.grants(chat))

@@ -39,7 +39,7 @@ _CHILD_STATES: Final = {
     "waiting": "waits",
     "complete": "has answered",
 }
-_NORMAL_STOP_REASONS: Final = frozenset({"end_turn", "stop_sequence"})
+_NORMAL_STOP_REASONS: Final = frozenset({"end_turn", "stop_sequence", "handoff"})
 _STOP_REASONS: Final = {
     "max_tokens": "cut off at max_tokens",
     "model_context_window_exceeded": "cut off at the end of the context window",

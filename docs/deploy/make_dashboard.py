@@ -1,6 +1,6 @@
 """The Grafana dashboard of all metrics, from the list of them: `python docs/deploy/make_dashboard.py` writes
-grafana.json beside this file. Each metric is a panel, with its labels as series. The limit of its alarm is
-a line.
+grafana.json beside this file. Each metric is a panel, with its labels as series. Its title is the meaning of
+the metric, its description has the name. The limit of its alarm is a line.
 """
 
 import json
@@ -20,6 +20,13 @@ _LIMIT = re.compile(
     r"(?:max(?: by \([\w, ]+\) )?\()?(turnstream_\w+)\)? (>|==) ([\d.]+)"
     r"|histogram_quantile\([\d.]+, sum by \(le\) \(rate\((turnstream_\w+)_bucket\[\w+\]\)\)\) (>) ([\d.]+)"
 )
+# Gauges that are 0 or 1, and counters whose unit is not events a second.
+_STATES = frozenset({"turnstream_mcp_connected", "turnstream_model_breaker_open", "turnstream_build_info"})
+_RATES = {
+    "turnstream_tokens_total": "tokens/s",
+    "turnstream_cost_total": "cost/s",
+    "turnstream_http_requests_total": "reqps",
+}
 _WIDTH, _HEIGHT, _PER_ROW = 8, 7, 3
 # The rows of the dashboard: their titles, and the beginnings of the names of their metrics. The first that fits counts.
 _ROWS = {
@@ -72,6 +79,20 @@ def _thresholds(comparison: str, limit: float) -> dict[str, Any]:
     return {"mode": "absolute", "steps": [{"color": color, "value": value} for value, color in steps]}
 
 
+def title_of(metric: MetricWrapperBase) -> str:
+    """The meaning of a metric, without what follows a comma or a colon."""
+    return re.split(r"[,;:]", metric._documentation)[0]
+
+
+def unit_of(name: str, type: str) -> str:
+    """The unit in Grafana's words. A counter is shown as a rate."""
+    if "_seconds" in name:
+        return "s"
+    if type != "counter":
+        return "bool" if name in _STATES else "short"
+    return _RATES.get(name, "ops")
+
+
 def dashboard() -> dict[str, Any]:
     rows: dict[str, list[tuple[str, str, MetricWrapperBase]]] = {title: [] for title in _ROWS}
     for name, type, metric in metrics():
@@ -103,15 +124,14 @@ def dashboard() -> dict[str, Any]:
 def _panel(
     name: str, type: str, metric: MetricWrapperBase, position: dict[str, int], alarm: tuple[str, float] | None
 ) -> dict[str, Any]:
-    unit = "s" if "_seconds" in name else "ops" if type == "counter" else "short"
     queries = expressions(name, type, tuple(metric._labelnames))
-    defaults: dict[str, Any] = {"unit": unit, "min": 0}
+    defaults: dict[str, Any] = {"unit": unit_of(name, type), "min": 0}
     if alarm:
         defaults |= {"thresholds": _thresholds(*alarm), "custom": {"thresholdsStyle": {"mode": "line"}}}
     return {
         "type": "timeseries",
-        "title": name,
-        "description": metric._documentation,
+        "title": title_of(metric),
+        "description": f"{name}: {metric._documentation}",
         "gridPos": position,
         "datasource": {"type": "prometheus", "uid": "${datasource}"},
         "fieldConfig": {"defaults": defaults, "overrides": []},

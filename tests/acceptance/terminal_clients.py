@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import httpx2
 
 from tests.acceptance.pseudo_terminal import PseudoTerminal
-from tests.support.server_process import TURNSTREAM, Server, clean_environment
+from tests.support.server_process import TURNSTREAM, clean_environment
 
 Json = dict[str, Any]
 _TIMEOUT: Final = 60  # seconds, for a machine that is busy with other tests
@@ -82,7 +82,7 @@ def terminals(folder: Path) -> Iterator[OpenTerminal]:
 class TurnProbe:
     """Reads the newest turn from the server."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Served) -> None:
         self._http = httpx2.AsyncClient(base_url=server.url)
 
     async def __aenter__(self) -> "TurnProbe":

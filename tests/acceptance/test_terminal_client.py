@@ -16,7 +16,7 @@ from turnstream.domain.identity import Identity
 from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import connect
 from turnstream.storage.owners.tokens import Tokens
-from turnstream.tools.tool import ToolContext, tool
+from turnstream.tools.tool import Detached, PersonQuestion, ToolContext, tool
 from turnstream.tools.toolset import Toolset
 
 pytestmark = pytest.mark.timeout(180)
@@ -168,6 +168,82 @@ async def test_an_interrupt_asks_which_call_in_the_background_is_to_stop(
             "The user stopped this call while it ran. It may have taken effect.",
             "a hole in Oslo",
         ]
+        terminal.type("\x04")
+        assert await terminal.ended() == 0
+
+
+async def test_a_question_of_a_call_in_the_background_is_answered_by_the_person(
+    database_url: str, open_terminal: OpenTerminal
+) -> None:
+    form = '{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}'
+
+    @tool(background=True)
+    async def pilot(context: ToolContext) -> str | Detached:
+        """Sends a pilot, whom the person names."""
+        if context.handle is None:
+            return Detached("asked", question=PersonQuestion("Which pilot?", 600, form))
+        answer = context.answer
+        return "No pilot came." if answer is None or answer.content is None else f"{answer.content['name']} came."
+
+    async with serving(database_url, Toolset([pilot])) as running:
+        calls = message_of(tool_use("pilot", {}, "a"), tool_use("pilot", {}, "b"))
+        model, provider = running.scripts.provider(calls, message_of(text("Thanks.")))
+        terminal = open_terminal(running, "--model", model)
+        await terminal.sees_prompt()
+        terminal.type("Send pilots\r")
+        for name in ("Ada", "Bob"):
+            await terminal.sees("? pilot asks you", "Which pilot?")
+            await terminal.sees_prompt("(a)nswer, (d)ecline, (s)kip?")
+            terminal.type("a\r")
+            await terminal.sees_prompt("name (string):")
+            terminal.type(f"{name}\r")
+        await terminal.sees("✓ pilot", "Thanks.")
+        await terminal.sees_prompt()
+        results = [message for message in provider.requests[-1].messages if message.role == "user"][-1]
+        assert sorted(block.text for block in results.blocks) == ["Ada came.", "Bob came."]
+        terminal.type("\x04")
+        assert await terminal.ended() == 0
+
+
+async def test_a_call_that_reports_is_listed_and_stopped_after_its_answer(
+    database_url: str, open_terminal: OpenTerminal
+) -> None:
+    paused = {where: Pause() for where in ("Oslo", "Rome")}
+
+    @tool(background=True, reports=True)
+    async def dig(where: str, context: ToolContext) -> str:
+        """Dig."""
+        context.progress("half a hole")
+        paused[where].reached.set()
+        await paused[where].go.wait()
+        return f"a hole in {where}"
+
+    calls = [tool_use("dig", {"where": where}, where) for where in paused]
+    words = [message_of(text(said)) for said in ("They dig.", "Rome is off.", "Oslo is done.")]
+    async with serving(database_url, Toolset([dig])) as running:
+        model, provider = running.scripts.provider(message_of(*calls), *words)
+        terminal = open_terminal(running, "--model", model)
+        await terminal.sees_prompt()
+        terminal.type("Dig\r")
+        await terminal.sees("They dig.")
+        await terminal.sees_prompt()
+        for pause in paused.values():
+            await pause.reached.wait()
+        async with TurnProbe(running) as probe:
+            await probe.until(lambda turn: [each["progress"] for each in turn["reports"]] == ["half a hole"] * 2)
+            terminal.type("/calls\r")
+            await terminal.sees('  1  dig where="Oslo" · in the background · half a hole', '  2  dig where="Rome"')
+            terminal.type("/stop 3\r")
+            await terminal.sees("Give /stop a number from /calls.")
+            terminal.type("/stop 2\r")
+            await terminal.sees('  1  dig where="Oslo" · in the background · half a hole', "> /stop 2")
+            await probe.until(lambda turn: turn["blocks"][-1:] != [] and turn["blocks"][-1]["text"] == "Rome is off.")
+            paused["Oslo"].go.set()
+            await probe.until(lambda turn: turn["blocks"][-1:] != [] and turn["blocks"][-1]["text"] == "Oslo is done.")
+        terminal.type("/calls\r")
+        await terminal.sees("No call runs in the background.")
+        reported = provider.requests[2].messages[-1].blocks[-1].text
+        assert "The user stopped this call while it ran. It may have taken effect." in reported
         terminal.type("\x04")
         assert await terminal.ended() == 0
 

@@ -1,6 +1,5 @@
-"""The examples of docs/tools.md that need a server of their own settings: their files and commands as written."""
+"""The examples of the pages of tools that need a server of their own settings: their files and commands as written."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,15 +8,10 @@ import httpx2
 import pytest
 
 from tests.acceptance.conftest import StartServer
+from tests.support.pages import blocks
 from tests.support.server_process import clean_environment
 
-PAGE = (Path(__file__).parents[2] / "docs/tools.md").read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:8000"
-
-
-def blocks(heading: str, kind: str) -> list[str]:
-    section = PAGE.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    return re.findall(rf"^```{kind}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.needs("curl")
@@ -25,21 +19,27 @@ def blocks(heading: str, kind: str) -> list[str]:
 async def test_tools_in_process_and_of_an_mcp_server_are_called_without_a_key(
     server: StartServer, tmp_path: Path
 ) -> None:
-    (tmp_path / "shopping.py").write_text(blocks("A complete example", "python")[0], encoding="utf-8")
-    (tmp_path / "clock.py").write_text(blocks("MCP servers", "python")[0], encoding="utf-8")
-    (tmp_path / "tools.toml").write_text(blocks("MCP servers", "toml")[0], encoding="utf-8")
+    (tmp_path / "shopping.py").write_text(blocks("docs/tools.md", "A complete example", "python")[0], encoding="utf-8")
+    (tmp_path / "clock.py").write_text(blocks("docs/mcp.md", "MCP servers", "python")[0], encoding="utf-8")
+    (tmp_path / "tools.toml").write_text(blocks("docs/mcp.md", "MCP servers", "toml")[0], encoding="utf-8")
     (tmp_path / ".venv").symlink_to(sys.prefix)  # the page names `.venv/bin/python`
     running = await server(TURNSTREAM_TOOLSET="shopping:toolset", TURNSTREAM_TOOLS_FILE="tools.toml")
     async with httpx2.AsyncClient(base_url=running.url) as client:
         # On a loaded machine the MCP server may start after the five seconds that the start waits for it.
         while "clock__now" not in (await client.get("/api/tools")).text:
             assert "mcp.failed" not in running.logs
-    printed = [commands_of(heading, running.url, tmp_path) for heading in ("A complete example", "MCP servers")]
-    assert printed == [blocks("A complete example", "text")[1], blocks("MCP servers", "text")[0]]
+    printed = [
+        commands_of(page, heading, running.url, tmp_path)
+        for page, heading in (("docs/tools.md", "A complete example"), ("docs/mcp.md", "MCP servers"))
+    ]
+    assert printed == [
+        blocks("docs/tools.md", "A complete example", "text")[1],
+        blocks("docs/mcp.md", "MCP servers", "text")[0],
+    ]
 
 
-def commands_of(heading: str, address: str, folder: Path) -> str:
-    script = "\n".join(["set -eu", *blocks(heading, "sh")]).replace(ADDRESS, address)
+def commands_of(page: str, heading: str, address: str, folder: Path) -> str:
+    script = "\n".join(["set -eu", *blocks(page, heading, "sh")]).replace(ADDRESS, address)
     shell = subprocess.run(
         ["bash", "-c", script],
         cwd=folder,

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from tests.bench.candidates import NAMES, Candidate, Name, relay, served, turnstream
+from tests.bench.candidates import NAMES, Candidate, relay, served, turnstream
 from tests.bench.database import Postgres, bench_database
 from tests.bench.native import ROOT, NoCompilerError
 from tests.bench.processes import StartError, cpu_seconds, raise_file_limit, waited_seconds
@@ -34,7 +34,7 @@ console = Console(stderr=True, highlight=False)
 @click.option("--only", type=click.Choice(NAMES), help="Measure one candidate alone.")
 @click.option("--write/--no-write", default=None, help=f"Put the tables into {PAGE.name} (default: after a whole run).")
 def main(
-    names: tuple[str, ...], is_quick: bool, repetitions: int, minutes: float, only: Name | None, write: bool | None
+    names: tuple[str, ...], is_quick: bool, repetitions: int, minutes: float, only: str | None, write: bool | None
 ) -> None:
     """NAME is what to measure, everything by default: memory, readers, streams, openings, burst, capacity, unpaced,
     catch-up, reconnects (beside a relay); recovery, start, remote, distant, journal, traces, replicas (several
@@ -61,7 +61,7 @@ def main(
 
 
 def measure(
-    programme: Programme, repetitions: int, seconds: float, only: Name | None
+    programme: Programme, repetitions: int, seconds: float, only: str | None
 ) -> tuple[list[str], dict[str, str]]:
     """Returns what went wrong, and the tables by the section of the page that they belong to."""
     until, load_before = time.monotonic() + seconds, os.getloadavg()[0]

@@ -5,28 +5,32 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Final
 
 import psutil
 
-from tests.bench.load import Load, LoadResult, RunningLoad, run_load, started_load
+from tests.bench.load import Dialect, Load, LoadResult, RunningLoad, run_load, started_load
 from tests.bench.processes import SERVER_CPU, free_port, running, wait_until_answering
 
-Name = Literal["turnstream", "relay"]
-NAMES: tuple[Name, ...] = ("turnstream", "relay")
+NAMES: Final = ("turnstream", "relay")
+_UVICORN: Final = "--loop uvloop --http httptools --no-access-log --log-level warning --backlog 4096 --port {port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    name: Name
+    """`{port}` in its command and its environment is the port that it is given."""
+
+    name: str
+    dialect: Dialect
     command: tuple[str, ...]
     ready_path: str
     environment: dict[str, str] = field(default_factory=dict)
 
 
 def turnstream(database_url: str, settings: Mapping[str, str] | None = None) -> Candidate:
-    environment = {"DATABASE_URL": database_url, "TURNSTREAM_HOST": "127.0.0.1"}
+    environment = {"DATABASE_URL": database_url, "TURNSTREAM_HOST": "127.0.0.1", "TURNSTREAM_PORT": "{port}"}
     return Candidate(
+        "turnstream",
         "turnstream",
         (str(Path(sys.executable).with_name("turnstream")), "serve"),
         "/readyz",
@@ -35,24 +39,28 @@ def turnstream(database_url: str, settings: Mapping[str, str] | None = None) -> 
 
 
 def relay() -> Candidate:
-    options = "--loop uvloop --http httptools --no-access-log --log-level warning --backlog 4096"
-    return Candidate("relay", (sys.executable, "-m", "uvicorn", "tests.bench.relay:app", *options.split()), "/healthz")
+    return Candidate("relay", "relay", asgi("tests.bench.relay:app"), "/healthz")
+
+
+def asgi(app: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "uvicorn", app, *_UVICORN.split())
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
     """A candidate that is up."""
 
-    name: Name
+    name: str
+    dialect: Dialect
     port: int
     process: psutil.Process
 
     def run(self, load: Load) -> LoadResult:
-        return run_load(self.name, self.port, load)
+        return run_load(self.dialect, self.port, load)
 
     @contextmanager
     def start(self, load: Load) -> Iterator[RunningLoad]:
-        with started_load(self.name, self.port, load) as run:
+        with started_load(self.dialect, self.port, load) as run:
             yield run
 
 
@@ -61,13 +69,12 @@ def served(
     candidate: Candidate, provider_url: str, folder: Path, *, port: int = 0, cpu: int | None = SERVER_CPU
 ) -> Iterator[Server]:
     port, log = port or free_port(), folder / f"{candidate.name}.log"
-    command, environment = candidate.command, provider_environment(provider_url) | candidate.environment
-    if candidate.name == "relay":
-        command = (*command, "--port", str(port))
-    environment |= {"TURNSTREAM_PORT": str(port)}
+    command = [word.replace("{port}", str(port)) for word in candidate.command]
+    given = {name: value.replace("{port}", str(port)) for name, value in candidate.environment.items()}
+    environment = provider_environment(provider_url) | given
     with running(command, cpu=cpu, log=log, environment=environment) as process:
         wait_until_answering(process, port, candidate.ready_path, log)
-        yield Server(candidate.name, port, process)
+        yield Server(candidate.name, candidate.dialect, port, process)
 
 
 def provider_environment(url: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ import msgspec
 from tests.bench.native import built
 from tests.bench.processes import TOOLS_CPU, on_cpu
 
-Dialect = Literal["turnstream", "relay", "provider"]
+Dialect = Literal["turnstream", "relay", "provider", "chat-completions", "ui-messages", "agent-protocol"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.bench.candidates import Name
 from tests.bench.scenarios import Figures
 from tests.bench.trials import Rows, Trial
 
@@ -34,14 +33,14 @@ class Row:
 class Results:
     """Every figure of every repetition, in the order in which they were first seen."""
 
-    seen: dict[tuple[str, str], dict[Name, list[float]]] = field(
+    seen: dict[tuple[str, str], dict[str, list[float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
 
     waited_seconds: float = 0.0
     cpu_seconds: float = 0.0
 
-    def add(self, scenario: str, candidate: Name, figures: Figures) -> None:
+    def add(self, scenario: str, candidate: str, figures: Figures) -> None:
         for measure, value in figures.items():
             self.seen[scenario, measure][candidate].append(value)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tests.bench.candidates import Name, Server
+from tests.bench.candidates import Server
 from tests.bench.capacity import highest_passing
 from tests.bench.database import Postgres
 from tests.bench.load import Load, LoadResult, Times
@@ -34,7 +34,7 @@ class Scenario:
     name: str
     title: str
     run: Callable[[Bench], Figures]
-    only: Name | None = None
+    only: str | None = None
     fresh_server: bool = False
 
 

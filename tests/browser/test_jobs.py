@@ -138,6 +138,35 @@ async def test_a_report_begins_an_answer_of_its_own_without_an_empty_message(
     assert (report["state"], report["delivery"], report["round"]) == ("settled", "started", 0)
 
 
+async def test_a_call_that_reports_is_stopped_after_its_turn_has_ended_in_all_tabs(
+    people: SitDown, site: Server, api: Client, harbour: Yard
+) -> None:
+    calls = [tool_use("salvage", {"ship": ship}, f"call-{ship}") for ship in ("Dora", "Emma")]
+    words = [message_of(text(said)) for said in ("They are under way.", "Dora is lost.", "Emma floats.")]
+    ada = await people(site.url, await use(api, site.scripts.model(message_of(*calls), *words)))
+    await ada.say("Raise them")
+    await expect(ada.page.locator(".turn.assistant").last).to_contain_text("They are under way.")
+    other = await new_tab(ada.context, f"{site.url}/#{ada.chat}")
+    for tab in (ada, other):
+        for ship in ("Dora", "Emma"):
+            await expect(card(tab, ship)).to_have_attribute("data-state", "running")
+            await expect(card(tab, ship).locator(".where")).to_have_text("In the background")
+            await expect(card(tab, ship).get_by_role("timer")).to_have_text(re.compile(r"\d+:\d\d"))
+    await card(other, "Dora").get_by_role("button", name="Stop this call of salvage").click()
+    for tab in (other, ada):
+        await expect(card(tab, "Dora")).to_have_attribute("data-state", "stopped")
+        await expect(card(tab, "Dora").locator(".job")).to_be_hidden()
+        await expect(card(tab, "Dora").locator(".news")).to_have_text("Its report begins an answer below")
+        await expect(tab.page.locator(".turn.assistant").last).to_contain_text("Dora is lost.")
+        await expect(card(tab, "Emma").locator(".job")).to_be_visible()
+    harbour.done["Emma"].set()
+    for tab in (ada, other):
+        await expect(tab.page.locator(".turn.assistant").last).to_contain_text("Emma floats.")
+        await expect(card(tab, "Emma")).to_have_attribute("data-state", "done")
+        await expect(card(tab, "Emma").locator(".job")).to_be_hidden()
+    assert other.troubles() == []
+
+
 async def test_a_question_of_a_call_in_the_background_is_answered_in_a_form(
     people: SitDown, site: Server, api: Client
 ) -> None:

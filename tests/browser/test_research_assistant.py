@@ -1,4 +1,4 @@
-"""The research assistant of docs/tools.md: three agents and a long tool, over a closed browser and a deploy."""
+"""The research assistant of docs/agents.md: three agents and a long tool, over a closed browser and a deploy."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
@@ -74,7 +74,7 @@ async def model() -> AsyncIterator[Model]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def site(database_url: str, tmp_path: Path, model: Model, office: Office) -> AsyncIterator[tuple[Server, Server]]:
     for name, language in (("tools.toml", "toml"), ("ships.py", "python")):
-        (code,) = blocks("docs/tools.md", "A research assistant", language)
+        (code,) = blocks("docs/agents.md", "A research assistant", language)
         (tmp_path / name).write_text(code)
     settings = {
         "ANTHROPIC_API_KEY": "none",

@@ -1,6 +1,7 @@
 """A chat that is shared by a link: the dialog of its owner, and the page of people who have the link."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -70,3 +71,55 @@ async def test_without_the_feature_the_page_offers_no_links(people: SitDown, sit
     await ada.page.get_by_label("Export and share").click()
     await expect(ada.page.get_by_role("button", name="As Markdown")).to_be_visible()
     await expect(ada.page.get_by_role("button", name="Share by a link")).to_be_hidden()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_members_are_added_and_use_the_chat(people: SitDown, site: Server, scheme: str) -> None:
+    tokens = {name: await site.token(name) for name in ("ada", "bob")}
+    async with Client(site.url, None, tokens["ada"], "ada") as api:
+        first, second = message_of(text("Half past six.")), message_of(text("At noon."))
+        chat = await api.chat(title="Ferries", settings={"model": site.scripts.model(first, second)})
+        await api.ask(chat, "When does the first ferry leave?")
+    id = chat.rpartition("/")[2]
+    ada = await people(site.url, id, color_scheme=scheme, storage_state=kept(site.url, tokens["ada"]))
+    await ada.page.get_by_label("Export and share").click()
+    await ada.page.get_by_role("button", name="Members").click()
+    dialog = ada.page.get_by_role("dialog")
+    await dialog.get_by_label("Name of the person, as they log in").fill("bob")
+    await dialog.get_by_role("button", name="Add").click()
+    await expect(dialog.get_by_role("listitem")).to_have_count(1)
+    assert await violations(ada) == []
+
+    bob = await people(site.url, color_scheme=scheme, storage_state=kept(site.url, tokens["bob"]))
+    shared = bob.page.get_by_role("region", name="Shared with you")
+    await expect(shared.get_by_role("link")).to_have_text("Ferriesof ada")
+    await shared.get_by_role("link").click()
+    await expect(bob.page.locator("article.user")).to_contain_text("When does the first ferry leave?")
+    await expect(bob.page.locator("#words")).to_be_hidden()
+    await expect(bob.page.locator("#reads")).to_be_visible()
+    assert await violations(bob) == []
+
+    await dialog.get_by_label("Role of bob").select_option("write")
+    await expect(ada.page.locator("dialog .trouble").last).to_have_text("")
+    async with Client(site.url, None, tokens["bob"], "bob") as api:
+        while (await api.json("GET", "/api/memberships"))["memberships"][0]["role"] != "write":
+            pass
+    await dialog.get_by_role("button", name="Close").click()
+    await bob.reload()
+    await expect(bob.page.locator("#words")).to_be_visible()
+    await expect(bob.page.locator("#open-settings")).to_be_hidden()
+    await bob.say("And the last one?")
+    await expect(ada.page.locator("article.user .author").last).to_have_text("From bob")
+    await expect(ada.page.locator("article.assistant").last).to_contain_text("At noon.")
+    await expect(bob.page.locator("article.assistant").last).to_contain_text("At noon.")
+
+    await shared.get_by_role("link").hover()
+    await shared.get_by_role("button", name="Leave Ferries").click()
+    await bob.page.get_by_role("dialog").get_by_role("button", name="Leave", exact=True).click()
+    await expect(shared).to_have_count(0)
+    await expect(bob.page.locator("#title")).to_have_text("New chat")
+
+
+def kept(url: str, token: str) -> dict[str, Any]:
+    """What the browser of a person holds who has given a token."""
+    return {"cookies": [], "origins": [{"origin": url, "localStorage": [{"name": "turnstream.token", "value": token}]}]}

@@ -125,7 +125,7 @@ async def fork_server(
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
         )
-    common = {"FAULTS_LOG": str(folder / "servers.log"), "FAULTS_EFFECTS": str(folder / "effects"), **environment}
+    common = {"FAULTS_LOG": str(folder / "servers.log"), **environment}
     server = ForkServer(common, process, defaultdict(), asyncio.Queue(), asyncio.Lock())
     listening = asyncio.create_task(server.listen())
     try:

@@ -71,6 +71,9 @@ def _user_turn() -> Turn:
 
 def _problems_of_calls(rows: Rows, effects: Mapping[str, int]) -> Iterator[str]:
     calls = [(block.round, block.tool_use_id or "", block.name) for block in rows.turn.blocks if block.is_call]
+    known = {rows.key((number, id)) for number, id, _ in calls}
+    if others := [key for key in effects if key.startswith(f"{rows.turn.id}:") and key not in known]:
+        yield f"effects under keys of no call: {others}"  # a call that was made again under another key
     if sorted(rows.results) != sorted((number, id) for number, id, _ in calls):
         yield f"calls {calls} have the results {list(rows.results)}"
     for number, id, name in calls:

@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
+from tests.faults.effects import take_effect
 from turnstream.domain.kinds import TOOL_RESULT
 from turnstream.llm.conversation.messages import GO_ON
 from turnstream.llm.provider import BlockOpened, ModelRequest, Part
@@ -40,13 +40,11 @@ def _together(batches: Iterator[Sequence[Part]]) -> Iterator[Sequence[Part]]:
         yield (*batch, *next(batches)) if isinstance(batch[0], BlockOpened) else batch
 
 
-def tools(effects: Path) -> list[Tool]:
-    """`effects` gets a line with its idempotency key whenever a call takes effect."""
+def tools(effects: int) -> list[Tool]:
+    """`effects` is the port of the service that counts the effects of calls."""
 
-    def take_effect(context: ToolContext) -> str:
-        with effects.open("a") as file:
-            file.write(f"{context.idempotency_key}\n")
-        return f"Done by {os.getpid()}."
+    async def had_effect(context: ToolContext) -> str:
+        return f"Done by {await take_effect(effects, context.idempotency_key, str(os.getpid()))}."
 
     @tool(read_only=True)
     async def look(word: str) -> str:
@@ -56,12 +54,12 @@ def tools(effects: Path) -> list[Tool]:
     @tool()
     async def note(word: str, context: ToolContext) -> str:
         """Must never be run twice."""
-        return take_effect(context)
+        return await had_effect(context)
 
     @tool(retry_safe=True)
     async def book(word: str, context: ToolContext) -> str:
         """May be run twice."""
         await context.checkpoint({"by": os.getpid()})
-        return take_effect(context)
+        return await had_effect(context)
 
     return [look, note, book]

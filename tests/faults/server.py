@@ -1,13 +1,13 @@
 """`python -m tests.faults.server`: forks real servers, in which everything is imported already, one for each line of
 standard input. A line is a JSON object: the environment of the server.
 
-FAULTS_DIE_AT names its kill point, FAULTS_SEEN a file for the points that it reached, FAULTS_EFFECTS one for effects
-of its tools, FAULTS_LOG one for its log. Its model and its tools take up to FAULTS_PACE seconds for each step; without
-it every tick of the journal is a checkpoint, and the model sends the next batch when rows, journal and all readers have
-the one before. FAULTS_NOTIFICATIONS_LOST is the share of notifications that it loses. With FAULTS_ROUNDS_LATE the rows
-of rounds come with their first blocks. With FAULTS_BACKGROUND tools with effects run in the background; if it is
-"detached", they leave a handle, if it is "asks", a handle and a question. With "asks while it runs" they ask before
-their effect, and with "reports" their turn does not wait for them.
+FAULTS_DIE_AT names its kill point, FAULTS_SEEN a file for the points that it reached, FAULTS_EFFECTS the port of the
+service that counts the effects of its tools, FAULTS_LOG a file for its log. Its model and its tools take up to
+FAULTS_PACE seconds for each step; without it every tick of the journal is a checkpoint, and the model sends the next
+batch when rows, journal and all readers have the one before. FAULTS_NOTIFICATIONS_LOST is the share of notifications
+that it loses. With FAULTS_ROUNDS_LATE the rows of rounds come with their first blocks. With FAULTS_BACKGROUND tools
+with effects run in the background; if it is "detached", they leave a handle, if it is "asks", a handle and a question.
+With "asks while it runs" they ask before their effect, and with "reports" their turn does not wait for them.
 """
 
 import asyncio
@@ -20,7 +20,6 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -199,7 +198,7 @@ def serve(environment: dict[str, str]) -> None:
     background = environment.get("FAULTS_BACKGROUND")
     if background == "reports":
         points.watch_reports()
-    watched = [WatchedTool(tool, points, pace, background) for tool in tools(Path(environment["FAULTS_EFFECTS"]))]
+    watched = [WatchedTool(tool, points, pace, background) for tool in tools(int(environment["FAULTS_EFFECTS"]))]
     models = Models([ProviderModels(ScriptedModel(points, quiet, pace), [MODEL])])
     settings = Settings(_env_file=None)
     app = quiet.app = main.create_app(settings, models, Toolset(watched, 64, 100_000))

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import asyncpg
 
+from tests.faults.effects import Effects, effects_service
 from tests.faults.processes import ForkServer, fork_server
 from tests.faults.reader import Reader
 from tests.faults.rows import Rows
@@ -35,12 +36,13 @@ class Stage:
     fork_server: ForkServer
     database: Database
     connection: "asyncpg.Connection[asyncpg.Record]"
+    counted: Effects
 
     async def ask(self, policy: RecoveryPolicy, max_recoveries: int = 3, root: UUID | None = None) -> Turn:
         """A turn that waits to be claimed. With a `root` it shares a budget with the family of that turn."""
         now = datetime.now(UTC)
         chat = Chat(new_id(), LOCAL_OWNER, None, None, {}, created_at=now, updated_at=now)
-        specs = tuple(tool.spec for tool in tools(self.effects_file))
+        specs = tuple(tool.spec for tool in tools(self.counted.port))
         budget = None if root is None else BUDGET
         limits = Limits(recovery=policy, max_recoveries=max_recoveries, budget_tokens=budget)
         request = TurnRequest(MODEL, "", {}, specs, limits, root_turn=root)
@@ -60,13 +62,9 @@ class Stage:
             await asyncio.sleep(0.002)
 
     @property
-    def effects_file(self) -> Path:
-        return self.folder / "effects"
-
-    @property
     def effects(self) -> Counter[str]:
-        """How often each idempotency key took effect."""
-        return Counter(self.effects_file.read_text().splitlines() if self.effects_file.exists() else ())
+        """How often the effect of each idempotency key was asked for."""
+        return self.counted.requests
 
 
 @asynccontextmanager
@@ -79,8 +77,10 @@ async def staged(
     try:
         async with (
             connect(database_url, size=2) as database,
+            effects_service() as effects,
             fork_server(folder, monitor_interval, may_skew, DATABASE_URL=tagged_url, **environment) as server,
         ):
-            yield Stage(folder, server, database, connection)
+            server.environment["FAULTS_EFFECTS"] = str(effects.port)
+            yield Stage(folder, server, database, connection, effects)
     finally:
         await connection.close()

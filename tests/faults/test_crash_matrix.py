@@ -289,20 +289,21 @@ _OF_REPORTS = re.compile(
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("policy", [pytest.param("retry", marks=pytest.mark.full), "continue"])
 async def test_after_a_kill_at_any_point_of_a_report_it_is_delivered_once(
-    stage: Stage, record_property: Callable[[str, object], None]
+    stage: Stage, policy: RecoveryPolicy, record_property: Callable[[str, object], None]
 ) -> None:
     stage.fork_server.environment["FAULTS_BACKGROUND"] = "reports"
     stage.fork_server.environment["FAULTS_PACE"] = "0.01"  # without it the model waits for readers, and there are none
     stage.fork_server.environment["TURNSTREAM_POLL_INTERVAL"] = "1"  # a successor finds what was to be notified
     seen = stage.folder / "seen"
-    turn = await stage.ask("continue")
+    turn = await stage.ask(policy)
     await until_reported(stage, turn, FAULTS_SEEN=str(seen))
     points = [point for point in seen.read_text().splitlines() if _OF_REPORTS.match(point)]
     assert not [problem async for problem in problems_of_reports(stage, turn)]
     missed = []
     for point in points:
-        turn = await stage.ask("continue")
+        turn = await stage.ask(policy)
         async with asyncio.timeout(_TIME_LIMIT):
             # Which report comes first, and whether its turn still runs, is left to chance.
             if not await until_reported(stage, turn, FAULTS_DIE_AT=point):
@@ -311,7 +312,9 @@ async def test_after_a_kill_at_any_point_of_a_report_it_is_delivered_once(
                 await until_reported(stage, turn)
         problems = [f"killed {point}: {problem}" async for problem in problems_of_reports(stage, turn)]
         assert not problems, "\n".join(problems)
-    record_property("kill points of reports", f"{len(points)}, of which {len(points) - len(missed)} were reached")
+    record_property(
+        f"kill points of reports, policy {policy}", f"{len(points)}, of which {len(points) - len(missed)} were reached"
+    )
     first = [point for point in points if point.endswith(" 1")]
     names = {point.rpartition(" ")[0] for point in first}
     assert names >= {"after start_reports", "after settle_job", "before deliver_report", "report delivered"}

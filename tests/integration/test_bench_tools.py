@@ -12,6 +12,7 @@ import pytest
 from anthropic.types import ToolParam
 
 from tests.bench.__main__ import Run
+from tests.bench.candidates import Candidate, asgi, served
 from tests.bench.capacity import highest_passing
 from tests.bench.costs import solved
 from tests.bench.database import Postgres
@@ -199,3 +200,12 @@ def test_what_fails_is_named_and_costs_no_figures_but_its_own(provider: FakeProv
     run.try_all(trials, Site(provider, Postgres("postgresql://", "18", None), tmp_path))
     assert run.faults == ["one: OSError('it has died')"]
     assert "| time | 1.50 |" in run.pages(load_before=0.0)["trials"]
+
+
+def test_the_raw_server_passes_each_delta_on(provider: FakeProvider, tmp_path: Path) -> None:
+    candidate = Candidate("raw", "relay", asgi("tests.bench.raw:app"), "/healthz")
+    with served(candidate, provider.url, tmp_path, cpu=None) as server:
+        result = server.run(Load("deltas=50 rate=0", chats=10, ramp_seconds=0, single=True))
+        assert (result.deltas, result.faults) == (500, 0)
+        result = server.run(Load("deltas=10 rate=0 lose=4", chats=1, ramp_seconds=0, single=True))
+        assert result.lost == 1

@@ -53,6 +53,7 @@ class Running:
 
 
 Write = Callable[[Running], Awaitable[Any]]
+Everything = Callable[[], Awaitable[dict[str, list[str]]]]
 
 
 async def _show_output(running: Running) -> None:
@@ -116,14 +117,17 @@ async def running(database_url: str) -> AsyncIterator[Running]:
         yield Running(turn, queue.replica, records, database)
 
 
-async def everything(database_url: str) -> dict[str, list[str]]:
-    """All rows there are."""
+@pytest.fixture
+async def everything(database_url: str) -> AsyncIterator[Everything]:
+    """Reads all rows there are. Its connection is kept: a new one loads the description of every table again."""
     connection = await asyncpg.connect(database_url)
-    try:
+
+    async def read() -> dict[str, list[str]]:
         found = {name: await connection.fetch(f"SELECT t::text FROM {name} t ORDER BY 1") for name in metadata.tables}
         return {name: [row["t"] for row in rows] for name, rows in found.items()}
-    finally:
-        await connection.close()
+
+    yield read
+    await connection.close()
 
 
 @pytest.fixture
@@ -135,34 +139,34 @@ async def locker(database_url: str) -> AsyncIterator[Locker]:
 
 
 @all_writes
-async def test_who_holds_the_claim_may_write(running: Running, write: Write, database_url: str) -> None:
-    before = await everything(database_url)
+async def test_who_holds_the_claim_may_write(running: Running, write: Write, everything: Everything) -> None:
+    before = await everything()
     await write(running)
-    assert await everything(database_url) != before
+    assert await everything() != before
 
 
 @all_writes
 async def test_a_write_whose_answer_was_lost_can_be_written_again(
-    running: Running, write: Write, database_url: str
+    running: Running, write: Write, everything: Everything
 ) -> None:
     await write(running)
-    once = await everything(database_url)
+    once = await everything()
     await write(replace(running, records=Records(running.database, running.replica, lambda: running.turn)))
-    assert timeless(await everything(database_url)) == timeless(once)
+    assert timeless(await everything()) == timeless(once)
 
 
 @all_writes
 async def test_a_write_that_is_written_again_while_it_is_still_under_way_is_written_once(
-    running: Running, write: Write, database_url: str, locker: Locker
+    running: Running, write: Write, everything: Everything, locker: Locker
 ) -> None:
     async with running.database.transaction() as under_way:
         records = Records(cast("Database", Within(under_way)), running.replica, lambda: running.turn)
         await write(replace(running, records=records))
         again = asyncio.ensure_future(write(running))
         await locker.waiting()
-    once = await everything(database_url)
+    once = await everything()
     await again
-    assert timeless(await everything(database_url)) == timeless(once)
+    assert timeless(await everything()) == timeless(once)
 
 
 class Within:
@@ -179,27 +183,27 @@ def timeless(rows: dict[str, list[str]]) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
 async def test_who_lost_the_claim_is_told_at_every_write_and_leaves_no_trace(
-    running: Running, loss: str, database_url: str, locker: Locker
+    running: Running, loss: str, everything: Everything, locker: Locker
 ) -> None:
     await locker.connection.execute(loss, running.turn.id)
-    before = await everything(database_url)
+    before = await everything()
     for name, write in WRITES.items():
         with pytest.raises(ClaimLost):
             await write(running)
-        assert await everything(database_url) == before, name
+        assert await everything() == before, name
 
 
 @all_writes
 async def test_a_claim_that_is_lost_in_the_middle_of_a_write_is_lost(
-    running: Running, write: Write, database_url: str, locker: Locker
+    running: Running, write: Write, everything: Everything, locker: Locker
 ) -> None:
     async with locker.holding(CLAIMED_AGAIN, running.turn.id, commit=True):
         late = asyncio.ensure_future(write(running))
         await locker.waiting()
-    before = await everything(database_url)
+    before = await everything()
     with pytest.raises(ClaimLost):
         await late
-    assert await everything(database_url) == before
+    assert await everything() == before
 
 
 # --- rounds that have begun, of many turns at once -------------------------------------------------------------------
@@ -207,26 +211,26 @@ async def test_a_claim_that_is_lost_in_the_middle_of_a_write_is_lost(
 NEXT_ROUND = replace(ROUND, number=2)
 
 
-async def test_a_round_that_has_begun_is_stored_once_and_not_reopened(running: Running, database_url: str) -> None:
+async def test_a_round_that_has_begun_is_stored_once_and_not_reopened(running: Running, everything: Everything) -> None:
     turn = running.turn.id
     await running.records.seal_round(SEALED, [], running.turn)
     begun = [(running.turn, NEXT_ROUND), (replace(running.turn, id=new_id()), ROUND)]
     assert await begin_rounds(running.database, begun) == {turn}
-    once = await everything(database_url)
+    once = await everything()
     assert await begin_rounds(running.database, begun) == {turn}
     assert await begin_rounds(running.database, [(running.turn, ROUND)]) == {turn}
-    assert await everything(database_url) == once
+    assert await everything() == once
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
 async def test_a_round_that_has_begun_leaves_no_trace_where_the_claim_is_lost(
-    running: Running, loss: str, database_url: str, locker: Locker
+    running: Running, loss: str, everything: Everything, locker: Locker
 ) -> None:
     async with locker.holding(loss, running.turn.id, commit=True):
         assert await begin_rounds(running.database, [(running.turn, NEXT_ROUND)]) == set(), "it waits for nobody"
-    before = await everything(database_url)
+    before = await everything()
     assert await begin_rounds(running.database, [(running.turn, NEXT_ROUND)]) == set()
-    assert await everything(database_url) == before
+    assert await everything() == before
 
 
 @pytest.mark.parametrize("name", ["end", "wait"])

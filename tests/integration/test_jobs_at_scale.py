@@ -20,7 +20,7 @@ WAITING, JOBS_OF_EACH = 1000, 5
 TURNS = f"""
 INSERT INTO turns (id, chat_id, parent_id, role, status, request, queue_owner, attempt, started_at)
     SELECT gen_random_uuid(), chat_id, parent_id, role, 'waiting', request, $1, 1, now()
-    FROM turns, generate_series(1, {WAITING}) WHERE role = 'assistant'
+    FROM (SELECT * FROM turns WHERE role = 'assistant' LIMIT 1) AS turns, generate_series(1, {WAITING})
 """
 JOBS = f"""
 INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, due_at, queue_owner)
@@ -43,7 +43,7 @@ async def dig() -> str:
     return "a hole"
 
 
-async def _load(connection: asyncpg.Connection, name: str, due_at: str) -> None:
+async def load(connection: asyncpg.Connection, name: str, due_at: str) -> None:
     await connection.execute("SET session_replication_role = replica")  # without the triggers
     await connection.execute(TURNS, OWNER)
     await connection.execute(JOBS, name, due_at)
@@ -87,7 +87,7 @@ async def test_a_claim_does_not_read_the_jobs_of_other_owners(
     await harness.ask(tools=[dig])
     connection = await asyncpg.connect(database_url)
     try:
-        await _load(connection, name, due_at)
+        await load(connection, name, due_at)
         none_free = await _explained(connection, mode, 0)
         await connection.execute(OF_BOB)
         some_free = await _explained(connection, mode, 10)
@@ -104,7 +104,7 @@ async def test_an_owner_is_served_in_the_first_look_before_thousands_of_overdue_
     await harness.ask(tools=[dig])
     connection = await asyncpg.connect(database_url)
     try:
-        await _load(connection, "dig", "yesterday")
+        await load(connection, "dig", "yesterday")
         await connection.execute(OF_BOB)
     finally:
         await connection.close()

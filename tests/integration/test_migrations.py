@@ -337,6 +337,7 @@ NO_VACUUM_OF_THEIR_OWN = {
     *(
         "asks",
         "browser_tokens",
+        "chat_members",
         "chat_uploads",
         "chats",
         "clock_steps",

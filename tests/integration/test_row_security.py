@@ -55,6 +55,7 @@ OF_CHAT = [
     "deleted_turns SELECT gen_random_uuid(), $1, 1, now()",
     "search_backlog SELECT $1",
     "shares (id, chat_id, digest, live, results, files) SELECT $1, $1, sha256(uuid_send($1)), true, false, false",
+    "chat_members (chat_id, member, role, created_by) SELECT $1, 'eve', 'read', 'test'",
     "grants (id, chat_id, tool, digest, turn_id, tool_use_id) SELECT $1, $1, 't', 'd', $1, 't'",
 ]
 OF_TURN = [

@@ -74,6 +74,7 @@ SHARE: Row = {
     "results": False,
     "files": False,
 }
+MEMBER: Row = {"chat_id": CHAT, "member": "bob", "role": "read", "created_by": "owner:ada"}
 WAITING: Row = {"turn_id": ASSISTANT, "asked": 1, "calls": "[]"}
 CACHED: Row = {"owner": "ada", "key": bytes(32), "tool": "n", "content": "x", "size": 1, "expires_at": NOW}
 TOOL_SET: Row = {"owner": "ada", "digest": bytes(32), "tools": "[]"}
@@ -192,6 +193,7 @@ VALID: list[tuple[str, Row]] = [
     ("deleted_turns", DELETED_TURN),
     ("grants", GRANT),
     ("shares", SHARE),
+    ("chat_members", MEMBER),
     ("waiting_webhooks", WAITING),
     ("tool_cache", CACHED),
     ("tool_sets", TOOL_SET),
@@ -231,6 +233,9 @@ WRONG: dict[str, list[Row]] = {
     "fk_shares_chat_id": [{**SHARE, "id": USER, "digest": b"other", "chat_id": NEW}],
     "fk_shares_turn_id": [{**SHARE, "id": USER, "digest": b"other", "turn_id": NEW}],
     "ck_shares_end": [{**SHARE, "id": USER, "digest": b"other", "live": True}],
+    "pk_chat_members": [MEMBER],
+    "fk_chat_members_chat_id": [{**MEMBER, "chat_id": NEW}],
+    "ck_chat_members_role": [{**MEMBER, "member": "eve", "role": "admin"}],
     "pk_waiting_webhooks": [WAITING],
     "fk_waiting_webhooks_turn_id": [{**WAITING, "turn_id": NEW}],
     "ck_waiting_webhooks_one_state": [{**WAITING, "asked": 2, "delivered_at": NOW}],

@@ -1,4 +1,4 @@
-"""The examples of docs/tools.md: those that need a server are run, the output of the others is compared."""
+"""The examples of the pages of tools: those that need a server are run, the output of the others is compared."""
 
 import asyncio
 import json
@@ -19,6 +19,7 @@ from tests.support.assistants.visit import results_of
 from tests.support.http_client import Client, Json, words_of
 from tests.support.http_client import Said as Exchange
 from tests.support.http_server import Server, pausing, serving
+from tests.support.pages import BLOCKS
 from tests.support.server_process import clean_environment
 from turnstream.extensions.demo.provider import DemoProvider
 from turnstream.llm.anthropic.provider import AnthropicProvider
@@ -29,17 +30,15 @@ from turnstream.tools.tool import Detached, FunctionTool, ResultAddress, Stopped
 from turnstream.tools.toolset import Toolset
 
 ROOT = Path(__file__).parents[2]
+_PAGES = {f"docs/{name}.md" for name in ("api", "approvals", "background-tools", "tool-policies", "tools-of-a-turn")}
 ADDRESS = "http://127.0.0.1:8000"
 
 needs_curl = pytest.mark.needs("curl")
 
 
 def examples(heading: str, kind: str) -> list[str]:
-    """The blocks of one kind below a heading."""
-    page = (ROOT / "docs/tools.md").read_text(encoding="utf-8")
-    below = re.split(rf"^#+ {re.escape(heading)}$", page, maxsplit=1, flags=re.MULTILINE)[1]
-    section = re.split(r"^##+ ", below, maxsplit=1, flags=re.MULTILINE)[0]
-    return re.findall(rf"^```{kind}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    """The blocks of one kind below a heading of a page of tools."""
+    return [block.code for block in BLOCKS if block.page in _PAGES and block[1:3] == (heading, kind)]
 
 
 @asynccontextmanager
@@ -125,7 +124,7 @@ async def test_the_example_of_a_choice_of_tools_works(database_url: str, tmp_pat
 def test_the_function_of_the_page_asks_for_large_amounts_only() -> None:
     (code,) = examples("Approvals", "python")
     module: dict[str, Any] = {"__name__": "refunds"}
-    exec(compile(code, "docs/tools.md", "exec"), module)
+    exec(compile(code, "docs/approvals.md", "exec"), module)
     toolset = Toolset([module["refund"]])
     decisions = {
         amount: toolset.needs_approval("refund", json.dumps({"order": "1", "amount": amount})) for amount in (100, 101)

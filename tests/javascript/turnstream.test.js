@@ -88,6 +88,7 @@ function newTurn() {
     started_at: null,
     ended_at: null,
     forked_from: null,
+    author: null,
     blocks: [],
     rounds: [],
     output: null,

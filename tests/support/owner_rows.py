@@ -69,6 +69,10 @@ async def fill_owner(harness: Harness) -> Asked:
         new_id(),
         first.chat,
     )
+    await connection.execute(
+        "INSERT INTO chat_members (chat_id, member, role, created_by) VALUES ($1, 'bob', 'write', 'owner:ada')",
+        first.chat,
+    )
     await connection.execute("INSERT INTO erasures (owner, due_at) VALUES ($1, '2100-01-01')", OWNER)
     await connection.execute(
         "INSERT INTO sign_ins (owner, server, issuer, scopes, tokens, signed_in_at, state, pending, pending_until)"

@@ -5,6 +5,7 @@ import re
 import runpy
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,8 +48,42 @@ def test_every_alarm_is_tested_and_names_metrics_and_a_runbook_that_exist() -> N
 def test_the_dashboard_is_what_its_script_makes_of_the_metrics() -> None:
     made = json.loads((DEPLOY / "grafana.json").read_text(encoding="utf-8"))
     assert made == MAKE["dashboard"](), "run docs/deploy/make_dashboard.py"
-    titles = {panel["title"] for panel in made["panels"]}
-    assert {name for name, _, _ in MAKE["metrics"]()} <= titles
+    assert {name for name, _, _ in MAKE["metrics"]()} == panels_of(made).keys()
+
+
+def panels_of(board: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The panels of a dashboard by their metrics."""
+    return {panel["description"].partition(":")[0]: panel for panel in board["panels"] if panel["type"] != "row"}
+
+
+def test_each_panel_has_a_title_in_words_a_unit_and_a_place_in_a_row_of_its_own() -> None:
+    made = MAKE["dashboard"]()
+    panels = panels_of(made)
+    titles = [panel["title"] for panel in panels.values()]
+    assert [title for title in titles if not re.fullmatch(r"[A-Z1][^_]{2,79}", title)] == []
+    assert len(titles) == len(set(titles))
+    for name, type, metric in MAKE["metrics"]():
+        found = panels[name]
+        unit = found["fieldConfig"]["defaults"]["unit"]
+        assert (unit == "s") == ("_seconds" in name), name
+        assert unit.endswith(("ops", "/s", "reqps")) == (type == "counter"), name
+        assert all(target["legendFormat"] for target in found["targets"]), name
+        assert all(
+            f"{{{{{label}}}}}" in target["legendFormat"] for target in found["targets"] for label in metric._labelnames
+        )
+    below: dict[str, list[str]] = {}
+    places, row = [], ""
+    for panel in made["panels"]:
+        place = panel["gridPos"]
+        if panel["type"] == "row":
+            row = panel["title"]
+        else:
+            below.setdefault(row, []).append(panel["title"])
+            assert place["x"] + place["w"] <= 24
+        places.append((place["x"], place["y"]))
+    assert len(places) == len(set(places))
+    assert min(map(len, below.values())) >= 3
+    assert len(below) == sum(panel["type"] == "row" for panel in made["panels"])
 
 
 def test_a_panel_shows_the_limit_of_its_alarm() -> None:
@@ -63,7 +98,7 @@ def test_a_panel_shows_the_limit_of_its_alarm() -> None:
         "turnstream_search_lag_seconds",
         "turnstream_turns_running",
     }
-    panels = {panel["title"]: panel for panel in MAKE["dashboard"]()["panels"]}
+    panels = panels_of(MAKE["dashboard"]())
 
     def steps(title: str) -> list[tuple[float | None, str]]:
         found = panels[title]["fieldConfig"]["defaults"]["thresholds"]["steps"]

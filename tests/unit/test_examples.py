@@ -332,42 +332,63 @@ CHECKED = {
     ("docs/tools.md", "A complete example", "text"): (
         "tests/unit/tools/test_docs_example.py::test_the_first_example_prints_the_documented_text"
     ),
-    ("docs/tools.md", "Background tools", "python"): (
+    ("docs/background-tools.md", "Background tools", "python"): (
         f"{TOOLS_PAGE}test_the_background_tool_of_the_page_continues_from_its_checkpoint"
     ),
-    ("docs/tools.md", "Calls that go on elsewhere", "python"): (
+    ("docs/background-tools.md", "Calls that go on elsewhere", "python"): (
         f"{TOOLS_PAGE}test_the_tool_of_the_page_that_detaches_looks_again_with_its_handle"
     ),
-    ("docs/tools.md", "Agents", "toml"): AGENTS,
-    ("docs/tools.md", "A research assistant", "toml"): ASSISTANT,
-    ("docs/tools.md", "A research assistant", "python"): ASSISTANT,
+    ("docs/agents.md", "Agents", "toml"): AGENTS,
+    ("docs/agents.md", "A research assistant", "toml"): ASSISTANT,
+    ("docs/agents.md", "A research assistant", "python"): ASSISTANT,
     ("docs/tools.md", "A tool without the decorator", "text"): "a signature; mypy compares it with the protocol `Tool`",
     ("docs/tools.md", "Declaring tools", "python"): DECLARED,
     ("docs/tools.md", "Declaring tools", "toml"): DECLARED,
-    ("docs/tools.md", "HTTP tools", "toml"): HTTP_TOOL,
-    ("docs/tools.md", "HTTP tools", "python"): HTTP_TOOL,
-    ("docs/tools.md", "HTTP tools", "text"): HTTP_TOOL,
-    ("docs/tools.md", "MCP servers", "python"): OWN_TOOLS,
-    ("docs/tools.md", "MCP servers", "toml"): f"{MCP}test_the_servers_of_the_page_can_be_declared",
-    ("docs/tools.md", "MCP servers", "sh"): OWN_TOOLS,
-    ("docs/tools.md", "MCP servers", "text"): OWN_TOOLS,
-    ("docs/tools.md", "Sign-ins of owners", "toml"): f"{MCP}test_the_calendar_of_the_page_wants_a_sign_in",
-    ("docs/tools.md", "Token exchange", "toml"): f"{MCP}test_the_calendar_of_the_page_exchanges_tokens",
-    ("docs/tools.md", "Questions of an MCP server", "json"): f"{HERE}test_the_answer_to_a_question_is_accepted",
-    ("docs/tools.md", "Client tools", "sh"): CLIENT_TOOL,
-    ("docs/tools.md", "The provider's own tools", "sh"): f"{TOOLS_PAGE}test_the_example_of_a_provider_tool_works",
-    ("docs/tools.md", "Which tools a turn has", "sh"): f"{TOOLS_PAGE}test_the_example_of_a_choice_of_tools_works",
-    ("docs/tools.md", "Approvals", "python"): (
+    ("docs/http-tools.md", "HTTP tools", "toml"): HTTP_TOOL,
+    ("docs/http-tools.md", "HTTP tools", "python"): HTTP_TOOL,
+    ("docs/http-tools.md", "HTTP tools", "text"): HTTP_TOOL,
+    ("docs/mcp.md", "MCP servers", "python"): OWN_TOOLS,
+    ("docs/mcp.md", "MCP servers", "toml"): f"{MCP}test_the_servers_of_the_page_can_be_declared",
+    ("docs/mcp.md", "MCP servers", "sh"): OWN_TOOLS,
+    ("docs/mcp.md", "MCP servers", "text"): OWN_TOOLS,
+    ("docs/mcp.md", "Sign-ins of owners", "toml"): f"{MCP}test_the_calendar_of_the_page_wants_a_sign_in",
+    ("docs/mcp.md", "Tools of each owner", "toml"): f"{MCP}test_the_calendar_of_the_page_has_tools_of_each_owner",
+    ("docs/mcp.md", "Token exchange", "toml"): f"{MCP}test_the_calendar_of_the_page_exchanges_tokens",
+    ("docs/mcp.md", "Questions of an MCP server", "json"): f"{HERE}test_the_answer_to_a_question_is_accepted",
+    ("docs/tools-of-a-turn.md", "Client tools", "sh"): CLIENT_TOOL,
+    (
+        "docs/tools-of-a-turn.md",
+        "The provider's own tools",
+        "sh",
+    ): f"{TOOLS_PAGE}test_the_example_of_a_provider_tool_works",
+    (
+        "docs/tools-of-a-turn.md",
+        "Which tools a turn has",
+        "sh",
+    ): f"{TOOLS_PAGE}test_the_example_of_a_choice_of_tools_works",
+    ("docs/approvals.md", "Approvals", "python"): (
         f"{TOOLS_PAGE}test_the_function_of_the_page_asks_for_large_amounts_only"
     ),
-    ("docs/tools.md", "Approvals", "toml"): APPROVAL,
-    ("docs/tools.md", "Approvals", "sh"): APPROVAL,
-    ("docs/tools.md", "Approval by others", "toml"): BY_LINK,
-    ("docs/tools.md", "Approval links", "sh"): BY_LINK,
-    ("docs/tools.md", "Approvals for a chat", "sh"): f"{TOOLS_PAGE}test_the_example_of_an_approval_for_a_chat_works",
-    ("docs/tools.md", "Policies", "python"): f"{TOOLS_PAGE}test_the_example_of_policies_prints_the_documented_text",
-    ("docs/tools.md", "Policies", "text"): f"{TOOLS_PAGE}test_the_example_of_policies_prints_the_documented_text",
-    ("docs/tools.md", "While the model talks", "sh"): f"{TOOLS_PAGE}test_the_example_of_a_busy_branch_works",
+    ("docs/approvals.md", "Approvals", "toml"): APPROVAL,
+    ("docs/approvals.md", "Approvals", "sh"): APPROVAL,
+    ("docs/approvals.md", "Approval by others", "toml"): BY_LINK,
+    ("docs/approvals.md", "Approval links", "sh"): BY_LINK,
+    (
+        "docs/approvals.md",
+        "Approvals for a chat",
+        "sh",
+    ): f"{TOOLS_PAGE}test_the_example_of_an_approval_for_a_chat_works",
+    (
+        "docs/tool-policies.md",
+        "Policies",
+        "python",
+    ): f"{TOOLS_PAGE}test_the_example_of_policies_prints_the_documented_text",
+    (
+        "docs/tool-policies.md",
+        "Policies",
+        "text",
+    ): f"{TOOLS_PAGE}test_the_example_of_policies_prints_the_documented_text",
+    ("docs/api.md", "While the model talks", "sh"): f"{TOOLS_PAGE}test_the_example_of_a_busy_branch_works",
     ("docs/tools.md", "The document tools", "sh"): DOCUMENTS,
     ("docs/tools.md", "The document tools", "text"): DOCUMENTS,
 }
@@ -460,6 +481,6 @@ def test_the_allowed_parameters_of_the_page_are_known(tmp_path: Path) -> None:
 
 
 def test_the_answer_to_a_question_is_accepted() -> None:
-    (answer,) = blocks("docs/tools.md", "Questions of an MCP server", "json")
+    (answer,) = blocks("docs/mcp.md", "Questions of an MCP server", "json")
     given = ActionsIn.model_validate({"actions": [json.loads(answer)]})
     assert given.actions[0].type == "answer"

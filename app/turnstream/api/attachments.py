@@ -149,15 +149,19 @@ async def _block_of(
             contents.documents[path] = text
             contents.add_text(text, f"{field}.path")
             source = {"type": "text", "media_type": PLAIN}
-            return _block(place, DOCUMENT, {"title": block.title or path, "source": source}, text)
+            return _block(place, DOCUMENT, {"title": block.title or path, **_cited(block), "source": source}, text)
         case DocumentBlockIn():
             assert not isinstance(block.source, PathIn)
             upload = await _upload(block.source, owner, services, field, _DOCUMENTS)
             contents.add_file(upload.size, field)
             title = {"title": block.title} if block.title else {}
-            return _block(place, DOCUMENT, {**title, "source": upload.source})
+            return _block(place, DOCUMENT, {**title, **_cited(block), "source": upload.source})
         case _:
             assert_never(block)
+
+
+def _cited(block: DocumentBlockIn) -> dict[str, object]:
+    return {"cite": True} if block.cite else {}
 
 
 def _block(place: int, type: str, members: Mapping[str, object], text: str = "") -> Block:

@@ -1,12 +1,15 @@
 """The credential of the request that is answered: what its messages may name, and what its turns reach."""
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TypeVar
 
 from pydantic import BaseModel
 
+from turnstream.api.codec import to_json
 from turnstream.api.schemas.requests import FixedOptions, TurnOptions
+from turnstream.domain.blocks import AUTHOR, Block
 from turnstream.domain.errors import Forbidden
 from turnstream.domain.identity import Identity
 from turnstream.domain.turns import Turn, TurnRequest
@@ -22,9 +25,11 @@ _OPTIONS = frozenset(TurnOptions.model_fields) - {"labels"}
 
 
 def held_options() -> frozenset[str]:
-    """The options of turns that the request may not name: those that its credential fixes, or all below `chat`."""
+    """The options of turns that the request may not name: those that its credential fixes. All below `chat`, and for a
+    member of the chat: the owner pays, and its tools act for the owner.
+    """
     caller = CALLER.get()
-    return frozenset(caller.fixed) if "chat" in caller.scopes else _OPTIONS
+    return frozenset(caller.fixed) if "chat" in caller.scopes and caller.member is None else _OPTIONS
 
 
 def check_named(sent: BaseModel, place: str = "") -> None:
@@ -32,6 +37,8 @@ def check_named(sent: BaseModel, place: str = "") -> None:
     for name in type(sent).model_fields:
         if name in held_options() and getattr(sent, name) is not None:
             why = "the token fixes it" if name in CALLER.get().fixed else "the token has not the scope `chat`"
+            if CALLER.get().member:
+                why = "the options of a member's turns are those of the chat"
             raise Forbidden(f"`{place}{name}` must be left out: {why}.", field=f"{place}{name}")
 
 
@@ -46,9 +53,17 @@ def with_fixed(options: Options) -> Options:
 
 
 def of_caller(request: TurnRequest) -> TurnRequest:
-    """The request with the plan of the credential, and what its tools may read."""
+    """The request with the plan of the credential, its author, and what its tools may read."""
     caller = CALLER.get()
-    return replace(request, plan=caller.plan, documents=caller.documents)
+    return replace(request, plan=caller.plan, documents=caller.documents, author=caller.member)
+
+
+def written(blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """The blocks of a message. The first one names its author, if that is not the owner."""
+    author = CALLER.get().member
+    if author is None or not blocks:
+        return tuple(blocks)
+    return replace(blocks[0], notes=to_json({AUTHOR: author}).decode()), *blocks[1:]
 
 
 def check_turn(turn: Turn | None) -> None:

@@ -409,6 +409,7 @@ ENDPOINTS = (
         statuses=(200, 304),
         problems=(404,),
         headers=("If-None-Match",),
+        queries=(Query("chat", "a chat that shows it, for a member of the chat"),),
         reach="handler",
     ),
     Endpoint(

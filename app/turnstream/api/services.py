@@ -12,7 +12,7 @@ from starlette.requests import Request
 from turnstream.api.caller import CALLER
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.identity.authenticator import Authenticator
-from turnstream.api.identity.way import Admit
+from turnstream.api.identity.way import Admit, FindMember
 from turnstream.api.neighbours import Neighbours
 from turnstream.api.plans import OwnerPlans
 from turnstream.api.reads import Reads, ReadStorage
@@ -165,7 +165,7 @@ class Services:
     `states` are the states of extensions, by name. `note_refusal` counts a request that was not authorised, by address
     and credential. `drain` takes this replica out of service. `failed` is set when a part of the server has failed for
     good, so that the process must be stopped and started again. `neighbours` are the other processes of the server, if
-    it has several. `owner_keys` encrypt secrets, if there is a master key.
+    it has several. `owner_keys` encrypt secrets, if there is a master key. `find_member` knows the members of chats.
     """
 
     authenticator: Authenticator
@@ -185,6 +185,7 @@ class Services:
     drain: Callable[[], Awaitable[None]]
     neighbours: Neighbours | None = None
     owner_keys: OwnerKeys | None = None
+    find_member: FindMember | None = None
 
 
 def services_of(request: Request) -> Services:
@@ -222,9 +223,14 @@ async def admit(request: Request, endpoint: Endpoint) -> None:
         identity.require_reach(
             ids["chat"] if endpoint.reach != "owner" else None, ids["turn"] if endpoint.reach == "turn" else None
         )
-    request.state.identity = identity
     OWNER.set(identity.owner)
     ANONYMOUS.set(False)
+    named = as_id(request.path_params.get("chat") or request.query_params.get("chat"))
+    if services.find_member is not None and named is not None:
+        identity = await services.find_member(identity, endpoint.call, named)
+        identity.require(*endpoint.scopes)
+        OWNER.set(identity.owner)
+    request.state.identity = identity
     CALLER.set(identity)
 
 

@@ -91,6 +91,7 @@ def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None =
         chat_id=turn.chat_id,
         parent_id=rows.parent_id,  # a view that readers keep may have an earlier place of a queued turn
         role=turn.role,
+        author=turn.author,
         status=turn.status,
         model=turn.request.model if turn.request else None,
         attempt=turn.attempt,

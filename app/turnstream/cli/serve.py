@@ -37,7 +37,7 @@ Cut the connection. Get the rest with the chat and turn of turn_start and the id
 
   curl -N -H 'Last-Event-ID: ID' {url}/api/chats/CHAT/turns/TURN/stream
 
-Or talk to it: {command} chat
+Or talk to it: {command} chat --server {url}
 """
 
 _ACCEPTED_AT_ONCE = 16  # connections

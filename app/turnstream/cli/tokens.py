@@ -146,4 +146,4 @@ def list_tokens() -> None:
 def delete(name: str) -> None:
     """Delete the token called NAME. A running server refuses it within seconds."""
     if not with_tokens(read_settings(), lambda stored: stored.delete(name)):
-        raise NotFound(f"there is no token named {name}; `turnstream tokens list` shows the names")
+        raise NotFound(f"There is no token named {name}; `turnstream tokens list` shows the names.")

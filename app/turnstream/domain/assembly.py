@@ -1,4 +1,6 @@
-"""The answer that this server writes if no model can: the results of the turn's tools, in words."""
+"""Answers that this server writes: the results of the turn's tools in words if no model can answer, and the answer of
+an agent to which the turn was handed over.
+"""
 
 import json
 import re
@@ -11,6 +13,10 @@ from turnstream.domain.turns import Turn, TurnError
 
 # The stop reason of the round that holds the answer, and of the turn. No model is sent the blocks of such a round.
 ASSEMBLED = "assembled"
+# The stop reason of such a round and turn with the answer of an agent, and the note of the result that is the answer.
+HANDOFF = "handoff"
+# Rounds that were no model call.
+WRITTEN_HERE = frozenset({ASSEMBLED, HANDOFF})
 
 _MOST_RESULTS = 20
 _LONGEST_RESULT = 800  # characters that are quoted
@@ -39,6 +45,19 @@ def assembled_answer(turn: Turn, error: TurnError, number: int) -> tuple[Round, 
     block = Block(len(turn.blocks), number, turn.attempt, TEXT, text="\n\n".join(parts), notes=json.dumps(notes))
     # A round counts one message at least; this one has no request.
     return Round(number, turn.attempt, messages=1, stop_reason=ASSEMBLED), block
+
+
+def handed_over(turn: Turn, number: int) -> Block | None:
+    """The result that is the answer of the turn: of the only call of round `number`, if its tool has taken over."""
+    results = [block for block in turn.blocks if block.type == TOOL_RESULT and block.round == number]
+    notes = json.loads(results[0].notes or "{}") if len(results) == 1 else {}
+    return results[0] if notes.get(HANDOFF) and not results[0].is_error else None
+
+
+def handoff_answer(turn: Turn, result: Block, number: int) -> tuple[Round, Block]:
+    """The answer in round `number`, behind all blocks of the turn: the text of `result`."""
+    block = Block(len(turn.blocks), number, turn.attempt, TEXT, text=result.text)
+    return Round(number, turn.attempt, messages=1, stop_reason=HANDOFF), block
 
 
 def _quoted(result: Block, blocks: Sequence[Block]) -> str:

@@ -1,6 +1,7 @@
 """Blocks: the pieces a turn is made of."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +11,9 @@ READ_RESULT = "read_result"  # the tool that reads the part of a result that was
 
 # The `data` of a verdict: whether the output was accepted.
 ACCEPTED, REJECTED = '{"type":"verdict","taken":true}', '{"type":"verdict","taken":false}'
+
+# The member of the notes of a message's first block that names its author, if that is not the owner.
+AUTHOR = "author"
 
 # The text of the result of a call that was cut short by the end of its turn; {} is the turn's stop reason.
 CUT_SHORT = "This call has no result: the turn ended ({})."
@@ -45,8 +49,8 @@ class Block:
     `text` is the streamed text: prose, thinking, or the JSON text of a tool input; for a tool_result the text that the
     tool returned. `data` is the provider's own JSON object for the block, in which the streamed member stays as it
     began; for a tool_result its layout (turnstream.domain.results); None if `text` is all there is. `attempt` wrote the
-    block. `notes` is a JSON object of ours about a tool_result (cut, tried again, answered by another tool), and
-    `client_data` the JSON text that the tool gave for clients beside it; no provider sees either.
+    block. `notes` is a JSON object of ours about a tool_result (cut, tried again, answered by another tool) or about a
+    message, and `client_data` the JSON text that the tool gave for clients beside it; no provider sees either.
     """
 
     index: int
@@ -71,6 +75,13 @@ class Block:
     def is_call(self) -> bool:
         """True for a tool_use whose input is complete. Such a call has exactly one result in the end."""
         return self.type == TOOL_USE and not self.interrupted
+
+
+def author_of(blocks: Sequence[Block]) -> str | None:
+    """The author of a message, if that is not the owner."""
+    notes = blocks[0].notes if blocks else None
+    author: str | None = json.loads(notes).get(AUTHOR) if notes is not None else None
+    return author
 
 
 def caller_of(block: Block) -> str | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
-from turnstream.domain.assembly import ASSEMBLED
+from turnstream.domain.assembly import WRITTEN_HERE
 from turnstream.domain.rounds import BilledTokens, Prices, Round, billed_tokens
 from turnstream.domain.turns import Turn
 
@@ -26,12 +26,12 @@ class Charge:
 
 
 def charges_of(rounds: Iterable[Round], turn: Turn) -> Sequence[Charge]:
-    """The charges of rounds of the turn. An assembled answer was no model call."""
+    """The charges of rounds of the turn. An answer that the server has written was no model call."""
     assert turn.request is not None
     return [
         Charge("round", call_of(round), round.model or turn.request.model, billed_tokens(round.spent), round.cost)
         for round in rounds
-        if round.stop_reason != ASSEMBLED
+        if round.stop_reason not in WRITTEN_HERE
     ]
 
 

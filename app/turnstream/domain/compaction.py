@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from uuid import UUID
 
-from turnstream.domain.assembly import ASSEMBLED
+from turnstream.domain.assembly import WRITTEN_HERE
 from turnstream.domain.blocks import Block
 from turnstream.domain.history import (
     COMPACTED,
@@ -226,7 +226,7 @@ def _newest_figures(path: Sequence[Turn]) -> tuple[int, Round] | None:
     """The newest sealed round, if its usage says how long its request was and the path is still sent that way."""
     for place in range(len(path) - 1, -1, -1):
         for round in reversed(path[place].rounds):
-            if round.sealed and round.stop_reason != ASSEMBLED:  # that was no model call
+            if round.sealed and round.stop_reason not in WRITTEN_HERE:  # that was no model call
                 usable = round.stop_reason != COMPACTED and round.usage.get("input_tokens")
                 return (place, round) if usable and _same_edits(path[place], path[-1]) else None
     return None

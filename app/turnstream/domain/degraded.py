@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from turnstream.domain.assembly import ASSEMBLED
+from turnstream.domain.assembly import ASSEMBLED, HANDOFF
 from turnstream.domain.history import COMPACTED
 from turnstream.domain.kinds import TOOL_RESULT, TOOL_USE, USER_TEXT
 from turnstream.domain.limits import reached_limits
@@ -19,7 +19,7 @@ REWRITTEN = "rewritten"  # a part that readers had seen was taken back
 CONTINUED = "continued"  # a reply was interrupted, and its text stays
 _LOOKED_AT = frozenset({TOOL_USE, TOOL_RESULT, USER_TEXT})  # by what is counted here
 # Notes on results that needed no policy.
-_NOT_DEGRADED = frozenset({"started_at", "seconds", "summarised", "cached", "memo", "approval", "job"})
+_NOT_DEGRADED = frozenset({"started_at", "seconds", "summarised", "cached", "memo", "approval", "job", HANDOFF})
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,8 @@ class Identity:
     if it has one, `plan` the name of the limits that it comes with, `cell` the cell that it names. A bound credential
     reaches its `chat` or `turn` only. `folder` is the folder of documents that a restricted credential reaches. `fixed`
     are options of all turns that it posts, as the API takes them: members of `FIXABLE`. `roles` are those that the
-    credential names: a policy may name them as approvers. Raises ValueError for values that no row can hold.
+    credential names: a policy may name them as approvers. `member` is the owner whose credential it is, if the request
+    is that of a member of a chat: `owner` is the chat's then. Raises ValueError for values that no row can hold.
     """
 
     owner: str
@@ -48,6 +49,7 @@ class Identity:
     folder: str | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
     roles: frozenset[str] = frozenset()
+    member: str | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.owner) <= LONGEST_OWNER or not self.owner.isprintable():
@@ -64,14 +66,19 @@ class Identity:
         object.__setattr__(self, "scopes", frozenset(checked_scopes(self.scopes)))
 
     @property
+    def person(self) -> str:
+        """The owner of the credential."""
+        return self.member or self.owner
+
+    @property
     def actor(self) -> str:
         """The caller as the audit trail names it: the credential, or the owner of one without an id."""
-        return self.credential or f"owner:{self.owner}"
+        return self.credential or f"owner:{self.person}"
 
     @property
     def principals(self) -> tuple[str, ...]:
         """The names by which a policy may make the caller an approver."""
-        return (f"person:{self.owner}", *(f"role:{role}" for role in sorted(self.roles)))
+        return (f"person:{self.person}", *(f"role:{role}" for role in sorted(self.roles)))
 
     @property
     def is_bound(self) -> bool:
@@ -103,7 +110,7 @@ class Identity:
     def require_reach(self, chat: UUID | None, turn: UUID | None = None) -> None:
         """Raises Forbidden if the credential is bound to another chat or turn, or to one alone."""
         if self.chat not in {None, chat}:
-            raise Forbidden(f"The token reaches the chat {self.chat} alone.")
+            raise Forbidden(f"{'A member' if self.member else 'The token'} reaches the chat {self.chat} alone.")
         if self.turn not in {None, turn}:
             raise Forbidden(f"The token reaches the turn {self.turn} alone, not what is around it.")
 

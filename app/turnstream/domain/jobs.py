@@ -49,7 +49,8 @@ class Job:
 
     The turn does not wait for a job that `reports`: its call has a result at once, and the outcome is delivered as a
     report, to the turn `delivered_to`, which may be another one of the branch. It was applied behind `delivered_round`,
-    0 for before the first one; None until then. `attempt` counts its runs: readers do not see it.
+    0 for before the first one; None until then. `ended` is the kind of its outcome. `attempt` counts its runs: readers
+    do not see it.
     """
 
     id: UUID
@@ -67,6 +68,7 @@ class Job:
     delivery: Delivery | None = None
     delivered_to: UUID | None = None
     delivered_round: int | None = None
+    ended: str | None = None
     attempt: int = field(default=0, compare=False)
 
     @property
@@ -93,6 +95,8 @@ class Job:
             "tool_use_id": self.tool_use_id,
             "name": self.name,
             "state": "settled" if self.settled else self.state,
+            "since": self.since,
+            "outcome": self.ended,
             "progress": self.progress,
             "delivery": self.delivery,
             "turn": self.delivered_to,

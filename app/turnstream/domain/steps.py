@@ -8,6 +8,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from turnstream.domain.asks import Ask, Steer
+from turnstream.domain.assembly import handed_over
 from turnstream.domain.blocks import Block
 from turnstream.domain.compaction import compaction_needed
 from turnstream.domain.history import COMPACTED
@@ -90,6 +91,13 @@ class JudgeOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """Make `result`, the answer of an agent, the answer of the turn."""
+
+    result: Block
+
+
+@dataclass(frozen=True, slots=True)
 class AwaitClient:
     """Wait until a person answers one of `asks`, or one of `jobs` is settled: nothing else can be done."""
 
@@ -120,7 +128,7 @@ class Fail:
     details: Mapping[str, Any] | None = None
 
 
-Step = CallModel | Shorten | Compact | RunTools | JudgeOutput | AwaitClient | ApplySteers | Finish | Fail
+Step = CallModel | Shorten | Compact | RunTools | JudgeOutput | HandOver | AwaitClient | ApplySteers | Finish | Fail
 
 
 def next_step(
@@ -244,6 +252,8 @@ def _after_tools(turn: Turn, last: Round, tool_rounds: int, limits: Limits) -> S
         return Finish(last.stop_reason or "")
     if not limits.continue_after_tools:
         return Finish("tool_use")
+    if (result := handed_over(turn, last.number)) is not None:
+        return HandOver(result)
     limit, stops = round_limit(turn), limits.on_max_rounds == "stop"
     if tool_rounds > limit or (tool_rounds == limit and stops):
         return Finish(MAX_TOOL_ROUNDS)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from turnstream.domain.asks import Ask, Steer
-from turnstream.domain.blocks import Block, PreliminaryOutput
+from turnstream.domain.blocks import Block, PreliminaryOutput, author_of
 from turnstream.domain.errors import IllegalTransition
 from turnstream.domain.jobs import Job
 from turnstream.domain.rounds import Prices, Round
@@ -155,7 +155,8 @@ class TurnRequest:
     owner's, if the credentials of the request name one. `labels` are the client's, for itself. `trace` is the span that
     made the turn, as a header `traceparent`; None if nothing is traced. `documents` is the common beginning of the
     paths of documents that the turn's tools may read: empty for every document, None for no document. `root_turn` is
-    the root of the turn's family: the family shares its budgets of tokens and cost.
+    the root of the turn's family: the family shares its budgets of tokens and cost. `author` is the member of the chat
+    who asked for the turn; None for the owner.
     """
 
     model: str
@@ -171,6 +172,7 @@ class TurnRequest:
     trace: str | None = None
     documents: str | None = ""
     root_turn: UUID | None = None
+    author: str | None = None
 
     @property
     def defined_tools(self) -> tuple[ToolSpec, ...]:
@@ -240,6 +242,11 @@ class Turn:
     @property
     def ended(self) -> bool:
         return self.status in ENDED
+
+    @property
+    def author(self) -> str | None:
+        """The member of the chat who wrote the message, or asked for the answer; None for the owner."""
+        return self.request.author if self.request else author_of(self.blocks)
 
     @property
     def open_jobs(self) -> tuple[Job, ...]:

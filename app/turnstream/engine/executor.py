@@ -10,7 +10,7 @@ from typing import assert_never
 
 import structlog
 
-from turnstream.domain.assembly import ASSEMBLED, assembled_answer, can_be_assembled
+from turnstream.domain.assembly import assembled_answer, can_be_assembled, handoff_answer
 from turnstream.domain.blocks import CUT_SHORT, Block
 from turnstream.domain.charges import Charge, charge_of_request, charges_of, root_of
 from turnstream.domain.compaction import earlier_cut, estimate_size, size_of_reply
@@ -29,6 +29,7 @@ from turnstream.domain.steps import (
     Compact,
     Fail,
     Finish,
+    HandOver,
     JudgeOutput,
     RunTools,
     Shorten,
@@ -149,11 +150,14 @@ class Executor:
         if await self._tidy("error", keep=True):
             await self._call_after_round()
         await self._discard_answer(cut)
-        round, answer = assembled_answer(self.turn, error, open_round_number(self.turn))
+        await self._write_answer(*assembled_answer(self.turn, error, open_round_number(self.turn)))
+
+    async def _write_answer(self, round: Round, answer: Block) -> None:
+        """Ends the turn with an answer that no model has written."""
         begun = replace(round, started_at=CLOCK.now())
         self._recorder.begin_round(replace(begun, stop_reason=None))
         await self._recorder.seal_round(begun, [answer])
-        await self._recorder.end("complete", ASSEMBLED)
+        await self._recorder.end("complete", round.stop_reason or "")
 
     async def _next_step(self) -> Step:
         now, family = CLOCK.now(), await self._context.spending.family_use(self.turn)
@@ -179,6 +183,8 @@ class Executor:
             case JudgeOutput(draft):
                 self._recorder.notify_stage("executing")
                 await self._tool_runs.judge(draft)
+            case HandOver(result):
+                await self._write_answer(*handoff_answer(self.turn, result, open_round_number(self.turn)))
             case AwaitClient():
                 await self._recorder.wait()
             case ApplySteers():

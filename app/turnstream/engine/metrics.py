@@ -6,7 +6,7 @@ from time import perf_counter
 
 import structlog
 
-from turnstream.domain.assembly import ASSEMBLED
+from turnstream.domain.assembly import WRITTEN_HERE
 from turnstream.domain.errors import ProviderError, TransientError
 from turnstream.domain.guards import GUARDRAIL, GUARDRAIL_FAILED
 from turnstream.domain.kinds import TOOL_RESULT
@@ -32,7 +32,8 @@ log = structlog.get_logger(__name__)
 # A provider may invent others; each would be a metric series of its own without end.
 _STOP_REASONS = frozenset(
     {"end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal", "cancelled", "error"}
-    | {"model_context_window_exceeded", ASSEMBLED, MAX_TOOL_ROUNDS, MAX_CALLS, BUDGET, GUARDRAIL, GUARDRAIL_FAILED}
+    | WRITTEN_HERE
+    | {"model_context_window_exceeded", MAX_TOOL_ROUNDS, MAX_CALLS, BUDGET, GUARDRAIL, GUARDRAIL_FAILED}
 )
 _RETRY_REASONS = frozenset(
     {

@@ -1,6 +1,7 @@
 """The recorder of one run: the only writer of its turn. It writes the row first, then changes the live view."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -298,7 +299,7 @@ class Recorder:
                 round=round,
                 attempt=self.turn.attempt,
                 type=REPORT if block.type == REPORT else USER_TEXT,
-                notes=to_json({"steer": str(steer.id)}).decode(),
+                notes=to_json({**json.loads(block.notes or "{}"), "steer": str(steer.id)}).decode(),
             )
             for place, (steer, block) in enumerate(spoken)
         ]

@@ -12,7 +12,7 @@ LONGEST_WAIT = 0.05
 
 
 class Unwritten:
-    """The changes of the last read that are not recorded, in `ahead`, and before them the last text of the reply, which
+    """The changes of the last read that are not recorded, in `ahead`, and before them the last text of the reply. This
     waits for a moment to be written together with the seal of its round. Without a seal, `write` gets it by itself.
     `waits` is true until a text that was kept is written.
     """

@@ -63,8 +63,8 @@ class Circuit:
 
 class OwnersCircuit:
     """The circuit breaker of something that many owners call. It opens for an owner after `limit` failures of that
-    owner in a row, and for all after as many in a row of at least three owners, to whom they are counted in equal
-    parts: inputs of one owner that fail keep nobody else out.
+    owner in a row, and for all after as many in a row of at least three owners. These are counted in equal parts:
+    inputs of one owner that fail keep nobody else out.
     """
 
     def __init__(self, limit: int | None, pause: float, clock: Callable[[], float]) -> None:

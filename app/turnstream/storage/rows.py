@@ -85,7 +85,8 @@ JOBS: Final = f"""CASE WHEN turns.asked > 0 THEN (
                 FROM turns AS child WHERE child.id = CAST(handle->>'turn' AS uuid)
             ) END,
             'outcome', CASE WHEN state = 'started' THEN outcome::text END, 'reports', reports, 'delivery', delivery,
-            'delivered_to', delivered_to, 'delivered_round', delivered_round
+            'delivered_to', delivered_to, 'delivered_round', delivered_round,
+            'ended', CASE WHEN reports THEN outcome #>> '{{outcome,kind}}' END
         ) ORDER BY round, jobs.created_at, tool_use_id)
         FROM jobs LEFT JOIN tool_calls USING (turn_id, round, tool_use_id)
         WHERE turn_id = turns.id AND (turns.status IN {OPEN_STATUSES} OR reports)

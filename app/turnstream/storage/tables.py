@@ -83,7 +83,8 @@ owner_keys = Table(
 )
 
 # Sign-ins of owners to MCP servers, and those that have begun. `tokens` and `pending` are sealed. `version` counts the
-# tokens of a row: the replica that refreshes them holds the row for a while.
+# tokens of a row: the replica that refreshes them holds the row for a while. `tools` are digests of the tools of the
+# server that the owner has accepted.
 sign_ins = Table(
     "sign_ins",
     metadata,
@@ -101,6 +102,7 @@ sign_ins = Table(
     Column("state", LargeBinary),
     Column("pending", Text),
     Column("pending_until", DateTime(timezone=True)),
+    Column("tools", JSON),
     CheckConstraint("(tokens IS NULL) = (signed_in_at IS NULL)", name="tokens_have_time"),
     CheckConstraint("num_nulls(state, pending, pending_until) IN (0, 3)", name="pending"),
     Index("ix_sign_ins_state", "state", unique=True, postgresql_where=literal_column("state IS NOT NULL")),
@@ -766,6 +768,22 @@ shares = Table(
     Index(None, "digest", unique=True),
     Index(None, "chat_id"),
     Index(None, "turn_id"),
+    info=owned("chat_id", "state"),
+)
+
+# The people whom the owner of a chat lets read it, write in it, or decide about its calls (`role`; each role has the
+# rights of those before it). `member` is the name of an owner. `plan` is that of the credential that added the member.
+chat_members = Table(
+    "chat_members",
+    metadata,
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
+    Column("member", Text, primary_key=True),
+    Column("role", Text, nullable=False),
+    Column("plan", Text),
+    Column("created_by", Text, nullable=False),
+    _now(),
+    CheckConstraint("role IN ('read', 'write', 'approve')", name="role"),
+    Index(None, "member"),
     info=owned("chat_id", "state"),
 )
 

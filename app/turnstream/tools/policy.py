@@ -18,7 +18,7 @@ _APPROVER = re.compile(r"(role|person):\S(.*\S)?")
 # Fields of Policy that were chosen, by name. Policy checks names and values.
 PolicyOptions = Mapping[str, Any]
 
-# The keys of a result's notes that say that a policy was needed (docs/tools.md). The engine writes the last six.
+# The keys of a result's notes that say that a policy was needed (docs/tool-policies.md). The engine writes six of them.
 POLICY_NOTES = frozenset(
     {
         "retries", "timeout", "breaker", "fallback", "cut", "data_left_out", "waited", "summarised",

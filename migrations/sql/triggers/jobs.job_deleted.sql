@@ -1,2 +1,2 @@
 CREATE OR REPLACE TRIGGER job_deleted AFTER DELETE ON jobs FOR EACH ROW
-WHEN (OLD.settled_at IS NULL AND OLD.handle IS NOT NULL AND OLD.kind = 'tool') EXECUTE FUNCTION keep_stopped_job();
+WHEN (OLD.settled_at IS NULL AND OLD.handle IS NOT NULL AND OLD.kind IN ('tool', 'mcp_task')) EXECUTE FUNCTION keep_stopped_job();

@@ -1,7 +1,7 @@
 // The load generator: many chats at once against one server, every delta checked and timed. Prints one JSON object,
 // and before it {"attached":N} once every client holds an open stream.
 //
-//   --dialect turnstream|relay|provider --port P --chats N --plan "deltas=200 rate=50" --ramp SECONDS --limit SECONDS
+//   --dialect NAME (dialect.h) --port P --chats N --plan "deltas=200 rate=50" --ramp SECONDS --limit SECONDS
 //   --single 1       no chat is opened: one request sends the message, and its answer is the stream
 //   --burst 1        open every chat first, then send all the turns at once, each on a new connection
 //   --readers N      further clients that follow the turn of the first chat
@@ -166,7 +166,7 @@ static void take_delta(struct client *it, const char *data, size_t length, int64
   struct token token;
   total.delta_events++;
   if (it->replaying) total.replay_events++;
-  const char *text = text_of(data, length);
+  const char *text = text_of(data, length, dialect->keys);
   it->checks.block = json_number(data, length, "\"index\":");
   for (; text && text < data + length && *text != '"'; text++)
     if (checks_take(&it->checks, *text, &token)) note_token(it, &token, received);
@@ -176,6 +176,7 @@ static void dispatch(struct client *it, const char *data, size_t length, int64_t
   if (it->resuming) histogram_add(&rejoin, received - it->asked);
   it->resuming = false;
   if (it->pending_id[0]) snprintf(it->last_id, sizeof it->last_id, "%s", it->pending_id);
+  if (!it->event[0]) event_of_data(data, length, it->event, sizeof it->event);
   if (!strcmp(it->event, dialect->delta_event)) take_delta(it, data, length, received);
   else if (!strcmp(it->event, dialect->done_event)) it->turn_done = true;
   else if (!strcmp(it->event, "reset")) {
@@ -245,7 +246,7 @@ static void opened_chat(struct client *it) {
 }
 
 static void ended_stream(struct client *it) {
-  if (!it->turn_done) return fail(it, "the stream ended before the turn");
+  if (!it->turn_done && dialect->done_event[0]) return fail(it, "the stream ended before the turn");
   if (it->replaying) histogram_add(&replay, now_us() - it->asked);
   end_pass(it);
   if (it->replays_left) {
@@ -267,7 +268,7 @@ static void ended_document(struct client *it) {
   } else if (refusals && it->step == SEND && (it->reply.status == 429 || it->reply.status == 503)) refuse(it);
   else if (it->step == ASK_AFTER_END || it->step == FOLLOW || it->reply.status >= 300) fail(it, "unexpected answer");
   else if (it->step == OPEN) {
-    json_string(body, "id", it->chat, sizeof it->chat);
+    json_string(body, dialect->chat_key, it->chat, sizeof it->chat);
     opened_chat(it);
   } else if (!json_string(body, "stream_url", it->url, sizeof it->url)) fail(it, "no stream_url");
   else {

@@ -206,8 +206,8 @@ async def test_one_slot_is_enough_for_a_family(database_url: str) -> None:
 
 
 def test_the_agents_of_the_page_can_be_read(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs/tools.md").read_text(encoding="utf-8")
-    table = page.split("\n## Agents\n", 1)[1].split("```toml\n", 1)[1].split("```", 1)[0]
+    page = (Path(__file__).parents[3] / "docs/agents.md").read_text(encoding="utf-8")
+    table = page.split("```toml\n", 1)[1].split("```", 1)[0]
     (tmp_path / "tools.toml").write_text(table)
     (made,) = AGENTS.make(read_declarations(tmp_path / "tools.toml", {}, {"agents": AgentTable})).tools
     assert isinstance(made, AgentTool)

@@ -12,6 +12,7 @@ from tests.extensions.agents.families import calling, family, report
 from tests.support.http_client import Client, said
 from tests.support.locks import Locker, connection_to
 from tests.support.server_process import Server
+from turnstream.domain.turns import RecoveryPolicy
 
 pytestmark = [pytest.mark.extensions("agents", "demo"), pytest.mark.timeout(180)]
 
@@ -63,9 +64,10 @@ async def locker(database_url: str, rows: "asyncpg.Connection[Any]") -> AsyncIte
         yield Locker(connection, rows)
 
 
-async def post(server: Server, words: str) -> dict[str, Any]:
+async def post(server: Server, words: str, policy: RecoveryPolicy = "continue") -> dict[str, Any]:
     async with Client(server.url) as api:
-        return dict(await api.json("POST", "/api/turns", 201, json=said(words)))
+        asked = {**said(words), "limits": {"recovery": policy}}
+        return dict(await api.json("POST", "/api/turns", 201, json=asked))
 
 
 async def reached(rows: "asyncpg.Connection[Any]", question: str, number: int) -> None:
@@ -80,24 +82,30 @@ async def answer(server: Server, exchange: dict[str, Any]) -> dict[str, Any]:
         return dict(await api.json("GET", f"/api/chats/{turn['chat_id']}/turns/{turn['id']}"))
 
 
+@pytest.mark.parametrize("policy", [pytest.param("retry", marks=pytest.mark.full), "continue"])
 @pytest.mark.parametrize(
     "edge", ["before the child", "before the handle", "in the child", "before the outcome", "after"]
 )
 async def test_after_a_kill_at_any_edge_the_agent_has_worked_once_and_the_turn_ends(
-    server: Server, locker: Locker, rows: "asyncpg.Connection[Any]", database_url: str, edge: str
+    server: Server,
+    locker: Locker,
+    rows: "asyncpg.Connection[Any]",
+    database_url: str,
+    edge: str,
+    policy: RecoveryPolicy,
 ) -> None:
     words = calling("scout", "/long 30")
     await rows.execute(HALTS)
     match edge:
         case "before the child":
             async with locker.holding(BEGIN):
-                exchange = await post(server, words)
+                exchange = await post(server, words, policy)
                 await locker.waiting()
                 await server.kill()
         case "before the handle":
             async with connection_to(database_url) as other, Locker(other, rows).holding("SELECT 1"):
                 async with locker.holding(BEGIN):
-                    exchange = await post(server, words)
+                    exchange = await post(server, words, policy)
                     await locker.waiting()
                     await other.execute(JOB)
                 await locker.waiting()
@@ -105,7 +113,7 @@ async def test_after_a_kill_at_any_edge_the_agent_has_worked_once_and_the_turn_e
                 assert await rows.fetchval("SELECT count(*) FROM jobs WHERE handle IS NULL") == 1
                 await server.kill()
         case "in the child":
-            exchange = await post(server, words)
+            exchange = await post(server, words, policy)
             await reached(
                 rows,
                 f"{ROUNDS} WHERE turn_id IN (SELECT turns.id FROM {CHILD_TURNS})",
@@ -113,14 +121,14 @@ async def test_after_a_kill_at_any_edge_the_agent_has_worked_once_and_the_turn_e
             )
             await server.kill()
         case "before the outcome":
-            exchange = await post(server, words)
+            exchange = await post(server, words, policy)
             await reached(rows, CHILDREN, 1)
             async with locker.holding(PARENT, exchange["assistant_turn"]["id"]):
                 await reached(rows, ENDED, 1)
                 await locker.waiting()
                 await server.kill()
         case _:
-            exchange = await post(server, words)
+            exchange = await post(server, words, policy)
             await reached(rows, "SELECT count(*) FROM jobs WHERE settled_at IS NOT NULL", 1)
             await server.kill()
     await server.start()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client
-from tests.support.http_server import Server, pausing
+from tests.support.http_server import Server, pausing, serving
 from turnstream.api.codec import to_json
 from turnstream.domain.blocks import Block, PreliminaryOutput
 from turnstream.domain.cursor import START
@@ -34,6 +34,8 @@ from turnstream.extensions.ai_sdk.messages import ui_message
 from turnstream.kit.offload import Portions
 from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import Statement
+from turnstream.tools.tool import Detached, PersonQuestion, ToolContext, tool
+from turnstream.tools.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -164,6 +166,38 @@ async def test_resume_tells_from_the_beginning_while_the_turn_runs_or_has_only_j
     await server.services.storage.database.row(AGE, turn=UUID(whole[0]["messageId"]))
     assert (await api.get(f"{CHAT}/resume/stream")).status_code == 204
     assert (await api.get(f"{CHAT}/never/stream")).status_code == 204
+
+
+async def test_a_question_of_a_job_is_a_part_of_the_stream_and_its_answer_continues_the_turn(
+    shared_database_url: str,
+) -> None:
+    form = '{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}'
+
+    @tool(background=True)
+    async def pilot(context: ToolContext) -> str | Detached:
+        """Sends a pilot, whom the person names."""
+        if context.handle is None:
+            return Detached("asked", question=PersonQuestion("Which pilot?", 600, form))
+        answer = context.answer
+        return "No pilot came." if answer is None or answer.content is None else f"{answer.content['name']} came."
+
+    id = str(uuid4())
+    async with serving(shared_database_url, Toolset([pilot])) as server, Client(server.url) as api:
+        model = server.scripts.model(message_of(tool_use("pilot", {}, "p")), message_of(text("Thanks.")))
+        chunks = await talk(api, id, user("A pilot!"), turnstream={"model": model})
+        (question,) = [chunk for chunk in chunks if chunk["type"] == "data-question"]
+        assert (question["id"], question["transient"], question["data"]["message"]) == ("p", True, "Which pilot?")
+        assert question["data"]["schema"] == json.loads(form)
+        assert (chunks[-1]["type"], chunks[-1]["messageMetadata"]["status"]) == ("finish", "waiting")
+        start = chunks[0]
+        turn = f"/api/chats/{start['messageMetadata']['chat']}/turns/{start['messageId']}"
+        ids = {"tool_use_id": "p", "input_digest": question["data"]["input_digest"]}
+        answered = {"type": "answer", **ids, "action": "accept", "content": {"name": "Ada"}}
+        await api.json("POST", f"{turn}/actions", 202, json={"actions": [answered]})
+        rest = chunks_in((await api.get(f"{CHAT}/{id}/stream")).content)
+        assert [chunk["output"] for chunk in rest if chunk["type"] == "tool-output-available"] == ["Ada came."]
+        assert [chunk for chunk in rest if chunk["type"] == "data-question"] == []
+        assert "".join(chunk["delta"] for chunk in rest if chunk["type"] == "text-delta") == "Thanks."
 
 
 async def test_stop_cancels_the_open_turns(api: Client, server: Server) -> None:

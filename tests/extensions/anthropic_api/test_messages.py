@@ -241,12 +241,18 @@ async def test_images_and_documents_reach_the_model(server: Server, api: Client,
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}},
         {"type": "image", "source": {"type": "url", "url": f"data:image/png;base64,{data}"}},
         {"type": "image", "source": {"type": "file", "file_id": upload}},
-        {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "Words."}},
+        {
+            "type": "document",
+            "title": "T",
+            "source": {"type": "text", "media_type": "text/plain", "data": "Words."},
+            "citations": {"enabled": True},
+        },
         {"type": "text", "text": "What is it?"},
     ]
     await client.messages.create(model=model, max_tokens=9, messages=[user(content)])
     sent = provider.requests[0].messages[0].blocks
     assert [block.type for block in sent] == ["image", "image", "image", "document", "text"]
+    assert json.loads(sent[3].data or "")["cite"] is True
     messages = [user(content), assistant("Seen."), user("And?")]
     await client.messages.create(model=model, max_tokens=9, messages=messages)
     assert len(await chats_of(api)) == 1

@@ -36,8 +36,8 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.extensions(
 
 OPEN = ("/api/session", "/api/shared/")  # they need no credential, or have one of their own
 URL = "https://chat.example.org"
-(_POLICY,) = blocks("docs/tools.md", "Approval by others", "toml")
-(_SETTINGS,) = blocks("docs/tools.md", "Approval links", "sh")
+(_POLICY,) = blocks("docs/approvals.md", "Approval by others", "toml")
+(_SETTINGS,) = blocks("docs/approvals.md", "Approval links", "sh")
 # The policy and the settings of the page.
 POLICY = PolicyTable(**tomllib.loads(_POLICY)["policy"]["pay"]).options()
 DOCUMENTED: dict[str, Any] = {

@@ -158,7 +158,7 @@ async def test_a_setting_that_is_wrong_stops_the_start(settings: ToolSettings, w
 
 def test_the_example_of_the_page_prints_the_documented_text(tmp_path: Path) -> None:
     (declared,), (code,), (printed,) = (
-        blocks("docs/tools.md", "HTTP tools", kind) for kind in ("toml", "python", "text")
+        blocks("docs/http-tools.md", "HTTP tools", kind) for kind in ("toml", "python", "text")
     )
     (tmp_path / "tools.toml").write_text(declared, encoding="utf-8")
     (tmp_path / "example.py").write_text(code, encoding="utf-8")

@@ -225,6 +225,7 @@ def test_every_column_that_a_request_fills_is_known() -> None:
         *("blocks.notes", "grants.when", "jobs.checkpoint", "jobs.handle", "jobs.outcome", "replicas.configuration"),
         *("rounds.data", "rounds.usage", "steers.blocks", "tool_cache.client_data", "tool_calls.preliminary"),
         *("turns.error", "turns.usage", "waiting_webhooks.calls", "stopped_jobs.handle", "provider_rates.state"),
+        "sign_ins.tools",
     }
     assert known <= json_columns
     assert json_columns - known - without == set()

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote, urlencode
 
 import uvicorn
+from mcp import types
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
@@ -234,7 +235,9 @@ class Calendar:
             required_scopes=["calendar.read"],
             validate_token_resource=True,
         )
-        self._mcp = MCPServer("calendar", token_verifier=self, auth=auth)
+        self.own_tools: dict[str, list[types.Tool]] | None = None  # of each subject, in the place of the same for all
+        self.lists = 0
+        self._mcp = _ListingServer(self, auth)
         self._mcp.tool()(self.events)
         self._mcp.tool()(self.invite)
 
@@ -258,7 +261,7 @@ class Calendar:
         return app
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        if token == LIST_TOKEN:
+        if token == LIST_TOKEN and self.own_tools is None:
             return AccessToken(token=token, client_id="operator", scopes=["calendar.read"], resource=self.url)
         family = self.issuer.family_of(token)
         if family is None:
@@ -285,6 +288,21 @@ class Calendar:
         self.calls += 1
         self.seen.append(token.token)
         return token.subject
+
+
+class _ListingServer(MCPServer):
+    """Lists the tools of the token's subject."""
+
+    def __init__(self, calendar: Calendar, auth: AuthSettings) -> None:
+        super().__init__("calendar", token_verifier=calendar, auth=auth)
+        self._calendar = calendar
+
+    async def list_tools(self) -> list[types.Tool]:
+        self._calendar.lists += 1
+        every, token = await super().list_tools(), get_access_token()
+        if self._calendar.own_tools is None or token is None or token.subject is None:
+            return every
+        return self._calendar.own_tools[token.subject]
 
 
 @dataclass

@@ -141,19 +141,25 @@ async def test_two_servers_of_one_prefix_stop_the_start(tmp_path: Path) -> None:
 
 
 def test_the_servers_of_the_page_can_be_declared(tmp_path: Path) -> None:
-    (tmp_path / "tools.toml").write_text("".join(blocks("docs/tools.md", "MCP servers", "toml")), encoding="utf-8")
+    (tmp_path / "tools.toml").write_text("".join(blocks("docs/mcp.md", "MCP servers", "toml")), encoding="utf-8")
     servers = declared_servers(tmp_path / "tools.toml", {"WIKI_TOKEN": "tok-1"})
     assert [server.name for server in servers] == ["clock", "company-wiki"]
 
 
 def test_the_calendar_of_the_page_wants_a_sign_in(tmp_path: Path) -> None:
-    (tmp_path / "tools.toml").write_text("".join(blocks("docs/tools.md", "Sign-ins of owners", "toml")), "utf-8")
+    (tmp_path / "tools.toml").write_text("".join(blocks("docs/mcp.md", "Sign-ins of owners", "toml")), "utf-8")
     (server,) = declared_servers(tmp_path / "tools.toml", {"CALENDAR_LIST_TOKEN": "tok-1"})
     assert (server.oauth, server.scopes, server.client_id) == (True, ("calendar.read",), None)
 
 
+def test_the_calendar_of_the_page_has_tools_of_each_owner(tmp_path: Path) -> None:
+    (tmp_path / "tools.toml").write_text("".join(blocks("docs/mcp.md", "Tools of each owner", "toml")), "utf-8")
+    (server,) = declared_servers(tmp_path / "tools.toml", {})
+    assert (server.oauth, server.owner_tools, server.policy_of("invite").approval) == (True, True, "always")
+
+
 def test_the_calendar_of_the_page_exchanges_tokens(tmp_path: Path) -> None:
-    (tmp_path / "tools.toml").write_text("".join(blocks("docs/tools.md", "Token exchange", "toml")), "utf-8")
+    (tmp_path / "tools.toml").write_text("".join(blocks("docs/mcp.md", "Token exchange", "toml")), "utf-8")
     environment = {"CALENDAR_LIST_TOKEN": "tok-1", "LOGIN_CLIENT_SECRET": "s3cret"}
     (server,) = declared_servers(tmp_path / "tools.toml", environment)
     assert (server.exchange, server.audience, server.client_secret) == (True, "calendar", "s3cret")
@@ -170,7 +176,7 @@ async def test_the_examples_of_declarations_work(tmp_path: Path, monkeypatch: py
     (module,), (package, policies) = (blocks(PAGE, "Declaring tools", kind) for kind in ("python", "toml"))
     assert tomllib.loads(package)["project"]["entry-points"]["turnstream.tools"] == {"shop": "shop:toolset"}
     (tmp_path / "shop_of_the_docs.py").write_text(module, encoding="utf-8")
-    (tmp_path / "tools.toml").write_text(blocks(PAGE, "MCP servers", "toml")[0] + policies, encoding="utf-8")
+    (tmp_path / "tools.toml").write_text(blocks("docs/mcp.md", "MCP servers", "toml")[0] + policies, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
 

@@ -256,3 +256,14 @@ async def test_a_start_without_the_address_or_the_key_is_refused(
     with pytest.raises(ConfigError, match=words):
         async with running(Settings(_env_file=None, database_url=database_url, model="demo", tools_file=file, **given)):
             pass
+
+
+async def test_a_start_without_the_extension_for_sign_ins_is_refused(database_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "tools.toml"
+    file.write_text(TOOLS.format(name="find", url="http://127.0.0.1:9", issuer="http://127.0.0.1:9"))
+    settings = Settings(
+        _env_file=None, database_url=database_url, model="demo", tools_file=file, extensions="http_tools,demo"
+    )
+    with pytest.raises(ConfigError, match="needs the extension mcp, which this server leaves out"):
+        async with running(settings):
+            pass

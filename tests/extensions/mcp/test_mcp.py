@@ -302,11 +302,11 @@ async def test_the_servers_error_for_a_wrong_call_reaches_the_model() -> None:
         assert servers.connected
 
 
-# --- the examples of docs/tools.md ------------------------------------------------------------------------------------
+# --- the examples of docs/mcp.md ------------------------------------------------------------------------------------
 
 
 def _declared(number: int, path: Path) -> McpServer:
-    section = Path(ROOT, "docs/tools.md").read_text(encoding="utf-8").split("\n## MCP servers\n")[1]
+    section = Path(ROOT, "docs/mcp.md").read_text(encoding="utf-8")
     example = re.findall(r"^```toml\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[number]
     path.write_text(example.replace(".venv/bin/python", sys.executable), encoding="utf-8")
     (server,) = declared_servers(path, {"WIKI_TOKEN": "secret"})
@@ -314,7 +314,7 @@ def _declared(number: int, path: Path) -> McpServer:
 
 
 async def test_the_example_of_a_process_works(tmp_path: Path) -> None:
-    section = Path(ROOT, "docs/tools.md").read_text(encoding="utf-8").split("\n## MCP servers\n")[1]
+    section = Path(ROOT, "docs/mcp.md").read_text(encoding="utf-8")
     (tmp_path / "clock.py").write_text(section.split("```python\n")[1].split("```")[0], encoding="utf-8")
     declared = replace(_declared(0, tmp_path / "tools.toml"), cwd=str(tmp_path))
     async with connecting(declared) as servers:

@@ -10,11 +10,14 @@ import pytest
 
 from tests.extensions.mcp.test_elicitation import asked
 from tests.extensions.mcp.test_tasks import MODULE, TIMING, Tasking, listening
+from tests.integration.test_stopped_jobs import WAYS, stop_by
 from tests.support.harness import Asked, Harness, Replica, results_of
 from tests.support.http_client import Client, Said
 from tests.support.http_server import serving
+from tests.support.locks import connection_to
 from tests.support.openapi_document import Document
 from tests.support.server_process import Server, free_port
+from turnstream.domain.turns import RecoveryPolicy
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers
@@ -209,8 +212,9 @@ async def test_what_a_task_requires_is_a_question_of_the_turn(
     ],
 )
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("policy", [pytest.param("retry", marks=pytest.mark.full), "continue"])
 async def test_a_killed_server_takes_its_tasks_up_again(
-    database_url: str, document: Document, tool: str, place: str, text: str, tmp_path: Path
+    database_url: str, document: Document, policy: RecoveryPolicy, tool: str, place: str, text: str, tmp_path: Path
 ) -> None:
     port = free_port()
     file = tmp_path / "tools.toml"
@@ -222,7 +226,7 @@ async def test_a_killed_server_takes_its_tasks_up_again(
         tasks = Tasking(McpServers([]), tmp_path)
         await server.start()
         try:
-            turn = await client.say(await client.chat(), f"/call tasks__{tool} {{}}")
+            turn = await client.say(await client.chat(), f"/call tasks__{tool} {{}}", limits={"recovery": policy})
             match place:
                 case "call":
                     await until(tasks.effects)
@@ -250,3 +254,49 @@ async def test_a_killed_server_takes_its_tasks_up_again(
     assert [block["text"] for block in blocks if block["type"] == "tool_result"] == [text]
     assert len(tasks.effects("tools/call")) == 1
     assert len(tasks.effects("tasks/cancel")) == 0
+
+
+# --- stops -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_task_is_cancelled_when_its_call_was_stopped(
+    harness: Harness, database_url: str, way: str, tmp_path: Path
+) -> None:
+    async with background(tmp_path) as tasks, connection_to(database_url) as rows:
+        toolset = Toolset([], sources=[tasks.servers])
+        async with harness.replica(provider("wait"), toolset=toolset, listens=True) as replica:
+            asked = await begun(harness, replica, tasks)
+            await in_state(harness, asked, "detached")
+            await replica.idle(asked)
+            await stop_by(way, harness, replica, asked, rows)
+            await until(lambda: tasks.effects("tasks/cancel"))
+            while await rows.fetchval("SELECT count(*) FROM stopped_jobs"):  # noqa: ASYNC110, rows have no event
+                await asyncio.sleep(0.01)
+    assert [effect["method"] for effect in tasks.effects()] == ["tools/call", "tasks/cancel"]
+
+
+async def test_a_task_is_cancelled_by_another_replica_when_its_server_is_back(
+    harness: Harness, database_url: str, tmp_path: Path
+) -> None:
+    port = free_port()
+    declared = McpServer("tasks", url=f"http://127.0.0.1:{port}/mcp", policy=Policy(background=True))
+    async with McpServers([declared], TIMING) as servers, connection_to(database_url) as rows:
+        tasks, toolset = Tasking(servers, tmp_path), Toolset([], sources=[servers])
+        async with listening(MODULE, tmp_path, port):
+            await servers.changes.until(lambda: "tasks__wait" in servers.tools())
+            async with harness.replica(provider("wait"), toolset=toolset, listens=True) as first:
+                asked = await begun(harness, first, tasks)
+                await in_state(harness, asked, "detached")
+                await first.kill()
+        async with harness.replica(ScriptedProvider([]), toolset=toolset, listens=True) as second:
+            await stop_by("stopped by its owner", harness, second, asked, rows)
+            second.jobs.receive("jobs")
+            while not await rows.fetchval("SELECT max(tries) FROM stopped_jobs"):  # noqa: ASYNC110, rows have no event
+                await asyncio.sleep(0.01)
+            async with listening(MODULE, tmp_path, port):
+                while await rows.fetchval("SELECT count(*) FROM stopped_jobs"):
+                    await rows.execute("UPDATE stopped_jobs SET due_at = now()")
+                    second.jobs.receive("jobs")
+                    await asyncio.sleep(0.05)  # the time of a try, of which no event tells
+    assert [effect["method"] for effect in tasks.effects()] == ["tools/call", "tasks/cancel"]

@@ -64,6 +64,14 @@ async def test_the_same_bytes_are_the_same_upload(api: Client, server: Server) -
     assert sent[0]["source"]["data"] == b64encode(content).decode()
 
 
+async def test_the_wish_for_citations_is_kept_and_reaches_the_model(api: Client, server: Server) -> None:
+    turn, sent = await told(
+        api, server, document(inline(b"High at noon."), cite=True), document(inline(b"Low at six."))
+    )
+    assert [block.get("cite") for block in sent] == [True, None]
+    assert [block["data"].get("cite") for block in turn.user["blocks"]] == [True, None]
+
+
 @pytest.mark.extensions("documents")
 async def test_a_document_of_the_library_keeps_the_text_it_had_when_it_was_sent(api: Client, server: Server) -> None:
     await api.put("/api/documents/notes/tide.md", content="High at noon.")

@@ -58,6 +58,7 @@ from turnstream.extensions.ai_sdk.schemas import UiRequest
 from turnstream.extensions.jobs.tokens import digest_of_token
 from turnstream.extensions.schedules.schemas import ScheduleIn
 from turnstream.extensions.self_service.schemas import ErasureIn
+from turnstream.extensions.sharing.schemas import MemberIn
 from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import Statement
 
@@ -66,6 +67,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 LOOK = {"type": "client", "name": "look", "description": "Looks.", "input_schema": {"type": "object"}}
 JSON = {"Content-Type": "application/json"}
 TOKEN_OF_JOB = "tsj_x"
+MEMBER = {"member": "another", "role": "read"}
+MANY_MEMBERS = (
+    "INSERT INTO chat_members (chat_id, member, role, created_by)"
+    " SELECT $1, 'member ' || number, 'read', 'another' FROM generate_series(1, 100) AS number"
+)
+ADD_MEMBER = "INSERT INTO chat_members (chat_id, member, role, created_by) VALUES ($1, $2, 'read', 'another')"
 SCHEDULE = {"name": "Daily", "every": 86_400, "request": said("Hi")}
 STREAM = {"Accept": "text/event-stream"}
 
@@ -159,6 +166,16 @@ class World:
             return filled(endpoint, {"{chat}": chat, "{entry}": queued.user["id"]})
         if "{share}" in endpoint.path or "{secret}" in endpoint.path:
             return filled(endpoint, await self.shared())
+        if "{membership}" in endpoint.path:
+            connection, other = await asyncpg.connect(self.server.database_url), uuid4()
+            await connection.execute("INSERT INTO chats (id, owner) VALUES ($1, 'another')", other)
+            await connection.execute(ADD_MEMBER, other, self.api.owner)
+            await connection.close()
+            return filled(endpoint, {"{membership}": str(other)})
+        if "{member:path}" in endpoint.path:
+            chat = await self.api.chat()
+            await self.api.json("POST", f"{chat}/members", json=MEMBER)
+            return filled(endpoint, {"{chat}": chat.split("/")[3], "{member:path}": MEMBER["member"]})
         if "{replica}" in endpoint.path:
             return filled(endpoint, {"{replica}": str(await self.stack.enter_async_context(registered(self.server)))})
         model = self.server.scripts.model(message_of(tool_use("none", {}, "c")), message_of(text("Hi.")))
@@ -300,6 +317,8 @@ def nothing_there(endpoint: Endpoint) -> str:
         "{server}": "none",
         "{share}": str(uuid4()),
         "{secret}": "none",
+        "{member:path}": "none",
+        "{membership}": str(uuid4()),
     }
     return filled(endpoint, ids)
 
@@ -314,6 +333,8 @@ def body_of(endpoint: Endpoint) -> dict[str, Any]:
         return {"json": {"actions": [{"type": "deny", "tool_use_id": "c", "input_digest": "d"}]}}
     if endpoint.takes is ScheduleIn:
         return {"json": SCHEDULE}
+    if endpoint.takes is MemberIn:
+        return {"json": MEMBER}
     if endpoint.takes is ActionsIn:
         return {"json": {"actions": [{"type": "result", "tool_use_id": "c", "output": "a cat"}]}}
     if endpoint.takes is QueueChange:
@@ -439,6 +460,11 @@ async def not_now(world: World, endpoint: Endpoint) -> None:
         await world.api.request(endpoint.method, path, **body_of(endpoint))
     elif endpoint.handler.__name__ == "requeue_turn":
         path = await world.fill(endpoint)
+    elif endpoint.takes is MemberIn:
+        path = await world.fill(endpoint)
+        connection = await asyncpg.connect(world.server.database_url)
+        await connection.execute(MANY_MEMBERS, UUID(path.split("/")[3]))
+        await connection.close()
     elif endpoint.takes is ForkIn:
         model = world.server.scripts.model(pausing(Pause(), "One ", "two."))
         path = f"{(await world.api.say(await world.api.chat(), model=model)).url}/fork"

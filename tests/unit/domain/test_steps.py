@@ -35,6 +35,7 @@ from turnstream.domain.steps import (
     Compact,
     Fail,
     Finish,
+    HandOver,
     JudgeOutput,
     RunTools,
     Shorten,
@@ -380,6 +381,7 @@ BLOCKS = st.builds(
     tool_use_id=st.none() | st.sampled_from("abc"),
     is_error=st.booleans(),
     interrupted=st.booleans(),
+    notes=st.none() | st.just('{"handoff":true}'),
 )
 LIMITS = st.builds(
     Limits,
@@ -431,6 +433,14 @@ def test_every_turn_has_a_next_step_that_leads_on(turn: Turn) -> None:
         case Fail(type):
             last = [round.stop_reason for round in turn.rounds if round.sealed][-1]
             assert type == ("not_finished" if last in PAUSED else "client_tool")
+        case HandOver(result):
+            assert unanswered_calls(turn.blocks) == ()
+            assert not turn.steers
+            assert not result.is_error
+            last_round = [round.number for round in turn.rounds if round.sealed][-1]
+            assert [block for block in turn.blocks if block.type == TOOL_RESULT and block.round == last_round] == [
+                result
+            ]
         case JudgeOutput() | Shorten() | Compact():
             raise AssertionError("only structured turns are judged, and only long ones are summarised")
         case Finish(stop_reason):

@@ -238,6 +238,32 @@ def test_thinking_is_not_enabled_for_calls_that_began_without_a_thought() -> Non
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}}
 
 
+def test_all_documents_of_a_request_are_cited_or_none_is() -> None:
+    """The provider refuses a mixture, and a member that it does not know."""
+    source = {"type": "text", "media_type": "text/plain", "data": "Words."}
+    plain = {"type": "document", "source": source}
+    first, second = (
+        Message("user", (Block(0, 0, 0, "document", data=json.dumps({**plain, **more}, separators=(",", ":"))),))
+        for more in ({}, {"cite": True})
+    )
+    found = Message("user", (result("a", "", data=layout_of([{**plain, "cite": True}])), *first.blocks))
+    called = (HELLO, Message("assistant", (call("a"),)))
+
+    def documents(*messages: Message) -> list[dict[str, Any]]:
+        blocks = [block for message in body(messages=messages)["messages"] for block in message["content"]]
+        parts = [part for block in blocks for part in (block["content"] if block["type"] == "tool_result" else [block])]
+        return [
+            {name: value for name, value in part.items() if name != "cache_control"}
+            for part in parts
+            if part["type"] == "document"
+        ]
+
+    assert documents(first, first) == [plain, plain]
+    cited = {**plain, "citations": {"enabled": True}}
+    assert documents(first, second) == [cited, cited]
+    assert documents(*called, found) == [cited, cited]
+
+
 def test_an_error_with_files_is_one_in_words() -> None:
     """With the mark it is refused: all content of an error must be text."""
     broke = result("a", "it broke", is_error=True, data=layout_of(["it broke", IMAGE]))

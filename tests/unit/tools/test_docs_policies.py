@@ -1,4 +1,4 @@
-"""The policies in docs/tools.md, compared with the code."""
+"""The pages of tools and their policies, compared with the code."""
 
 import json
 import re
@@ -10,7 +10,8 @@ from turnstream.tools.policy import POLICY_NOTES, Policy
 from turnstream.tools.serialize import as_text
 from turnstream.tools.tool import OutcomeKind
 
-PAGE = (Path(__file__).parents[3] / "docs/tools.md").read_text(encoding="utf-8")
+_DOCS = Path(__file__).parents[3] / "docs"
+PAGE = "\n".join((_DOCS / name).read_text(encoding="utf-8") for name in ("tools.md", "tool-policies.md"))
 
 
 def column(heading: str, number: int) -> list[str]:
@@ -23,11 +24,11 @@ def column(heading: str, number: int) -> list[str]:
 
 
 def test_every_policy_is_documented() -> None:
-    assert column("## Policies", 0) == [field.name for field in fields(Policy)]
+    assert column("# Policies", 0) == [field.name for field in fields(Policy)]
 
 
 def test_every_note_of_the_toolset_is_documented() -> None:
-    assert set(column("### Notes", 0)) >= POLICY_NOTES
+    assert set(column("## Notes", 0)) >= POLICY_NOTES
 
 
 def test_every_kind_of_outcome_is_documented() -> None:

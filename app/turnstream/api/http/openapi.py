@@ -70,13 +70,14 @@ _PROBLEM_HEADERS = {
     429: ("Retry-After", "seconds to wait before the next try"),
     503: ("Retry-After", "seconds to wait before the next try"),
 }
-_IDS = {"chat", "credential", "entry", "grant", "job", "replica", "schedule", "share", "turn", "upload"}
+_IDS = {"chat", "credential", "entry", "grant", "job", "membership", "replica", "schedule", "share", "turn", "upload"}
 _TEXTS = {
     "path": "the document's path, such as notes/today.md; its slashes need not be encoded",
     "tool_use_id": "the id of a call",
     "id": "the chat's own id, or any that the client made for it",
     "conversation": "the id of a conversation: `conv_` and the chat's id",
     "item": "the id of an item",
+    "member": "the name of the member; its slashes need not be encoded",
     "model": "the name of a model; its slashes need not be encoded",
     "response": "the id of a response",
     "secret": "the secret of a link, which is the last part of its path",

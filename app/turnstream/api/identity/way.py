@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 from starlette.requests import Request
 
@@ -19,6 +20,9 @@ BELIEVED = 5.0
 Authenticate = Callable[[Request], Awaitable[Identity | None]]
 # Raises RequestRefused or Unavailable for a call of the identity that it refuses; true: the call may change something.
 Admit = Callable[[Identity, bool], None]
+# The identity for which a call that names a chat is made: the caller's, or for a member of the chat that of its owner,
+# bound to the chat. Raises Forbidden for a call that the member may not make.
+FindMember = Callable[[Identity, str, UUID], Awaitable[Identity]]
 
 
 # The value of a client without a token, if its library demands one.

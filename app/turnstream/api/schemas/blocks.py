@@ -46,6 +46,9 @@ class DocumentBlockIn(Body):
     type: Literal["document"]
     source: Annotated[Base64In | UploadIn | PathIn, Field(discriminator="type")]
     title: Title | None = None
+    cite: Annotated[
+        bool, Field(description="whether the answer names its places in the document, as `citations` of its texts")
+    ] = False
 
 
 BlockIn = Annotated[TextBlockIn | ImageBlockIn | DocumentBlockIn, Field(discriminator="type")]

@@ -71,7 +71,10 @@ class BlockMembers(BaseModel):
     interrupted: Annotated[bool | Absent, Field(description="true when the block was cut off and stays so")] = None
     notes: Annotated[
         dict[str, Any] | Absent,
-        Field(description="of a tool_result: the policies that were applied; of a user_text: its steer"),
+        Field(
+            description="of a tool_result: the policies that were applied; of a user_text: its steer;"
+            " of the first block of a message: its `author`, if that is not the owner"
+        ),
     ] = None
     content: Annotated[
         list[dict[str, Any]] | Absent,
@@ -202,6 +205,11 @@ class ReportOut(BaseModel):
     tool_use_id: str
     name: str
     state: OpenJobState | Literal["settled"]
+    since: Annotated[datetime | None, Field(description="when the call was made")]
+    outcome: Annotated[
+        str | None,
+        Field(description="the kind of its outcome, as in the log: `ok`, `error`, `refused` if its user stopped it, …"),
+    ]
     progress: Annotated[str | None, Field(description="what the tool last reported")]
     delivery: Annotated[
         Delivery | None,
@@ -225,6 +233,7 @@ class TurnOut(BaseModel):
     chat_id: UUID
     parent_id: UUID | None
     role: Literal["user", "assistant"]
+    author: Annotated[str | None, Field(description="the member who wrote or asked for it; null: the owner")]
     status: Status
     model: str | None
     attempt: int

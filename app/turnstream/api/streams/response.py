@@ -45,7 +45,7 @@ class OwnerStreams:
         """Takes a place for the stream that answers the request, before anything is written. It is given back when the
         request has been answered. Raises TooMany.
         """
-        owner: str = request.state.identity.owner
+        owner: str = request.state.identity.person
         most = self._plans.of(owner).streams
         if most is not None and self._taken[owner] >= most:
             raise TooMany(f"The limit of open streams, {most} of an owner, is reached: close one.", 5, "streams")

@@ -42,6 +42,8 @@ async def _check(stream: OpenStream) -> None:
         async with asyncio.timeout(_TIMEOUT):
             await admit(request, request.state.endpoint)
         if request.state.identity.owner != owner:
+            if stream.identity.member:
+                raise Forbidden("Your membership of this chat has ended.")
             stream.end(Unauthorized("The credential of the request is now that of another owner."))
     except OfAnotherCell:
         stream.end(None)  # a proxy leads the reader there

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import structlog
 
+from turnstream.domain.assembly import HANDOFF
 from turnstream.domain.charges import root_of
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import NotFound, RequestRefused, StorageUnavailable, TooMany
@@ -208,6 +209,9 @@ class Children(Hooks):
         if not turn.ended:
             return None
         text, data = answer_of(turn), {"agent": agent.name, **handle}
+        answer = output_of(turn) or text
+        if turn.status == "complete" and agent.handoff and answer:
+            return Outcome(answer, data=data, notes={HANDOFF: True})
         if (output := output_of(turn)) is not None:
             return Outcome(output, data=data)
         if turn.status == "complete":

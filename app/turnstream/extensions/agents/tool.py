@@ -21,6 +21,7 @@ from turnstream.tools.toolset import Toolset
 if TYPE_CHECKING:
     from turnstream.extensions.agents.children import Children
 
+_MOST_ANSWER = 1_000_000  # characters
 _LOOK = 30.0  # seconds between two looks at the progress of a child, and at its end, should that not be reported
 _SEES: Mapping[ContextTurns, str] = {
     "none": "it sees nothing else",
@@ -39,6 +40,7 @@ class AgentTable(PolicyTable):
     context: ContextTurns = "none"
     context_blocks: list[str] = Field(default_factory=lambda: [TEXTS, ALL_FILES])
     as_model: bool = False
+    handoff: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,8 @@ class Agent:
     is that of the calling turn. With `output`, a JSON schema, its answer is JSON that meets the schema; `max_rounds`
     are then the model calls of one attempt at it. `context` selects turns of the conversation for the agent, and
     `context_blocks` their blocks: `text`, `files`, `results`, or names of tools for their results. With `as_model` the
-    agent's name is also a model name: a turn with that model is a turn of the agent.
+    agent's name is also a model name: a turn with that model is a turn of the agent. With `handoff` its answer is that
+    of the calling turn.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Agent:
     context: ContextTurns = "none"
     context_blocks: tuple[str, ...] = (TEXTS, ALL_FILES)
     as_model: bool = False
+    handoff: bool = False
 
 
 @dataclass(slots=True)
@@ -114,6 +118,10 @@ class AgentTool:
 def agent_tool(agent: Agent, **options: Any) -> AgentTool:
     """The tool of an agent, with `options` of its policy. Raises ValueError."""
     check_name(agent.name)
+    if agent.handoff:
+        if options.get("reports"):
+            raise ValueError("`handoff` must be left out for an agent with `reports`: its turn waits for no answer")
+        options = {"max_result_chars": _MOST_ANSWER, **options}  # the answer of the turn is not cut
     # To begin a child is safe to repeat: it has the job as its key.
     task = {"type": "string", "description": f"all that the agent must know: {_SEES[agent.context]}"}
     schema = {"type": "object", "properties": {"task": task}, "required": ["task"], "additionalProperties": False}
@@ -172,6 +180,7 @@ def _make(declarations: Declarations) -> LoadedTools:
             table.context,
             tuple(table.context_blocks),
             table.as_model,
+            table.handoff,
         )
         return agent_tool(agent, **table.options())
 

@@ -22,6 +22,7 @@ from turnstream.domain.events import (
     Event,
     Mark,
     Notice,
+    RequiredAction,
     RoundStart,
     RoundStop,
     TurnEnd,
@@ -65,7 +66,7 @@ class UiEncoder:
         self._step_is_void = False
         self._step_is_of_client = False  # even if its calls were retracted
         self._approvals: dict[str, str] = {}
-        self._sign_ins = set[str]()
+        self._questions = set[str]()
 
     def __call__(self, event: Event | Notice, _cursor: Cursor | None) -> bytes:
         if isinstance(event, BlockDelta):  # the token path
@@ -106,9 +107,9 @@ class UiEncoder:
                     if action.kind == "approval" and self._approvals.get(call) != approval:
                         self._approvals[call] = approval
                         yield {"type": "tool-approval-request", "approvalId": approval, "toolCallId": call}
-                    elif action.kind == "sign_in" and action.digest not in self._sign_ins:
-                        self._sign_ins.add(action.digest)
-                        yield {"type": "data-sign-in", "id": call, "data": parsed(action.input), "transient": True}
+                    elif action.kind in {"sign_in", "elicitation"} and action.digest not in self._questions:
+                        self._questions.add(action.digest)
+                        yield {"transient": True, "id": call, **_question(action)}
             case Retract(kept=kept):
                 yield {"type": "reset-step"}
                 self._step_is_void = not kept
@@ -202,6 +203,13 @@ class UiEncoder:
             yield {"type": "abort", "reason": "cancelled"}
         reason = finish_reason(end.stop_reason)
         yield {"type": "finish", "finishReason": reason, "messageMetadata": end_metadata(end, self._now())}
+
+
+def _question(action: RequiredAction) -> Json:
+    """The data part of a sign-in, or of a question, which the API answers with the digest."""
+    if action.kind == "sign_in":
+        return {"type": "data-sign-in", "data": parsed(action.input)}
+    return {"type": "data-question", "data": {**parsed(action.input), "input_digest": action.digest}}
 
 
 def _frames(chunks: Iterator[Json] | Sequence[Json]) -> bytes:

@@ -165,16 +165,15 @@ def _reminder(block: Json, place: str) -> Json:
 
 def _block(part: BlockIn, place: str) -> Json:
     """A block as NewTurn takes it. Raises RequestRefused."""
-    if isinstance(part.citations, dict) and part.citations.get("enabled"):
-        raise RequestRefused(f"`{place}.citations` must be left out.", field=f"{place}.citations")
     match part.type:
         case "text":
             return {"type": "text", "text": part.text}
         case "image" if part.source is not None:
             return {"type": "image", "source": _source(part.source, f"{place}.source")}
         case "document" if part.source is not None and part.context is None:
-            title = {"title": part.title} if part.title else {}
-            return {"type": "document", "source": _source(part.source, f"{place}.source"), **title}
+            cite = isinstance(part.citations, dict) and part.citations.get("enabled") is True
+            given = ({"title": part.title} if part.title else {}) | ({"cite": True} if cite else {})
+            return {"type": "document", "source": _source(part.source, f"{place}.source"), **given}
         case "document" if part.source is not None:
             raise RequestRefused(f"`{place}.context` must be left out.", field=f"{place}.context")
         case _:

@@ -45,7 +45,7 @@ def export(owner: str, archive: Path, chat: UUID | None) -> None:
 async def _export(settings: Settings, owner: str, archive: Path, chat: UUID | None) -> None:
     async with open_present_database(settings) as database:
         if not any(each.owner == owner for each in await Owners(database).list()):
-            raise NotFound(f"there is no owner {owner}; `turnstream owners list` shows them")
+            raise NotFound(f"There is no owner {owner}; `turnstream owners list` shows them.")
         source = OwnerExport(database, owner, chat, recordings_of(settings, selected(settings)).files)
         scope = {"chat": str(chat)} if chat else {}
         await AuditTrail(database).note("owner.exported", owner, scope)  # before anything has left

@@ -239,7 +239,7 @@ class OwnerMove:
         if gone_to not in {None, self._there}:
             raise ConfigError(f"{self._owner} has been moved to the cell {gone_to}: name that one, or move it there.")
         if gone_to is None and not await self._has_rows(self._source, self._owner):
-            raise NotFound(f"there is no owner {self._owner}; `turnstream owners list` shows them")
+            raise NotFound(f"There is no owner {self._owner}; `turnstream owners list` shows them.")
         arrived = await self._target.row(GET_MOVE, owner=self._owner)
         if gone_to is not None and arrived is not None and arrived["state"] == "arrived":
             raise ConfigError(f"{self._owner} is in the cell {self._there} already.")

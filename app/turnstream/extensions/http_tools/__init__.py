@@ -1,15 +1,17 @@
 """Tools behind URLs, from the tools file or declared by requests."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, SecretStr
 
 from turnstream.config import Section, Settings
-from turnstream.extension import Extension
+from turnstream.extension import Extension, installed, refused, selected
 
 if TYPE_CHECKING:
-    from turnstream.tools.sources import SourceKind
+    from turnstream.tools.declared.declarations import Declarations
+    from turnstream.tools.sources import LoadedTools, SourceKind
 
 
 class HttpToolsSettings(Section):
@@ -42,7 +44,23 @@ class HttpToolsSettings(Section):
 def _tool_sources(settings: Settings) -> "Sequence[SourceKind]":
     from turnstream.extensions.http_tools.declared import http_tools
 
-    return [http_tools(settings.section(HttpToolsSettings))]
+    kind = http_tools(settings.section(HttpToolsSettings))
+
+    def make(declarations: "Declarations") -> "LoadedTools":
+        loaded = kind.make(declarations)
+        _check_sign_in(settings, loaded)
+        return loaded
+
+    return [replace(kind, make=make)]
+
+
+def _check_sign_in(settings: Settings, loaded: "LoadedTools") -> None:
+    """Raises ConfigError for tools with `auth` in a server without the extension that signs owners in."""
+    from turnstream.outgoing.owner_tokens import accesses_of
+
+    accesses = accesses_of(loaded.tools)
+    if accesses and all(extension.name != "mcp" for extension in selected(settings)):
+        raise refused(f"`auth` of tools of {accesses[0].service.name}", installed()["mcp"])
 
 
 EXTENSION = Extension(

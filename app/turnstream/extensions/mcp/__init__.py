@@ -69,18 +69,16 @@ def _calls() -> "Sequence[CallGroup]":
 
 
 def _work(context: Context) -> Work:
-    from turnstream.extensions.mcp.stopping import StoppedTasks, TaskSource
     from turnstream.outgoing.owner_tokens import accesses_of
 
     accesses = accesses_of(context.toolset.own)
-    sources = [source for source in context.toolset.sources if isinstance(source, TaskSource)]
+    sources = [source for source in context.toolset.sources if hasattr(source, "with_sign_in")]  # without the SDK
     if not sources and not accesses:
         return Work()
-    hooks = [StoppedTasks(context.database, sources)] if sources else []
     sign_ins = _sign_ins(context, sources, accesses)
     exchanged = sign_ins is not None and any(server.exchange for server in sign_ins.servers.values())
     admit = sign_ins.exchanges.note if sign_ins is not None and exchanged else None
-    return Work(hooks=hooks, state=sign_ins, admit=admit)
+    return Work(state=sign_ins, admit=admit)
 
 
 def _sign_ins(context: Context, sources: Sequence[object], accesses: "Sequence[ServiceAccess]") -> "SignIns | None":

@@ -27,6 +27,7 @@ class McpTable(PolicyTable):
     client_secret: str | None = None
     scopes: list[str] = Field(default_factory=list)
     audience: str | None = None
+    owner_tools: bool = False
     prefix: str = ""
     tools: list[str] | None = None
     read_only: list[str] = Field(default_factory=list)
@@ -48,6 +49,13 @@ class McpTable(PolicyTable):
         if self.auth is not None and self.url is None:
             raise ValueError("`auth` needs a `url`: a process has the credentials of its `env`")
         check_auth(self.auth, self.model_fields_set)
+        if self.owner_tools and self.auth is None:
+            raise ValueError('`owner_tools` needs `auth = "oauth"` or `auth = "exchange"`: it uses the owner\'s token')
+        for tool, policy in self.policy.items() if self.owner_tools else ():
+            if options := sorted(set(policy.options()) - {"approval"}):
+                raise ValueError(
+                    f"`policy.{tool}.{options[0]}` and `owner_tools` exclude each other; `approval` may differ"
+                )
         return self
 
 
@@ -59,8 +67,9 @@ class McpServer:
     and `policies` use the server's names, without the prefix. `trusted`: hints that a tool is read-only or idempotent
     are taken as true. A question of the server waits `elicitation` seconds for a person; None: it may not ask. `env`
     and `headers` hold secrets: environment variables are filled in already. With `oauth` each owner signs in, and calls
-    use the owner's token; the request for the list of tools uses `headers`. With `exchange` too, the caller's token
-    is exchanged at the issuer instead, for `audience`. Without a `client_id` the client is known by its metadata
+    use the owner's token; the request for the list of tools uses `headers`, or with `owner_tools` the owner's token,
+    as each owner has other tools. With `exchange` too, the caller's token is exchanged at the issuer instead, for
+    `audience`. Without a `client_id` the client is known by its metadata
     document or registered. `scopes` take the place of the server's. `issuer` is the only accepted issuer of tokens.
     Without it the server names an issuer, which must have a public address.
     """
@@ -79,6 +88,7 @@ class McpServer:
     scopes: tuple[str, ...] = ()
     exchange: bool = False
     audience: str | None = None
+    owner_tools: bool = False
     prefix: str = ""
     tools: tuple[str, ...] | None = None
     read_only: frozenset[str] = frozenset()
@@ -116,6 +126,7 @@ def _server_of(declarations: Declarations, name: str, table: McpTable) -> McpSer
         scopes=tuple(table.scopes),
         exchange=table.auth == "exchange",
         audience=table.audience,
+        owner_tools=table.owner_tools,
         prefix=table.prefix,
         tools=None if table.tools is None else tuple(table.tools),
         read_only=frozenset(table.read_only),

@@ -42,8 +42,12 @@ class OwnerCalls:
         self, tool: str, arguments: Mapping[str, Any], progress: ProgressFnT, context: ToolContext
     ) -> types.CallToolResult | Outcome:
         """Raises as a session does. The outcome of a call that was not made asks for a sign-in."""
+        return await self.use(context, lambda session: session.call(tool, arguments, progress))
+
+    async def use(self, context: ToolContext, use: Use[T]) -> T | Outcome:
+        """Uses a session with the owner's token. The outcome asks for a sign-in."""
         try:
-            return await self._with_token(context.owner, lambda session: session.call(tool, arguments, progress))
+            return await self._with_token(context.owner, use)
         except _SignInNeeded as needed:
             if needed.scopes and self.server.scopes and not set(needed.scopes) <= set(self.server.scopes):
                 return Outcome(self._out_of_scope(needed.scopes), is_error=True)

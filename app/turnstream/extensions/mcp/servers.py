@@ -2,12 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 import structlog
 from mcp import MCPError, types
@@ -15,6 +15,7 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.owner_calls import OwnerCalls
+from turnstream.extensions.mcp.owner_lists import OwnerLists
 from turnstream.extensions.mcp.session import REFUSALS, McpSession, session_with
 from turnstream.extensions.mcp.sign_ins import SignIns
 from turnstream.extensions.mcp.tasks import McpTask, TaskRequest, TaskState
@@ -26,6 +27,8 @@ from turnstream.tools.schemas import SchemaRoom
 from turnstream.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 _STEADY = 10.0  # a connection that lasted for so many seconds is made again at once
 _LONGEST_PAUSE = 60.0
@@ -88,7 +91,8 @@ class McpConnection:
         self._session: McpSession | None = None
         self._connected_at: float | None = None
         self._pausing = False
-        MCP_CONNECTED.labels(server.name).set(0)
+        if not server.owner_tools:
+            MCP_CONNECTED.labels(server.name).set(0)
 
     @property
     def connected(self) -> bool:
@@ -139,6 +143,16 @@ class McpConnection:
             self._publish()
 
     async def _list_tools(self, session: McpSession) -> None:
+        tools = await self.listed(session)
+        if changed := sorted(
+            name for name in tools.keys() & self.tools.keys() if tools[name].spec != self.tools[name].spec
+        ):
+            # Texts of a server are part of the prompt: a change that nobody has reviewed should be visible.
+            log.warning("mcp.tools_changed", server=self.server.name, tools=changed[:_NAMED], number=len(changed))
+        self.tools = tools
+
+    async def listed(self, session: McpSession) -> Mapping[str, McpTool]:
+        """The present tools of the server, by their names here. Raises what the session raises, and ValueError."""
         names, room = self.server.tools, SchemaRoom()
         tools: dict[str, McpTool] = {}
         left_out: dict[str, str] = {}
@@ -157,12 +171,7 @@ class McpConnection:
                     tools[tool.spec.name] = tool
         if left_out:
             log.warning("mcp.tools_left_out", server=self.server.name, tools=left_out)
-        if changed := sorted(
-            name for name in tools.keys() & self.tools.keys() if tools[name].spec != self.tools[name].spec
-        ):
-            # Texts of a server are part of the prompt: a change that nobody has reviewed should be visible.
-            log.warning("mcp.tools_changed", server=self.server.name, tools=changed[:_NAMED], number=len(changed))
-        self.tools = tools
+        return tools
 
     def _was_steady(self) -> bool:
         return self._connected_at is not None and monotonic() - self._connected_at > _STEADY
@@ -189,7 +198,7 @@ class McpConnection:
         """Raises ToolError for a call that the server refused, ToolUnavailable when there is no server."""
         try:
             if self.server.oauth:
-                return await self._owner_calls().call(tool.name, arguments, progress, context)
+                return await self.owner_calls().call(tool.name, arguments, progress, context)
             return await (await self._connected_session()).call(tool.name, arguments, progress)
         except MCPError as error:
             reason = _shortened(error.message)
@@ -211,17 +220,29 @@ class McpConnection:
                 text += " What the call has done is not known."
             raise ToolError(text) from error
 
+    async def use_for(
+        self, context: ToolContext, use: Callable[[McpSession], Awaitable[T]], seconds: float
+    ) -> T | Outcome:
+        """Uses a session with the owner's token. The outcome asks for a sign-in. Raises ToolUnavailable."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.owner_calls().use(context, use)
+        except (MCPError, ValueError, RuntimeError, TimeoutError) as error:
+            reason = _shortened(f"{type(error).__name__}: {error}")
+            log.warning("mcp.failed", server=self.server.name, reason=reason)
+            raise ToolUnavailable(f"The MCP server {self.server.name} does not list its tools now.") from error
+
     async def send_task(self, owner: str, request: TaskRequest) -> TaskState | types.EmptyResult:
         """Sends a request about a task. Raises MCPError, and ToolUnavailable without a connection."""
         if self.server.oauth:
-            return await self._owner_calls().send_task(owner, request)
+            return await self.owner_calls().send_task(owner, request)
         return await (await self._connected_session()).send_task(request)
 
     def task(self, id: str, owner: str) -> McpTask:
         send = partial(self.send_task, owner)
         return McpTask(id, self.server.name, send, self.server.elicitation, self._timing.shortest_poll)
 
-    def _owner_calls(self) -> OwnerCalls:
+    def owner_calls(self) -> OwnerCalls:
         if self.sign_ins is None:
             raise ToolUnavailable(f"Nobody can sign in to the MCP server {self.server.name} here: no server runs.")
         return OwnerCalls(self.server, self.sign_ins)
@@ -247,13 +268,21 @@ class McpServers:
         self.changes = Changes()
         self._timing = timing or McpTiming()
         self._connections: dict[str, McpConnection] = {}
+        self._lists: list[OwnerLists] = []
         self._tasks: list[asyncio.Task[NoReturn]] = []
         self._sign_ins: SignIns | None = None
         for server in servers:
             prefix = server.name_prefix
             if prefix in self._connections:
                 raise ValueError(f"the tools of two MCP servers would begin with {prefix}: give one server a `prefix`")
-            self._connections[prefix] = McpConnection(server, self.changes, self._timing)
+            connection = self._connections[prefix] = McpConnection(server, self.changes, self._timing)
+            if server.owner_tools:
+                self._lists.append(OwnerLists(connection, self._timing.shortest_ttl, self._timing.start_timeout))
+
+    @property
+    def _kept_open(self) -> Sequence[McpConnection]:
+        """The connections of all owners together."""
+        return [each for each in self._connections.values() if not each.server.owner_tools]
 
     @property
     def connected(self) -> frozenset[str]:
@@ -262,23 +291,16 @@ class McpServers:
 
     async def failures(self) -> Mapping[str, str]:
         """Waits until each server was tried."""
-        await self.changes.until(lambda: all(each.tried for each in self._connections.values()))
+        await self.changes.until(lambda: all(each.tried for each in self._kept_open))
         return {
-            f"MCP {each.server.name}": "" if each.connected else each.failure or "no answer"
-            for each in self._connections.values()
+            f"MCP {each.server.name}": "" if each.connected else each.failure or "no answer" for each in self._kept_open
         }
 
     def tools(self) -> Mapping[str, Tool]:
         """The tools that each server listed last, connected or not."""
-        return {name: tool for each in self._connections.values() for name, tool in each.tools.items()}
-
-    def has_tool(self, name: str) -> bool:
-        return self._connection_of(name) is not None
-
-    async def cancel_task(self, name: str, task: str, owner: str) -> None:
-        """Asks the server of the tool `name` to stop a task of an owner."""
-        if (connection := self._connection_of(name)) is not None:
-            await connection.task(task, owner).cancel()
+        lists: list[Mapping[str, Tool]] = [each.tools for each in self._kept_open]
+        lists += [each.tools for each in self._lists]
+        return {name: tool for tools in lists for name, tool in tools.items()}
 
     @property
     def with_sign_in(self) -> Mapping[str, McpServer]:
@@ -291,16 +313,13 @@ class McpServers:
         for each in self._connections.values():
             each.sign_ins = sign_ins
 
-    def _connection_of(self, name: str) -> McpConnection | None:
-        return next((each for each in self._connections.values() if name in each.tools), None)
-
     async def __aenter__(self) -> Self:
-        for each in self._connections.values():
+        for each in self._kept_open:
             self._tasks.append(asyncio.create_task(each.run(), name=f"mcp {each.server.name}"))
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.connect_timeout):
-                    await self.changes.until(lambda: all(each.tried for each in self._connections.values()))
+                    await self.changes.until(lambda: all(each.tried for each in self._kept_open))
         except asyncio.CancelledError:
             await self.__aexit__()
             raise

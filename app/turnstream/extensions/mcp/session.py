@@ -58,7 +58,7 @@ class McpSession:
         self.doubted = False
         self._ended = False
         self._calls = 0
-        self._ttl: float | None = None  # seconds for which the server lets its list of tools be kept
+        self.ttl: float | None = None  # seconds for which the server lets its list of tools be kept
         self._refresh = asyncio.Event()
 
     def end(self) -> None:
@@ -74,7 +74,7 @@ class McpSession:
         Raises ConnectionError when the connection has ended.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(None if self._ttl is None else max(self._ttl, shortest)):
+            async with asyncio.timeout(None if self.ttl is None else max(self.ttl, shortest)):
                 await self._refresh.wait()
         self._refresh.clear()
         if self._ended:
@@ -83,11 +83,11 @@ class McpSession:
     async def pages(self) -> AsyncIterator[list[types.Tool]]:
         """The tools of the server, page by page. Raises ValueError for a list of too many pages."""
         cursor: str | None = None
-        self._ttl = None
+        self.ttl = None
         for _ in range(_MAX_PAGES):
             page = await self.client.list_tools(cursor=cursor)
             if page.ttl_ms:  # without one the list stays until the server notifies a change
-                self._ttl = min(self._ttl or inf, page.ttl_ms / 1000)
+                self.ttl = min(self.ttl or inf, page.ttl_ms / 1000)
             yield page.tools
             cursor = page.next_cursor
             if cursor is None:

@@ -62,6 +62,15 @@ LIST_SIGN_INS = Statement(
     WHERE owner = :owner AND tokens IS NOT NULL ORDER BY server
     """
 )
+# Digests of the tools that an owner has accepted. `seen` are those that the new ones take the place of.
+GET_ACCEPTED = Statement("SELECT tools FROM sign_ins WHERE owner = :owner AND server = :server")
+ACCEPT_TOOLS = Statement(
+    """
+    INSERT INTO sign_ins (owner, server, tools) VALUES (:owner, :server, CAST(:tools AS json))
+    ON CONFLICT (owner, server) DO UPDATE SET tools = EXCLUDED.tools
+    WHERE sign_ins.tools::text IS NOT DISTINCT FROM CAST(:seen AS text) RETURNING owner
+    """
+)
 GET_TOKENS = Statement("SELECT server, tokens FROM sign_ins WHERE owner = :owner AND tokens IS NOT NULL")
 # The tokens of an earlier sign-in stay until the new one is complete.
 BEGIN_SIGN_IN = Statement(
@@ -385,6 +394,18 @@ class SignIns:
         """Answers the calls that wait. Returns their chats."""
         rows = await connection.rows(ANSWER_SIGN_INS, owner=owner, server=server, answer=_ANSWER)
         return {row["chat_id"] for row in rows}
+
+    # --- accepted tools ----------------------------------------------------------------------------------------------
+
+    async def accepted_tools(self, owner: str, server: str) -> str | None:
+        """The JSON that was accepted last. None if the owner has seen no tools of the server."""
+        row = await self._database.row(GET_ACCEPTED, owner=owner, server=server)
+        tools: str | None = None if row is None else row["tools"]
+        return tools
+
+    async def accept_tools(self, owner: str, server: str, tools: str, seen: str | None) -> None:
+        """Accepts tools in the place of those that were `seen`. Other tools that were accepted meanwhile stay."""
+        await self._database.row(ACCEPT_TOOLS, owner=owner, server=server, tools=tools, seen=seen)
 
     # --- for owners --------------------------------------------------------------------------------------------------
 

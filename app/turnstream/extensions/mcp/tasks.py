@@ -244,10 +244,19 @@ class McpTask:
         return True
 
     async def cancel(self) -> None:
-        """Asks the server to stop. It may continue all the same."""
-        with suppress(ToolUnavailable, MCPError, TimeoutError):
+        """Asks the server once to stop. It may continue all the same."""
+        with suppress(ToolUnavailable, TimeoutError):
             async with asyncio.timeout(_TIME_TO_CANCEL):
-                await self.send(_request("tasks/cancel", self.id))
+                await self.stop()
+
+    async def stop(self) -> None:
+        """Asks the server to stop, unless it does not know the task, or that has ended. Raises ToolUnavailable."""
+        try:
+            await self.send(_request("tasks/cancel", self.id))
+        except MCPError as error:
+            log.info("mcp.task_not_cancelled", server=self.server, task=self.id, error=error.message[:_MAX_MESSAGE])
+        else:
+            log.info("mcp.task_cancelled", server=self.server, task=self.id)
 
     def _longer(self, paused: float) -> float:
         return min(_LONGEST_POLL, max(2 * paused, self.shortest_poll))

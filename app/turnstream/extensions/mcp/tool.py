@@ -21,7 +21,16 @@ from turnstream.kit.text import storable
 from turnstream.tools.policy import Policy, ResultForm
 from turnstream.tools.schemas import InputSchema, SchemaRoom
 from turnstream.tools.serialize import serialize
-from turnstream.tools.tool import RETURNED_NOTHING, File, Outcome, OutcomePart, ToolContext, is_name, join_texts
+from turnstream.tools.tool import (
+    RETURNED_NOTHING,
+    File,
+    Outcome,
+    OutcomePart,
+    StoppedCall,
+    ToolContext,
+    is_name,
+    join_texts,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -67,6 +76,11 @@ class McpTool:
                     return task.detach(context, created.task)
                 result = await task.follow(context, created.task)
         return result if isinstance(result, Outcome) else self.outcome(result)
+
+    async def stopped(self, call: StoppedCall) -> None:
+        """Cancels the task of a job that was stopped. Raises ToolUnavailable while its server is away."""
+        assert self.task is not None
+        await self.task(call.handle["task"], call.owner).stop()
 
     def _task(self, id: str, context: ToolContext) -> McpTask:
         assert self.task is not None

@@ -4,8 +4,8 @@ A response begins with its turn, or behind a wait for its client. It ends with t
 client: for the outputs of functions, or for approvals. A number counts events, and in place of deltas, whose lengths
 depend on the reader, the characters that they bring: a delta has the number of its last character. The attempt that
 wrote the content is the band of its numbers, and each block that was cut off raises the band by one. So numbers grow
-along a log, are the same on every replica, before and after a crash, and a number whose content was taken back is known
-by its band, as is one of an attempt that this database does not have.
+along a log, and are the same on every replica, before and after a crash. The band tells numbers whose content was
+taken back, and those of an attempt that this database does not have.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -16,7 +16,7 @@ from turnstream.api.uploads import SAFE_HEADERS
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Conflict, Forbidden, NotFound, RequestRefused
 from turnstream.extensions.sharing.schemas import ShareCreated, ShareIn, ShareList, ShareOut
-from turnstream.extensions.sharing.shares import SharedContent, Shares
+from turnstream.extensions.sharing.shares import SharedContent, Shares, Sharing
 from turnstream.extensions.sharing.view import shared_turn, uploads_of
 from turnstream.kit.offload import Portions
 from turnstream.storage.database import OWNER, Row
@@ -106,10 +106,10 @@ async def shared_page(request: Request) -> Response:
 
 async def _content(request: Request) -> SharedContent:
     """Raises NotFound, also if sharing is off."""
-    shares = services_of(request).states.get("sharing")
-    if not isinstance(shares, Shares):
+    sharing = services_of(request).states.get("sharing")
+    if not isinstance(sharing, Sharing):
         raise NotFound("This link does not exist, has expired, or was revoked.")
-    return await shares.content(request.path_params["secret"], partial(_read, services_of(request)))
+    return await sharing.shares.content(request.path_params["secret"], partial(_read, services_of(request)))
 
 
 async def _read(services: Services, share: Row) -> SharedContent:
@@ -128,9 +128,14 @@ async def _read(services: Services, share: Row) -> SharedContent:
     return SharedContent(owner, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"', uploads_of(turns))
 
 
+def sharing_of(services: Services) -> Sharing:
+    """Raises Forbidden if sharing is off."""
+    sharing = services.states.get("sharing")
+    if not isinstance(sharing, Sharing):
+        raise Forbidden("Sharing is off on this server; its operator turns it on with TURNSTREAM_SHARING.")
+    return sharing
+
+
 def _shares(request: Request) -> Shares:
     """Raises Forbidden if sharing is off."""
-    shares = services_of(request).states.get("sharing")
-    if not isinstance(shares, Shares):
-        raise Forbidden("Sharing is off on this server; its operator turns it on with TURNSTREAM_SHARING.")
-    return shares
+    return sharing_of(services_of(request)).shares

@@ -45,6 +45,49 @@ class ShareList(BaseModel):
     shares: list[ShareOut]
 
 
+class MemberIn(Body):
+    """A person who is a member already gets the role instead of the one before."""
+
+    member: Annotated[str, Field(min_length=1, max_length=255, description="the name of the owner to be a member")]
+    role: Annotated[
+        Literal["read", "write", "approve"],
+        Field(description="each role has the rights of those before it; `approve`: decides about calls of tools"),
+    ]
+
+
+class MemberOut(BaseModel):
+    member: str
+    role: Literal["read", "write", "approve"]
+    created_at: datetime
+
+
+class MemberList(BaseModel):
+    members: list[MemberOut]
+
+
+class MemberRemoved(BaseModel):
+    removed: str
+
+
+class MembershipOut(BaseModel):
+    """A chat of another owner, of which the caller is a member."""
+
+    chat: UUID
+    owner: str
+    title: str | None
+    role: Literal["read", "write", "approve"]
+    created_at: Annotated[datetime, Field(description="when the caller became a member")]
+    updated_at: Annotated[datetime, Field(description="when the chat was changed last")]
+
+
+class MembershipList(BaseModel):
+    memberships: list[MembershipOut]
+
+
+class MembershipEnded(BaseModel):
+    left: UUID
+
+
 class SharedBlock(BaseModel):
     """`text` and `user_text` are Markdown. The `text` of a call is its input, as JSON. A file has an `upload`, if its
     bytes can be read.

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from turnstream.domain.errors import Conflict, NotFound
 from turnstream.domain.identity import Identity
+from turnstream.extensions.sharing.members import Members
 from turnstream.extensions.sharing.schemas import ShareIn
 from turnstream.kit.ids import new_id
 from turnstream.storage.database import Database, Row, Statement
@@ -76,6 +77,14 @@ class SharedContent:
     body: bytes
     tag: str
     uploads: frozenset[UUID]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """The state of the extension."""
+
+    shares: "Shares"
+    members: Members
 
 
 class Shares:

@@ -17,6 +17,7 @@ from turnstream.domain.compaction import COMPACTION, CONTEXT_EDITING
 from turnstream.domain.kinds import (
     CACHEABLE,
     CALLS,
+    DOCUMENT,
     PROVIDER_SUMMARY,
     STREAMED_MEMBERS,
     TEXT,
@@ -176,16 +177,25 @@ def _tokens(count: int) -> dict[str, Any]:
     return {"type": "input_tokens", "value": count}
 
 
-def render_block(block: Block) -> bytes:
-    """Returns the block as JSON: its `data`, with the streamed member filled in."""
+def render_block(block: Block, cites: bool = False) -> bytes:
+    """Returns the block as JSON: its `data`, with the streamed member filled in. If the request `cites`, each of its
+    documents does: the provider refuses a mixture.
+    """
     members = _shell(block)
     members.pop("cache_control", None)
+    if block.type == DOCUMENT:
+        members = _document(members, cites)
     member = STREAMED_MEMBERS.get(block.type)
     if member is not None and (block.text or block.data is None):
         members[member] = tool_input(block.text) if member == "input" else block.text
     if block.type == TOOL_RESULT:
-        members |= _result(block)
+        members |= _result(block, cites)
     return _json(members)
+
+
+def _document(members: Mapping[str, Any], cites: bool) -> dict[str, Any]:
+    sent = {name: value for name, value in members.items() if name != "cite"}
+    return {**sent, "citations": {"enabled": True}} if cites else sent
 
 
 def _shell(block: Block) -> dict[str, Any]:
@@ -198,13 +208,14 @@ def _shell(block: Block) -> dict[str, Any]:
     return {"type": block.type}
 
 
-def _result(block: Block) -> dict[str, Any]:
+def _result(block: Block, cites: bool) -> dict[str, Any]:
     """Returns the members of a tool result. The provider refuses an error without content, and one that holds a file:
     the first gets a text, the second is marked in words.
     """
+    files = [_document(part, cites) if part["type"] == DOCUMENT else part for part in parts_of(block)]
     if block.is_error and count_files(block):
-        return {"content": [{"type": TEXT, "text": _FAILED}, *parts_of(block)]}
-    parts: Any = block.text if block.data is None else parts_of(block)
+        return {"content": [{"type": TEXT, "text": _FAILED}, *files]}
+    parts: Any = block.text if block.data is None else files
     content = parts or (SILENT_FAILURE if block.is_error else None)
     return ({"content": content} if content else {}) | ({"is_error": True} if block.is_error else {})
 
@@ -231,6 +242,11 @@ def _tools(request: ModelRequest) -> list[bytes]:
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     marks = _marks(messages)
+    cites = any(
+        block.type in (DOCUMENT, TOOL_RESULT) and block.data is not None and '"cite":true' in block.data
+        for message in messages
+        for block in message.blocks
+    )
     toolsets = {
         block.tool_use_id: members_of(block.data).get("toolset_name")
         for message in messages
@@ -243,16 +259,16 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
             "content": [
                 Raw(_marked(rendered) if (number, place) in marks else rendered)
                 for place, block in enumerate(message.blocks)
-                if (rendered := _with_toolset(block, toolsets))
+                if (rendered := _with_toolset(block, toolsets, cites))
             ],
         }
         for number, message in enumerate(messages)
     ]
 
 
-def _with_toolset(block: Block, toolsets: Mapping[str | None, Raw | None]) -> bytes:
+def _with_toolset(block: Block, toolsets: Mapping[str | None, Raw | None], cites: bool) -> bytes:
     """Renders a block. The result of a call names the toolset (computer, browser) that its call names."""
-    rendered = render_block(block)
+    rendered = render_block(block, cites)
     toolset = toolsets.get(block.tool_use_id) if block.type == TOOL_RESULT else None
     return rendered if toolset is None else rendered[:-1] + b',"toolset_name":' + bytes(toolset) + b"}"
 

@@ -261,8 +261,8 @@ def _in_words(turn: Turn, round: Round, stopped: Sequence[Block]) -> list[RoleBl
 
 
 def _same_frame(then: TurnRequest | None, now: TurnRequest | None) -> bool:
-    """Thoughts are bound to system prompt and tools too, and to what the provider cleared then, which is sent again now
-    if that edit is no longer requested, and to how results of earlier turns are sent. Its summaries are sent back,
+    """Thoughts are bound to system prompt and tools too, to how results of earlier turns are sent, and to what the
+    provider cleared then. That is sent again now if that edit is no longer requested. Its summaries are sent back,
     whatever is requested.
     """
     if then is None or now is None:

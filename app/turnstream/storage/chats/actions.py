@@ -157,7 +157,7 @@ class Actions:
         is_open = {row["tool_use_id"]: row["answer"] is None and not row["expired"] for row in reversed(rows)}
         decisions = [decision for decision in decisions if not decision.follows or is_open[decision.tool_use_id]]
         asks = [_checked(decision, rows, identity) for decision in decisions]
-        by = None if identity.owner == owner else identity.owner
+        by = None if identity.person == owner else identity.person
         await connection.rows(
             ANSWER_ASKS,
             turn=turn,
@@ -211,7 +211,7 @@ def _checked(decision: Decision, rows: Sequence[Row], identity: Identity) -> Ask
     if ask.approvers and not set(ask.approvers) & set(identity.principals):
         approvers = ", ".join(ask.approvers)
         raise Forbidden(
-            f"Call {ask.call_id} is answered by {approvers}; the request is of {identity.owner}.", field=field
+            f"Call {ask.call_id} is answered by {approvers}; the request is of {identity.person}.", field=field
         )
     if ask.answer is not None and ask.answer.kind != "expired":
         detail = f"Call {ask.tool_use_id} has its answer already ({ask.answer.kind}, {row['at']} UTC)."

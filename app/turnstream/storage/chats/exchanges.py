@@ -69,11 +69,12 @@ _EXCHANGE = """
         INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, ended_at)
         SELECT :user_turn, :chat, :parent, 'user', 'complete', updated_at, updated_at FROM touched
     ), contents AS (
-        INSERT INTO blocks (turn_id, index, round, attempt, type, text, data)
-        SELECT :user_turn, b.index, 0, 0, b.type, b.text, b.data
+        INSERT INTO blocks (turn_id, index, round, attempt, type, text, data, notes)
+        SELECT :user_turn, b.index, 0, 0, b.type, b.text, b.data, b.notes
         FROM touched, unnest(
-            CAST(:indexes AS int[]), CAST(:types AS text[]), CAST(:texts AS text[]), CAST(:datas AS json[])
-        ) AS b (index, type, text, data)
+            CAST(:indexes AS int[]), CAST(:types AS text[]), CAST(:texts AS text[]), CAST(:datas AS json[]),
+            CAST(:notes AS json[])
+        ) AS b (index, type, text, data, notes)
     ), assistant_turn AS (
         INSERT INTO turns (
             id, chat_id, parent_id, role, request, tool_set, queue_owner, created_at,

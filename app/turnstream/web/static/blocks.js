@@ -29,10 +29,13 @@ export class Blocks {
     const results = resultsOf(blocks)
     const actions = new Map(turn.actions.map((action) => [action.tool_use_id, action]))
     const jobs = new Map(turn.jobs?.map((job) => [job.tool_use_id, job]))
+    const reports = new Map(turn.reports?.map((report) => [report.job, report]))
     blocks.forEach((block, index) => {
       this.views[index] ??= this.#add(block)
+      const result = results.get(`${block.round} ${block.id}`)
       const call = {
-        result: results.get(`${block.round} ${block.id}`),
+        result,
+        report: reports.get(result?.notes?.job),
         action: actions.get(block.id),
         job: jobs.get(block.id),
         progress: this.progress.get(block.id),

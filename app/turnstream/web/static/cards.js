@@ -70,18 +70,18 @@ export class Card {
 
   /**
    * `result` is its tool_result, `action` what waits for a person, `job` where it runs in the background, `running` whether
-   * the turn has not ended.
+   * the turn has not ended, `report` what became of a call that the turn did not wait for.
    */
-  update(call, { result, action, job, progress, preliminary, running }) {
+  update(call, { result, action, job, report, progress, preliminary, running }) {
     this.preliminary = running ? preliminary : undefined
     this.call = call
     this.resultBlock = result
-    const state = stateOf(call, result, action, running)
+    const state = report ? stateOfReport(report) : stateOf(call, result, action, running)
     if (this.element.dataset.state !== state) this.#show(state)
     this.#showName(nameOf(call))
     setText(this.brief, call.open ? ending(call.text) : call.text.slice(0, 200) || '{}')
-    setText(this.status, statusOf(state, result, progress ?? job?.progress))
-    this.job.update(state === 'running' ? job : undefined)
+    setText(this.status, report ? newsOf(report, state) : statusOf(state, result, progress ?? job?.progress))
+    this.job.update(state === 'running' ? (report ?? job) : undefined)
     setText(this.time, result?.notes?.seconds === undefined ? '' : seconds(result.notes.seconds))
     this.#showForm(action)
     this.#showFiles(result?.content)
@@ -189,6 +189,18 @@ function stateOf(call, result, action, running) {
   if (call.open) return 'written'
   if (call.interrupted || !running) return call.data ? 'done' : 'cut'
   return 'running'
+}
+
+/** The state of a call that the turn did not wait for: its result is only that it was started. */
+function stateOfReport({ state, outcome, delivery }) {
+  if (state !== 'settled') return 'running'
+  if (outcome === 'refused' || delivery === 'discarded') return 'stopped'
+  return outcome === 'ok' ? 'done' : 'failed'
+}
+
+function newsOf({ progress, delivery }, state) {
+  if (state === 'running') return progress ?? ''
+  return delivery ? texts.deliveries[delivery] : texts.undelivered
 }
 
 function statusOf(state, result, progress) {

@@ -32,6 +32,8 @@ export class Chats extends EventTarget {
     this.sought = null // the turn of the search result that was chosen
     /** @type {Map<string, any>} chats that were opened and are not in the list */
     this.others = new Map()
+    /** @type {any[]} chats of other owners of which the owner of this page is a member */
+    this.shared = []
     /** @type {Map<string, Map<string, string>>} the status of each turn that is open, by chat and turn */
     this.running = new Map()
     /** @type {Map<string, number>} how many calls of a turn wait for a person, where some do */
@@ -56,7 +58,34 @@ export class Chats extends EventTarget {
 
   get(id) {
     const listed = this.chats.find((chat) => chat.id === id) ?? this.found?.find((chat) => chat.id === id)
-    return listed ?? this.others.get(id)
+    return listed ?? this.others.get(id) ?? this.shared.find((chat) => chat.id === id)
+  }
+
+  /** The role in a chat of another owner; undefined in a chat of one's own. */
+  roleIn(id) {
+    return this.shared.find((chat) => chat.id === id)?.role
+  }
+
+  /** Reads the chats of other owners, now and whenever the page is shown again: they are not in the feed. */
+  async followShared() {
+    document.addEventListener('visibilitychange', () => document.hidden || this.#readShared())
+    await this.#readShared()
+  }
+
+  async #readShared() {
+    const { memberships } = await this.client.request('GET', '/api/memberships').catch(() => ({ memberships: null }))
+    if (!memberships) return
+    this.shared = memberships.map(({ chat, ...more }) => ({ id: chat, ...more }))
+    this.#draw()
+    this.dispatchEvent(new Event('changed'))
+  }
+
+  async #leave(chat) {
+    if (!(await confirmed(texts.leaveQuestion(titleOf(chat)), texts.leaveNote, texts.leaveChat))) return
+    await this.client.request('DELETE', `/api/memberships/${chat.id}`)
+    this.shared = this.shared.filter(({ id }) => id !== chat.id)
+    this.#draw()
+    if (chat.id === this.open) this.dispatchEvent(new Event('deleted'))
   }
 
   /** Reads a chat that is older than those in the list. */
@@ -236,14 +265,18 @@ export class Chats extends EventTarget {
       this.#stateOf(chat.id),
       this.#jobsOf(chat.id),
     ])
-    const shape = JSON.stringify([this.open, items])
-    find('#no-chats').hidden = shown.length > 0
+    const shared = this.found ? [] : this.shared
+    const shape = JSON.stringify([this.open, items, shared])
+    find('#no-chats').hidden = shown.length + shared.length > 0
     find('#more-chats').hidden = !(this.found ? this.nextFound : this.next)
     if (shape === this.shape) return
     this.shape = shape
     const focused = document.activeElement?.closest('[data-chat]')?.getAttribute('data-chat')
     const groups = Object.entries(Object.groupBy(shown, ageOf))
-    this.list.replaceChildren(...groups.map(([age, chats]) => this.#group(age, chats)))
+    const own = groups.map(([age, chats]) => this.#group(age, chats))
+    const sharedItems = shared.map((chat) => this.#sharedItem(chat))
+    const ofOthers = groupOf(texts.shared, sharedItems)
+    this.list.replaceChildren(...own, ...(shared.length ? [ofOthers] : []))
     const itemOf = (id) => this.list.querySelector(`[data-chat="${id}"]`)
     this.#stopAt(itemOf(focused) ?? itemOf(this.open) ?? this.list.querySelector('[data-chat]'))
     if (focused) itemOf(focused)?.querySelector('a').focus()
@@ -263,8 +296,22 @@ export class Chats extends EventTarget {
   }
 
   #group(age, chats) {
-    const items = chats.map((chat) => this.#item(chat))
-    return h('section', { 'aria-label': age }, h('h2', {}, age), h('ul', {}, items))
+    return groupOf(
+      age,
+      chats.map((chat) => this.#item(chat)),
+    )
+  }
+
+  #sharedItem(chat) {
+    const owner = h('span', { class: 'owner', dir: 'auto' }, texts.owner(chat.owner))
+    const link = h(
+      'a',
+      { href: `#${chat.id}`, 'aria-current': chat.id === this.open ? 'page' : null },
+      labelOf(chat),
+      owner,
+    )
+    const leaving = iconButton('cross', texts.leave(titleOf(chat)), () => this.#leave(chat))
+    return h('li', { 'data-chat': chat.id }, link, leaving)
   }
 
   #item(chat) {
@@ -314,6 +361,8 @@ export class Chats extends EventTarget {
     if (chat.id === this.open) this.dispatchEvent(new Event('deleted'))
   }
 }
+
+const groupOf = (name, items) => h('section', { 'aria-label': name }, h('h2', {}, name), h('ul', {}, items))
 
 export const titleOf = (chat) => chat?.title || texts.untitled
 

@@ -29,6 +29,7 @@ export class Conversation extends EventTarget {
 
   close() {
     this.stream.stop()
+    clearTimeout(this.looking)
     this.visit = Symbol('visit')
     this.id = null
     /** @type {Turn[]} */
@@ -174,9 +175,9 @@ export class Conversation extends EventTarget {
     return turn && this.client.cancel(this.id, turn.id)
   }
 
-  /** Stops a call that runs in the background. */
-  cancelCall(turn, call) {
-    return this.client.cancelCall(this.id, turn.id, call)
+  /** Stops a call that runs in the background, also one whose turn has ended. */
+  async cancelCall(turn, call) {
+    this.#takeReports(turn, await this.client.cancelCall(this.id, turn.id, call))
   }
 
   async answer(turn, decision) {
@@ -236,7 +237,35 @@ export class Conversation extends EventTarget {
   #apply(turn, event) {
     if (event.id || WITHOUT_ID.has(event.event)) apply(turn, event)
     if (hasEnded(turn) && turn.stop_reason !== 'deleted') this.#complete(turn) // one that was deleted cannot be read
+    if (event.event === 'block_stop') this.#noteReport(turn, turn.blocks[event.data.index])
     this.#emit('turn', turn, event)
+  }
+
+  /** Reads what became of a call that reports when it was started, and when its report has come, perhaps to another turn. */
+  #noteReport(turn, { type, data, notes }) {
+    if (type === 'tool_result' && notes?.job) this.#readReports(turn)
+    if (type === 'report') this.#readReports(this.turns.get(data?.turn))
+  }
+
+  async #readReports(turn) {
+    const { visit } = this
+    const stored = turn && (await this.client.turn(this.id, turn.id).catch(() => null))
+    if (visit !== this.visit) return
+    if (stored) this.#takeReports(turn, stored)
+    else this.#lookLater()
+  }
+
+  #takeReports(turn, { reports }) {
+    turn.reports = reports
+    this.#emit('turn', turn)
+    this.#lookLater()
+  }
+
+  /** Reads open reports again after a while: no event has their progress, nor that another page has stopped a call. */
+  #lookLater() {
+    clearTimeout(this.looking)
+    const open = this.path.filter((turn) => turn.reports?.some(({ delivery }) => !delivery))
+    if (open.length) this.looking = setTimeout(() => open.forEach((turn) => this.#readReports(turn)), LOOK)
   }
 
   /** Reads the times and the cost of a turn that has ended. */
@@ -246,6 +275,7 @@ export class Conversation extends EventTarget {
     const siblings = stored.siblings.length < turn.siblings.length ? turn.siblings : stored.siblings
     Object.assign(turn, stored, { siblings })
     this.#emit('turn', turn)
+    this.#lookLater()
     if (this.turns.get(turn.id) === turn) this.#keep()
   }
 
@@ -315,12 +345,15 @@ export class Conversation extends EventTarget {
   #show(path) {
     this.path = path
     this.#emit('path')
+    this.#lookLater()
   }
 
   #emit(type, ...detail) {
     this.dispatchEvent(new CustomEvent(type, { detail }))
   }
 }
+
+const LOOK = 5_000 // milliseconds
 
 // Notices that change a turn: a tool asks while it runs; a call that runs in the background reports.
 const WITHOUT_ID = new Set(['action_required', 'tool_progress'])

@@ -1,5 +1,6 @@
 // The entry of the page: puts its parts together, and connects them with the address, keys and buttons.
 
+import { showOwnAccount } from './account.js'
 import { Attachments, listenToDrops } from './attachments.js'
 import { Chats, titleOf } from './chats.js'
 import { Composer } from './composer.js'
@@ -9,6 +10,7 @@ import { asked, confirmed, find, findAll, h, setText, touches } from './dom.js'
 import { exportChat } from './export.js'
 import { KeptFiles } from './kept-files.js'
 import { markWords } from './marks.js'
+import { showMembers } from './members.js'
 import { amount, Models } from './models.js'
 import { Notifications } from './notifications.js'
 import { Outbox } from './outbox.js'
@@ -48,7 +50,8 @@ const transcript = new Transcript(conversation, {
   wholeResult: (turn, call) =>
     client.request('GET', `/api/chats/${turn.chat_id}/turns/${turn.id}/results/${encodeURIComponent(call)}`),
   why: (turn) => client.request('GET', `/api/chats/${turn.chat_id}/turns/${turn.id}/why`),
-  readUpload: (id) => client.request('GET', `/api/uploads/${id}`),
+  readUpload: (id) =>
+    client.request('GET', `/api/uploads/${id}${chats.roleIn(conversation.id) ? `?chat=${conversation.id}` : ''}`),
   regenerate: (turn) => attempt(() => conversation.regenerate(turn)),
   anotherModel,
   goOn,
@@ -164,7 +167,10 @@ function showHead() {
   const title = conversation.id ? titleOf(chats.get(conversation.id)) : texts.newChat
   setText(find('#title'), title)
   document.title = conversation.id ? `${title} · turnstream` : 'turnstream'
-  for (const button of findAll('[data-export], #share')) button.disabled = !conversation.id
+  for (const button of findAll('[data-export], #share, #members')) button.disabled = !conversation.id
+  const role = chats.roleIn(conversation.id) ?? '' // in a chat of another owner
+  document.body.dataset.role = role
+  find('#reads').hidden = role !== 'read'
   showModel()
 }
 
@@ -177,7 +183,9 @@ async function showModel() {
   setText(find('#model'), model?.id ?? name ?? TEXTS.models.unknown)
   find('#open-models').setAttribute('aria-label', TEXTS.models.button(find('#model').textContent))
   setText(find('#cost'), conversation.cost ? TEXTS.models.cost(amount(conversation.cost)) : '')
-  attachments.allow({ images: can?.includes('images') ?? true, documents: can?.includes('documents') ?? true })
+  const own = !chats.roleIn(conversation.id) // files of a member are not the owner's
+  const allows = (ability) => own && (can?.includes(ability) ?? true)
+  attachments.allow({ images: allows('images'), documents: allows('documents') })
 }
 
 /** The address names what is shown, so that a reload shows it again. */
@@ -309,6 +317,7 @@ addEventListener('hashchange', () => route())
 find('#new-chat').addEventListener('click', newChat)
 find('#open-models').addEventListener('click', chooseModel)
 find('#theme').addEventListener('click', nextTheme)
+find('#own-account').addEventListener('click', () => attempt(() => showOwnAccount(client)))
 find('#show-keys').addEventListener('click', showKeys)
 find('#show-list').addEventListener('click', toggleList)
 find('#veil').addEventListener('click', () => showList(false))
@@ -318,6 +327,10 @@ for (const button of findAll('[data-export]'))
 find('#share').addEventListener('click', () => {
   find('#share').closest('details').open = false
   attempt(() => shareChat(client, conversation))
+})
+find('#members').addEventListener('click', () => {
+  find('#members').closest('details').open = false
+  attempt(() => showMembers(client, conversation))
 })
 for (const button of findAll('[data-close]')) button.addEventListener('click', () => button.closest('dialog').close())
 for (const button of findAll('[data-say]')) button.addEventListener('click', () => send(button.textContent.trim()))
@@ -332,7 +345,9 @@ if (signedIn()) attempt(() => showAccount(client, forgetting))
 client
   .request('GET', '/api/me')
   .then(async ({ scopes, features }) => {
-    find('#share').hidden = !features?.includes('sharing')
+    for (const button of findAll('#share, #members')) button.hidden = !features?.includes('sharing')
+    find('#own-account').hidden = !features?.includes('self_service')
+    if (features?.includes('sharing')) await chats.followShared()
     // A server without the extension `admin` has no such page.
     if (scopes.includes('admin')) find('#operate').hidden = !(await fetch('admin', { method: 'HEAD' })).ok
   })

@@ -126,7 +126,7 @@ export interface components {
             is_error?: boolean;
             /** @description true when the block was cut off and stays so */
             interrupted?: boolean;
-            /** @description of a tool_result: the policies that were applied; of a user_text: its steer */
+            /** @description of a tool_result: the policies that were applied; of a user_text: its steer; of the first block of a message: its `author`, if that is not the owner */
             notes?: {
                 [key: string]: unknown;
             };
@@ -178,7 +178,7 @@ export interface components {
             is_error?: boolean;
             /** @description true when the block was cut off and stays so */
             interrupted?: boolean;
-            /** @description of a tool_result: the policies that were applied; of a user_text: its steer */
+            /** @description of a tool_result: the policies that were applied; of a user_text: its steer; of the first block of a message: its `author`, if that is not the owner */
             notes?: {
                 [key: string]: unknown;
             };
@@ -285,7 +285,7 @@ export interface components {
             is_error?: boolean;
             /** @description true when the block was cut off and stays so */
             interrupted?: boolean;
-            /** @description of a tool_result: the policies that were applied; of a user_text: its steer */
+            /** @description of a tool_result: the policies that were applied; of a user_text: its steer; of the first block of a message: its `author`, if that is not the owner */
             notes?: {
                 [key: string]: unknown;
             };
@@ -664,6 +664,8 @@ export interface components {
             type: "document";
             source: components["schemas"]["Base64In"] | components["schemas"]["UploadIn"] | components["schemas"]["PathIn"];
             title?: string | null;
+            /** @description whether the answer names its places in the document, as `citations` of its texts; `false` if it is left out */
+            cite?: boolean;
         };
         ErrorOut: {
             type: string;
@@ -1147,6 +1149,10 @@ export interface components {
             tool_use_id: string;
             name: string;
             state: ("due" | "running" | "detached") | "settled";
+            /** @description when the call was made */
+            since: string | null;
+            /** @description the kind of its outcome, as in the log: `ok`, `error`, `refused` if its user stopped it, … */
+            outcome: string | null;
             /** @description what the tool last reported */
             progress: string | null;
             /** @description `steered`: into an open turn; `started`: a turn begins with it; `discarded`: the turn of the call was cancelled; null while it is not delivered */
@@ -1434,6 +1440,8 @@ export interface components {
             parent_id: string | null;
             /** @enum {string} */
             role: "user" | "assistant";
+            /** @description the member who wrote or asked for it; null: the owner */
+            author: string | null;
             /** @enum {string} */
             status: "queued" | "running" | "waiting" | "complete" | "cancelled" | "error";
             model: string | null;

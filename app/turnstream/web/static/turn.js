@@ -56,6 +56,7 @@ export class TurnView {
     this.turn = turn
     const ended = hasEnded(turn)
     this.element.dataset.status = turn.status
+    this.#showAuthor(turn)
     this.blocks.update(turn, !ended)
     this.#showSteers(ended ? [] : pendingSteersOf(turn))
     setText(this.stage, ended ? '' : this.#stage(turn))
@@ -66,6 +67,14 @@ export class TurnView {
     if (this.shape !== shape) this.#drawButtons(shape, turn, ended)
     setText(this.figures, ended ? figuresOf(turn) : '')
     if (!this.timeline.hidden) this.#draw()
+  }
+
+  /** Names the author of a message that is not the owner's. */
+  #showAuthor({ role, author, blocks }) {
+    const name = author ?? blocks[0]?.notes?.author // the stream has it in the block alone
+    if (role !== 'user' || !name || this.author) return
+    this.author = h('p', { class: 'hint author', dir: 'auto' }, texts.author(name))
+    this.element.prepend(this.author)
   }
 
   /** The turn has moved. If it does not for a while after that, the server is asked why. */

@@ -162,6 +162,7 @@ const NEW_TURN = {
   started_at: null,
   ended_at: null,
   forked_from: null,
+  author: null,
   rounds: [],
   output: null,
   phase: null,

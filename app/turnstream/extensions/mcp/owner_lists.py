@@ -1,0 +1,201 @@
+"""Lists of tools of MCP servers that want the owner's token before they list any: each owner may have other tools.
+
+Two tools take the place of such a list: `find_tools` returns definitions, `call_tool` calls one. So the request of the
+model is the same for all owners and for every list, and a list is read when a model needs it.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from hashlib import sha256
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import structlog
+from msgspec.json import encode as to_json
+from pydantic import Field
+
+from turnstream.extensions.mcp.session import McpSession
+from turnstream.extensions.mcp.tool import McpTool, tool_name
+from turnstream.tools.policy import Policy
+from turnstream.tools.tool import FunctionTool, Outcome, PersonQuestion, Tool, ToolContext, tool
+
+if TYPE_CHECKING:
+    from turnstream.extensions.mcp.servers import McpConnection
+
+log = structlog.get_logger(__name__)
+
+_TTL: Final = 300.0  # seconds for which a list is kept if the server names none
+_MOST_OWNERS: Final = 1000  # whose lists are kept
+_MOST_SHOWN: Final = 30_000  # characters of definitions in one result
+_MOST_CHANGES: Final = 20  # in one question, and in the log
+_SECONDS: Final = 300.0  # for the answer to a question about changes
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnerList:
+    """The tools of one owner, by the server's names. `read_at` and `until` are times of the monotonic clock."""
+
+    tools: Mapping[str, McpTool]
+    read_at: float
+    until: float
+
+
+class OwnerLists:
+    """The lists of all owners at one server. Each replica keeps them until their TTL has passed."""
+
+    def __init__(self, connection: "McpConnection", shortest_ttl: float, timeout: float) -> None:
+        self._connection = connection
+        self._server = connection.server
+        self._shortest_ttl = shortest_ttl
+        self._timeout = timeout
+        self._kept: OrderedDict[str, _OwnerList] = OrderedDict()
+        found = [self._named(self.find_tools, self._policy(finds=True))]
+        found.append(self._named(self.call_tool, self._policy(finds=False)))
+        self.tools: Mapping[str, Tool] = {each.spec.name: each for each in found}
+
+    def _named(self, tool: FunctionTool, policy: Policy) -> FunctionTool:
+        name = tool_name(self._server.name_prefix, tool.spec.name)
+        description = tool.spec.description.replace("the server", self._server.name)
+        return replace(tool, spec=replace(tool.spec, name=name, description=description), policy=policy)
+
+    def _policy(self, *, finds: bool) -> Policy:
+        base = replace(self._server.policy, memo=False, cache_seconds=None, approval_scope="call")
+        named = (base, *self._server.policies.values())
+        if finds or all(each.approval == "never" for each in named):
+            return replace(base, approval="never", approval_expiry=None)
+        return replace(base, approval=self._needs_approval)
+
+    def _needs_approval(self, given: Mapping[str, Any]) -> bool:
+        return self._server.policy_of(str(given.get("name"))).approval != "never"
+
+    @tool(read_only=True)
+    async def find_tools(
+        self,
+        context: ToolContext,
+        query: Annotated[str, Field(description="words of names and descriptions; without any, all tools")] = "",
+    ) -> Outcome:
+        """Finds the tools of the server that the user may call, and returns their definitions."""
+        found = await self._list(context)
+        if isinstance(found, Outcome):
+            return found
+        ranked = _ranked(found.tools, query)
+        if not ranked:
+            return Outcome(f"No tool of {self._server.name} fits. All names: {', '.join(found.tools) or 'none'}.")
+        told = [f"Call them with {tool_name(self._server.name_prefix, 'call_tool')}."]
+        size = 0
+        for place, name in enumerate(ranked):
+            spec = found.tools[name].spec
+            told.append(f"{name}: {spec.description}\nSchema of its input: {spec.input_schema}")
+            size += len(told[-1])
+            if place and size > _MOST_SHOWN:
+                told[-1] = f"Find these by their names: {', '.join(ranked[place:])}"
+                break
+        return Outcome("\n\n".join(told))
+
+    @tool
+    async def call_tool(
+        self,
+        context: ToolContext,
+        name: Annotated[str, Field(description="the name of the tool")],
+        input: Annotated[dict[str, Any] | None, Field(description="its input, by its schema")] = None,
+    ) -> Outcome:
+        """Calls a tool of the server for the user."""
+        found = await self._list(context)
+        if isinstance(found, _OwnerList) and name not in found.tools:  # it may be new
+            found = await self._list(context, kept=self._shortest_ttl)
+        if isinstance(found, Outcome):
+            return found
+        called = found.tools.get(name)
+        if called is None:
+            like = ", ".join(get_close_matches(name, found.tools, 3))
+            hint = f" Tools of similar names: {like}." if like else ""
+            return Outcome(f"{self._server.name} has no tool {name[:100]!r} for the user.{hint}", kind="unknown")
+        return await called(context, json.dumps(input or {}))
+
+    # --- the list of an owner ----------------------------------------------------------------------------------------
+
+    async def _list(self, context: ToolContext, kept: float | None = None) -> _OwnerList | Outcome:
+        """The list of the owner, whose changes the owner has accepted. `kept`: the seconds since it was read, at most.
+        The outcome asks for a sign-in, or reports that the changes were not accepted. Raises ToolUnavailable.
+        """
+        found = self._kept.get(context.owner)
+        now = monotonic()
+        if found is not None and now < found.until and (kept is None or now - found.read_at < kept):
+            return found
+        read = await self._read(context)
+        if isinstance(read, Outcome):
+            return read
+        if (refused := await self._unaccepted(context, read.tools)) is not None:
+            return refused
+        self._kept[context.owner] = read
+        self._kept.move_to_end(context.owner)
+        if len(self._kept) > _MOST_OWNERS:
+            self._kept.popitem(last=False)
+        return read
+
+    async def _read(self, context: ToolContext) -> _OwnerList | Outcome:
+        async def read(session: McpSession) -> _OwnerList:
+            listed = await self._connection.listed(session)
+            ttl, now = _TTL if session.ttl is None else session.ttl, monotonic()
+            return _OwnerList({each.name: each for each in listed.values()}, now, now + max(ttl, self._shortest_ttl))
+
+        # A call counts its own time; this is for a list that does not end.
+        return await self._connection.use_for(context, read, self._timeout)
+
+    async def _unaccepted(self, context: ToolContext, tools: Mapping[str, McpTool]) -> Outcome | None:
+        """Asks the owner about definitions that are new or changed, before a model or a call uses them. The first list
+        is accepted with the sign-in, and those of a `trusted` server always are.
+        """
+        sign_ins, server = self._connection.owner_calls().sign_ins, self._server
+        stored = await sign_ins.accepted_tools(context.owner, server.name)
+        before: dict[str, list[str]] = {} if stored is None else json.loads(stored)
+        digests = {name: _digests(each) for name, each in tools.items()}
+        changes = [] if stored is None else list(_changes(before, digests))
+        if changes:
+            names = [name for name, _ in changes[:_MOST_CHANGES]]
+            log.warning("mcp.tools_changed", server=server.name, tools=names, number=len(changes))
+            if not server.trusted:
+                more = len(changes) - _MOST_CHANGES
+                lines = [f"- {name}: {words}" for name, words in changes[:_MOST_CHANGES]]
+                lines += [f"- and {more} more"] if more > 0 else []
+                text = f"{server.name} has changed its tools. Accept the changes?\n" + "\n".join(lines)
+                seconds = _SECONDS if server.elicitation is None else server.elicitation
+                schema = '{"type": "object", "properties": {}}'
+                answer = await context.ask(PersonQuestion(text, seconds, schema=schema)) if context.ask else None
+                if answer is None or answer.action != "accept":
+                    refusal = f"{server.name} has changed its tools, and the user has not accepted the changes."
+                    return Outcome(f"{refusal} The call was not made.", kind="refused")
+        if stored is None or changes:
+            accepted = to_json(before | digests).decode()  # a tool that comes back is compared with what it was
+            await sign_ins.accept_tools(context.owner, server.name, accepted, stored)
+        return None
+
+
+def _ranked(tools: Mapping[str, McpTool], query: str) -> list[str]:
+    """The names of tools that have a word of the query, those with the most words first."""
+    words = query.lower().replace("_", " ").split()
+    if not words:
+        return list(tools)
+    texts = {name: f"{name} {each.spec.description}".lower() for name, each in tools.items()}
+    counts = {name: sum(word in text for word in words) for name, text in texts.items()}
+    return sorted((name for name in tools if counts[name]), key=lambda name: -counts[name])
+
+
+def _digests(tool: McpTool) -> list[str]:
+    return [sha256(text.encode()).hexdigest()[:32] for text in (tool.spec.description, tool.spec.input_schema)]
+
+
+def _changes(before: Mapping[str, list[str]], now: Mapping[str, list[str]]) -> "list[tuple[str, str]]":
+    """The tools that are new or changed, each with words for a person."""
+    found = []
+    for name, digests in now.items():
+        known = before.get(name)
+        if known is None:
+            found.append((name, "it is new"))
+        elif known != digests:
+            parts = [part for part, a, b in zip(("description", "schema"), known, digests, strict=True) if a != b]
+            found.append((name, f"its {' and its '.join(parts)} changed"))
+    return found
