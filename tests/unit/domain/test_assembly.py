@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.turns import turn_of
-from turnstream.domain.assembly import ASSEMBLED, assembled_answer, can_be_assembled
+from turnstream.domain.assembly import ASSEMBLED, HANDOFF, assembled_answer, can_be_assembled, handoff_answer
 from turnstream.domain.blocks import Block
 from turnstream.domain.turns import Limits, OutputSpec, Turn, TurnError
 
@@ -37,6 +37,13 @@ def test_the_answer_is_a_round_of_its_own_behind_all_blocks() -> None:
         "The model could not finish this answer. Overloaded. It was called 6 times.\n\n"
         "These are the results of the tools that were run:\n\n**look**\n\n```\nseen\n```"
     )
+
+
+def test_the_answer_of_an_agent_is_a_round_of_its_own() -> None:
+    turn = with_blocks(call(1, "a"), result(1, "a", "# Whole"))
+    round, block = handoff_answer(turn, turn.blocks[1], 2)
+    assert (round.number, round.model, round.stop_reason) == (2, None, HANDOFF)
+    assert (block.index, block.round, block.type, block.text) == (2, 2, "text", "# Whole")
 
 
 def test_inputs_and_results_are_quoted_as_excerpts() -> None:

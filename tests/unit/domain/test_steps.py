@@ -89,6 +89,16 @@ def test_results_go_back_to_the_model() -> None:
     assert next_step(turn_of(call(), result(), rounds=[sealed()])) == CallModel(2)
 
 
+def test_the_only_result_of_a_round_may_be_the_answer() -> None:
+    answer = replace(result(), notes='{"handoff": true}')
+    assert next_step(turn_of(call(), answer, rounds=[sealed()])) == HandOver(answer)
+    failed = replace(answer, is_error=True)
+    assert next_step(turn_of(call(), failed, rounds=[sealed()])) == CallModel(2)
+    calls = call(0, id="a"), call(1, id="b")
+    both = replace(answer, index=2, tool_use_id="a"), replace(answer, index=3, tool_use_id="b")
+    assert next_step(turn_of(*calls, *both, rounds=[sealed()])) == CallModel(2)
+
+
 def test_a_turn_that_shall_not_go_on_after_tools_ends_as_tool_use() -> None:
     limits = Limits(continue_after_tools=False)
     turn = turn_of(call(), rounds=[sealed()], limits=limits)
