@@ -303,5 +303,5 @@ async def test_cells_of_two_versions_work_beside_each_other_and_an_owner_moves_w
         assert (refused, await new.cell_of(of_old)) == ((421, "08"), (200, None))
         for turn, token in zip(said, (of_old, of_new), strict=True):
             async with Client(new.replica.url, token=token) as client:
-                members: dict[str, object] = {"jobs": [], "reports": []}  # of this version
+                members: dict[str, object] = {"jobs": [], "reports": [], "author": None}  # of this version
                 assert await client.json("GET", turn.url) == members | turn.assistant
