@@ -58,7 +58,7 @@ def of_caller(request: TurnRequest) -> TurnRequest:
     return replace(request, plan=caller.plan, documents=caller.documents, author=caller.member)
 
 
-def written(blocks: Sequence[Block]) -> tuple[Block, ...]:
+def with_author(blocks: Sequence[Block]) -> tuple[Block, ...]:
     """The blocks of a message. The first one names its author, if that is not the owner."""
     author = CALLER.get().member
     if author is None or not blocks:

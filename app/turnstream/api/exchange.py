@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from turnstream.api.attachments import allowed_blocks, check_attachments, steer_blocks, user_blocks
-from turnstream.api.caller import check_turn, of_caller, with_fixed, written
+from turnstream.api.caller import check_turn, of_caller, with_author, with_fixed
 from turnstream.api.schemas.blocks import TextBlockIn
 from turnstream.api.schemas.requests import ForkIn, NewTurn, TurnOptions
 from turnstream.api.sealed_headers import has_plain_secrets, sealed
@@ -82,7 +82,7 @@ async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: Id
 async def composer(services: Services, new: NewTurn, owner: str, key: IdempotencyKey | None) -> "Composer":
     """The composer of the message as guards let it pass. Its files are stored."""
     new = new.model_copy(update={"blocks": await allowed_blocks(new.blocks, owner, services)})
-    return Composer(services, new, written(await user_blocks(new.blocks, owner, services)), key)
+    return Composer(services, new, with_author(await user_blocks(new.blocks, owner, services)), key)
 
 
 async def generate_again(
@@ -212,7 +212,7 @@ async def _queue(services: Services, target: Target, read: Position, compose: Co
 async def _steer(draft: Draft, new: NewTurn) -> Exchange:
     """Adds the message to the open turn of the draft. Raises RequestRefused and Forbidden."""
     check_turn(draft.steered)
-    return await draft.steer(written(steer_blocks(new.blocks)))
+    return await draft.steer(with_author(steer_blocks(new.blocks)))
 
 
 async def admit(services: Services, owner: str, options: TurnOptions, writes: int = 0) -> None:

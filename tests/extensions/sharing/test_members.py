@@ -8,6 +8,7 @@ from urllib.parse import quote
 import asyncpg
 import pytest
 
+from tests.extensions.sharing.conftest import LOOK
 from tests.support.http_client import Client, Event
 from tests.support.http_server import Server, pausing, serving
 from tests.support.pictures import PIXEL
@@ -19,31 +20,11 @@ from turnstream.storage.owners.erasure import erase_owner
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 
-LOOK = {"type": "client", "name": "look", "description": "Looks.", "input_schema": {"type": "object"}}
-
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0)
     monkeypatch.setattr("turnstream.api.streams.watch.PAUSE", 0.05)
-
-
-@pytest.fixture
-async def server(database_url: str) -> AsyncIterator[Server]:
-    async with serving(database_url, sharing=True) as server:
-        yield server
-
-
-@pytest.fixture
-async def ada(server: Server) -> AsyncIterator[Client]:
-    async with Client(server.url, None, await server.token("ada"), "ada") as client:
-        yield client
-
-
-@pytest.fixture
-async def bob(server: Server) -> AsyncIterator[Client]:
-    async with Client(server.url, None, await server.token("bob"), "bob") as client:
-        yield client
 
 
 async def add(ada: Client, chat: str, role: str, member: str = "bob", status: int = 200) -> Any:

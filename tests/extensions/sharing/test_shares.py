@@ -9,6 +9,7 @@ import asyncpg
 import httpx2
 import pytest
 
+from tests.extensions.sharing.conftest import LOOK
 from tests.support.http_client import Client, Said
 from tests.support.http_server import Server, pausing, serving
 from turnstream.domain.blocks import Block
@@ -17,31 +18,12 @@ from turnstream.extensions.sharing import view
 from turnstream.scripted import Pause, message_of, text, thinking, tool_use
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"not really"
-LOOK = {"type": "client", "name": "look", "description": "Looks.", "input_schema": {"type": "object"}}
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnstream.extensions.sharing.shares._FRESH", 0.0)
     monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0)
-
-
-@pytest.fixture
-async def server(database_url: str) -> AsyncIterator[Server]:
-    async with serving(database_url, sharing=True) as server:
-        yield server
-
-
-@pytest.fixture
-async def ada(server: Server) -> AsyncIterator[Client]:
-    async with Client(server.url, None, await server.token("ada"), "ada") as client:
-        yield client
-
-
-@pytest.fixture
-async def bob(server: Server) -> AsyncIterator[Client]:
-    async with Client(server.url, None, await server.token("bob"), "bob") as client:
-        yield client
 
 
 @pytest.fixture

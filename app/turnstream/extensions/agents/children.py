@@ -208,11 +208,10 @@ class Children(Hooks):
             return Outcome(f"The chat of the agent {agent.name} was deleted.", is_error=True)
         if not turn.ended:
             return None
-        text, data = answer_of(turn), {"agent": agent.name, **handle}
-        answer = output_of(turn) or text
-        if turn.status == "complete" and agent.handoff and answer:
+        text, output, data = answer_of(turn), output_of(turn), {"agent": agent.name, **handle}
+        if turn.status == "complete" and agent.handoff and (answer := output or text):
             return Outcome(answer, data=data, notes={HANDOFF: True})
-        if (output := output_of(turn)) is not None:
+        if output is not None:
             return Outcome(output, data=data)
         if turn.status == "complete":
             return Outcome(text or f"The agent {agent.name} has ended without words.", data=data)

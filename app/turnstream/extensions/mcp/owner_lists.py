@@ -19,6 +19,8 @@ from pydantic import Field
 
 from turnstream.extensions.mcp.session import McpSession
 from turnstream.extensions.mcp.tool import McpTool, tool_name
+from turnstream.kit.offload import offload
+from turnstream.tool_ranking import ranked
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import FunctionTool, Outcome, PersonQuestion, Tool, ToolContext, tool
 
@@ -81,17 +83,17 @@ class OwnerLists:
         found = await self._list(context)
         if isinstance(found, Outcome):
             return found
-        ranked = _ranked(found.tools, query)
-        if not ranked:
+        names = await _ranked(found.tools, query)
+        if not names:
             return Outcome(f"No tool of {self._server.name} fits. All names: {', '.join(found.tools) or 'none'}.")
         told = [f"Call them with {tool_name(self._server.name_prefix, 'call_tool')}."]
         size = 0
-        for place, name in enumerate(ranked):
+        for place, name in enumerate(names):
             spec = found.tools[name].spec
             told.append(f"{name}: {spec.description}\nSchema of its input: {spec.input_schema}")
             size += len(told[-1])
             if place and size > _MOST_SHOWN:
-                told[-1] = f"Find these by their names: {', '.join(ranked[place:])}"
+                told[-1] = f"Find these by their names: {', '.join(names[place:])}"
                 break
         return Outcome("\n\n".join(told))
 
@@ -174,14 +176,13 @@ class OwnerLists:
         return None
 
 
-def _ranked(tools: Mapping[str, McpTool], query: str) -> list[str]:
-    """The names of tools that have a word of the query, those with the most words first."""
-    words = query.lower().replace("_", " ").split()
-    if not words:
+async def _ranked(tools: Mapping[str, McpTool], query: str) -> list[str]:
+    """The names of the tools that the query finds, the best one first; of all tools without a query."""
+    if not query.strip():
         return list(tools)
-    texts = {name: f"{name} {each.spec.description}".lower() for name, each in tools.items()}
-    counts = {name: sum(word in text for word in words) for name, text in texts.items()}
-    return sorted((name for name in tools if counts[name]), key=lambda name: -counts[name])
+    specs = [replace(each.spec, name=name) for name, each in tools.items()]
+    size = sum(len(spec.description) + len(spec.input_schema) for spec in specs)
+    return [spec.name for spec in await offload(10 * size, ranked, specs, query, len(specs))]
 
 
 def _digests(tool: McpTool) -> list[str]:

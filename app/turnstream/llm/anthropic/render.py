@@ -212,10 +212,11 @@ def _result(block: Block, cites: bool) -> dict[str, Any]:
     """Returns the members of a tool result. The provider refuses an error without content, and one that holds a file:
     the first gets a text, the second is marked in words.
     """
-    files = [_document(part, cites) if part["type"] == DOCUMENT else part for part in parts_of(block)]
+    parts: Any = block.text
+    if block.data is not None:
+        parts = [_document(part, cites) if part["type"] == DOCUMENT else part for part in parts_of(block)]
     if block.is_error and count_files(block):
-        return {"content": [{"type": TEXT, "text": _FAILED}, *files]}
-    parts: Any = block.text if block.data is None else files
+        return {"content": [{"type": TEXT, "text": _FAILED}, *parts]}
     content = parts or (SILENT_FAILURE if block.is_error else None)
     return ({"content": content} if content else {}) | ({"is_error": True} if block.is_error else {})
 
