@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from turnstream.api.http.call_group import CallGroup
     from turnstream.api.identity.stored import StoredTokens
-    from turnstream.api.identity.way import Admit, Authenticate, FindMember, LoginScopes
+    from turnstream.api.identity.way import Admit, Authenticate, FindMember
     from turnstream.api.neighbours import Neighbours
     from turnstream.api.reads import ReadCopy
     from turnstream.api.services import Services
@@ -257,12 +257,12 @@ def _no_copy(_: "Settings") -> DatabaseCopy | None:
 
 
 @asynccontextmanager
-async def _no_way(_: "Settings", __: "LoginScopes") -> "AsyncIterator[Authenticate | None]":
+async def _no_way(_: "Settings") -> "AsyncIterator[Authenticate | None]":
     yield None
 
 
 @asynccontextmanager
-async def _no_stored_way(_: "Settings", __: "LoginScopes", ___: "Database") -> "AsyncIterator[Authenticate | None]":
+async def _no_stored_way(_: "Settings", __: "Database") -> "AsyncIterator[Authenticate | None]":
     yield None
 
 
@@ -308,10 +308,8 @@ class Extension:
     checks: Mapping[str, Check] = field(default_factory=dict)
     calls: "Callable[[], Sequence[CallGroup]]" = _no_calls
     work: Callable[[Context], Work] = _no_work
-    way: "Callable[[Settings, LoginScopes], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
-    stored_way: "Callable[[Settings, LoginScopes, Database], AbstractAsyncContextManager[Authenticate | None]]" = (
-        _no_stored_way
-    )
+    way: "Callable[[Settings], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
+    stored_way: "Callable[[Settings, Database], AbstractAsyncContextManager[Authenticate | None]]" = _no_stored_way
     token_way: "Callable[[Settings, StoredTokens], Authenticate | None]" = _no_token_way
     middleware: "Callable[[Settings], Sequence[Middleware]]" = _no_middleware
     providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers
@@ -351,11 +349,12 @@ def selected(settings: "Settings") -> Sequence[Extension]:
     out: a server that people log in to must not be open because the extension for that is missing.
     """
     found = _selected(settings)
+    used = {name for each in found if each.settings is not None for name in each.settings.model_fields}
     for extension in left_out(found):
         section = extension.settings
         given = {} if section is None else settings.section(section).model_dump(exclude_unset=True, exclude_none=True)
-        if section is not None and given:
-            name = config.variables(section)[min(given)]
+        if section is not None and (unused := given.keys() - used):
+            name = config.variables(section)[min(unused)]
             raise ConfigError(
                 f"{name} is a setting of the extension {extension.name}, which TURNSTREAM_EXTENSIONS leaves out."
             )

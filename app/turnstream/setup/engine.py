@@ -58,6 +58,8 @@ log = structlog.get_logger(__name__)
 _CHAT_POLL = 5.0
 # How often the reader of a feed looks without a wake-up, in seconds.
 _FEED_LOOK = 10.0
+# Days for which a repeated request is recognised by its idempotency key.
+_KEYS_KEPT = 30
 # Seconds before a background task that failed because of Postgres is begun again.
 _RESTART = 1.0
 
@@ -177,7 +179,7 @@ def _upkeep_of_rows(settings: Settings, database: Database, works: Collection[Wo
 def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
     """Returns the sweeps: each removes old or unused rows at its interval."""
     uploads, trail = Uploads(database), AuditTrail(database)
-    keys = partial(old_keys, database, settings.retain_idempotency_keys_days)
+    keys = partial(old_keys, database, _KEYS_KEPT)
     return [
         Sweep("unused uploads", 6 * HOURS, partial(uploads.sweep, UNUSED_UPLOADS_KEPT)),
         Sweep("deleted chats", 6 * HOURS, OwnerChanges(database).sweep),
