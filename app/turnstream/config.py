@@ -278,7 +278,7 @@ def read_settings(sections: Sequence[type[Section]] = ()) -> Settings:
         else:
             settings = read if isinstance(read, Settings) else settings
     if wrong or settings is None:
-        raise ConfigError(*wrong)
+        raise ConfigError(*dict.fromkeys(wrong))  # sections may share fields
     return settings
 
 

@@ -1,5 +1,7 @@
 """Logins elsewhere: the settings that the ways to log in share, and the scopes that they give."""
 
+from typing import Any
+
 from pydantic import Field
 
 from turnstream.api.identity.way import LoginScopes
@@ -20,6 +22,9 @@ class LoginSection(Section):
     login_roles: str | None = Field(
         None, description="more scopes by role, such as `staff=read chat approve admin, guest=read`"
     )
+
+    def model_post_init(self, _context: Any, /) -> None:
+        self.scopes()
 
     def scopes(self) -> LoginScopes:
         """Raises ConfigError."""
