@@ -185,9 +185,6 @@ class Settings(Section):
         description="largest event in the stream of a provider, in bytes of plain text: a quote, comma or backslash"
         " counts as ten, a bracket as a hundred",
     )
-    model_calls: Literal["direct", "sdk"] = Field(
-        "direct", description="how calls of models are made: see [model calls](settings.md#model-calls)"
-    )
     max_retries: int = Field(5, ge=0, description="retries of a model call before its first delta")
     max_retry_after: float = Field(60, ge=0, description="longest wait before a retry that a provider may ask for")
     stall_timeout: float = Field(120, gt=0, description="a model call without any bytes for this long has failed")
