@@ -8,7 +8,8 @@ from playwright.async_api import expect
 
 from tests.browser.conftest import SitDown
 from tests.browser.test_talk import use
-from tests.extensions.mcp.test_offers import OFFERS, place_with
+from tests.extensions.mcp.mcp_servers import OFFERS
+from tests.extensions.mcp.test_offers import place_with
 from tests.support.http_client import Client
 from tests.support.http_server import Server
 from tests.support.server_process import free_port

@@ -1,6 +1,5 @@
 """Prompts and resources of MCP servers: their lists, and their content as blocks of a message."""
 
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ import pytest_asyncio
 from mcp import types
 
 from tests.extensions.mcp.mcp_offers import PDF
-from tests.extensions.mcp.mcp_servers import ROOT, context_with, process_of, time_over_http
+from tests.extensions.mcp.mcp_servers import OFFERS, context_with, process_of, time_over_http
 from tests.extensions.mcp.oauth_issuer import office
 from tests.extensions.mcp.test_owner_lists import signed_in
 from tests.extensions.mcp.test_sign_in import desk_at
@@ -26,7 +25,6 @@ from turnstream.scripted import message_of, text
 from turnstream.tools.declared.declarations import read_declarations
 from turnstream.tools.toolset import Toolset
 
-OFFERS = McpServer("offers", command=sys.executable, args=("-m", "tests.extensions.mcp.mcp_offers"), cwd=ROOT)
 OLD_OFFERS = replace(OFFERS, args=(*OFFERS.args, "--old"))
 TIMING = McpTiming(connect_timeout=60, answer_timeout=60, pause=0.01)
 
