@@ -32,7 +32,7 @@ _MOST_LISTS: Final = 1000  # of owners
 
 @dataclass(frozen=True, slots=True)
 class ServerOffers:
-    """The offers of one server to an owner. Without an answer of the server, `failure` is a sentence about the reason."""
+    """The offers of one server to an owner. If the server has not answered, `failure` is a sentence."""
 
     server: str
     items: Sequence[OfferItem] = ()

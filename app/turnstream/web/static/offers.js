@@ -16,6 +16,7 @@ export function followPrompts(client, composer, report) {
   const list = find('#prompt-list')
   const status = find('p', box)
   const { field } = composer
+  /** @type {{ prompts: any[], unavailable: any[] }} */
   let known = { prompts: [], unavailable: [] }
   let readAt = -Infinity
   let chosen = 0
