@@ -35,7 +35,7 @@ const kept = new KeptFiles()
 const conversation = new Conversation(client, kept)
 const chats = new Chats(client)
 new Settings(client, conversation)
-new Waiting(client, chats)
+const waiting = new Waiting(client, chats)
 new Notifications(chats, report)
 const models = new Models(client)
 const attachments = new Attachments(client, kept, report)
@@ -349,6 +349,7 @@ client
   .then(async ({ scopes, features }) => {
     for (const button of findAll('#share, #members')) button.hidden = !features?.includes('sharing')
     find('#own-account').hidden = !features?.includes('self_service')
+    waiting.follow()
     if (features?.includes('mcp')) {
       find('#attach-resource').hidden = false
       followPrompts(client, composer, report)
