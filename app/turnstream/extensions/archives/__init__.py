@@ -42,5 +42,6 @@ EXTENSION = Extension(
     commands={
         "owners export": "turnstream.extensions.archives.commands",
         "owners import": "turnstream.extensions.archives.commands",
+        "owners list": "turnstream.extensions.archives.owner_list",
     },
 )
