@@ -5,10 +5,12 @@ import base64
 import hashlib
 import hmac
 import json
+import os
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import httpx2
@@ -16,8 +18,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.http_server import Server, serving
+from tests.support.pages import blocks
 from turnstream.domain.errors import PermanentError
-from turnstream.kit.sealing import SEALED
+from turnstream.extensions.keys.old_secrets import encrypt
+from turnstream.extensions.schedules.trigger_store import FIND_TRIGGER
+from turnstream.kit.sealing import SEALED, MasterKeys, new_master_key
+from turnstream.storage.owners.owner_keys import OwnerKeys
 
 ASK = {"blocks": [{"type": "text", "text": "Sort this report."}]}
 BODY = {"name": "reports", "request": ASK}
@@ -180,9 +186,8 @@ async def test_a_secret_is_shown_once_and_replaced_by_another(own: Server, clien
 
 
 async def test_secrets_are_encrypted_in_rows(database_url: str) -> None:
-    master = base64.b64encode(bytes(range(32))).decode()
     async with (
-        serving(database_url, master_key=master) as server,
+        serving(database_url, master_key=new_master_key()) as server,
         httpx2.AsyncClient(base_url=server.url, trust_env=False) as client,
     ):
         trigger = await _create(client)
@@ -196,6 +201,28 @@ async def test_secrets_are_encrypted_in_rows(database_url: str) -> None:
             assert (await _send(client, trigger)).status_code == 401
         finally:
             await connection.close()
+
+
+@pytest.mark.extensions("keys", "schedules")
+async def test_a_secret_from_before_the_master_key_is_encrypted_and_still_signs(database_url: str) -> None:
+    master = new_master_key()
+    async with (
+        serving(database_url) as server,
+        httpx2.AsyncClient(base_url=server.url, trust_env=False) as client,
+    ):
+        trigger = await _create(client)
+    async with (
+        serving(database_url, master_key=master) as server,
+        httpx2.AsyncClient(base_url=server.url, trust_env=False) as client,
+    ):
+        assert (await _send(client, trigger)).status_code == 202
+        database = server.services.storage.database
+        steps = [step async for step in encrypt(database, OwnerKeys(database, MasterKeys.read(master)))]
+        assert sum(step.encrypted for step in steps) == 1
+        row = await database.row(FIND_TRIGGER, id=UUID(trigger["id"]))
+        assert row is not None
+        assert trigger["secret"] not in row["trigger"]
+        assert (await _send(client, trigger, "msg_2")).status_code == 202
 
 
 async def test_a_paused_trigger_takes_no_message_until_it_is_replaced(client: httpx2.AsyncClient) -> None:
@@ -215,8 +242,9 @@ async def test_failures_in_a_row_pause_a_trigger(own: Server, client: httpx2.Asy
         for id in ("msg_1", "msg_2"):
             assert (await _send(client, trigger, id)).status_code == 202
         assert [run["state"] for run in await _over(client, trigger["path"], 2)] == ["failed", "failed"]
-        while not [each for each in logs if each["event"] == "schedule.paused"]:
+        while not (found := [each for each in logs if each["event"] == "schedule.paused"]):
             await asyncio.sleep(0.05)
+    assert [each["schedule"] for each in found] == [trigger["id"]]
     paused = (await client.get(trigger["path"])).json()
     assert (paused["paused"], paused["failures"]) == ("failures", 2)
     assert (await _send(client, trigger, "msg_3")).status_code == 409
@@ -311,8 +339,25 @@ async def test_the_audit_trail_has_triggers_and_their_secrets(client: httpx2.Asy
     await client.delete(trigger["path"])
     connection = await asyncpg.connect(database_url)
     try:
-        entries = await connection.fetch("SELECT kind, detail FROM audit WHERE kind LIKE 'trigger.%' ORDER BY at")
+        entries = await connection.fetch("SELECT kind, detail FROM audit WHERE kind LIKE 'trigger.%' ORDER BY id")
     finally:
         await connection.close()
     assert [entry["kind"] for entry in entries] == ["trigger.created", "trigger.secret_made", "trigger.deleted"]
     assert {json.loads(entry["detail"])["trigger"] for entry in entries} == {trigger["id"]}
+
+
+async def test_the_program_of_the_page_starts_a_turn(own: Server, client: httpx2.AsyncClient) -> None:
+    (program,) = blocks("docs/schedules.md", "Triggers", "python")
+    trigger = await _create(client)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        program,
+        env={**os.environ, "TRIGGER_SECRET": trigger["secret"], "TRIGGER_URL": f"{own.url}{trigger['path']}"},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    printed, _ = await process.communicate()
+    status, _, answer = printed.decode().partition(" ")
+    assert (process.returncode, status) == (0, "202")
+    _, data = await _message(client, httpx2.Response(202, content=answer))
+    assert '{"build": 71, "result": "failed"}' in data.splitlines()

@@ -3,7 +3,7 @@
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, get_args
@@ -56,9 +56,11 @@ from turnstream.domain.turns import TurnError
 from turnstream.extensions.ag_ui.schemas import RunInput
 from turnstream.extensions.ai_sdk.schemas import UiRequest
 from turnstream.extensions.jobs.tokens import digest_of_token
-from turnstream.extensions.schedules.schemas import ScheduleIn
+from turnstream.extensions.schedules.schemas import ScheduleIn, TriggerIn
 from turnstream.extensions.self_service.schemas import ErasureIn
 from turnstream.extensions.sharing.schemas import MemberIn
+from turnstream.kit.clock import CLOCK
+from turnstream.outgoing.signature import headers_of
 from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import Statement
 
@@ -74,6 +76,7 @@ MANY_MEMBERS = (
 )
 ADD_MEMBER = "INSERT INTO chat_members (chat_id, member, role, created_by) VALUES ($1, $2, 'read', 'another')"
 SCHEDULE = {"name": "Daily", "every": 86_400, "request": said("Hi")}
+TRIGGER = {"name": "Reports", "request": said("Hi")}
 STREAM = {"Accept": "text/event-stream"}
 
 
@@ -135,6 +138,7 @@ class World:
     operator: Client
     server: Server
     stack: AsyncExitStack
+    secrets: dict[str, str] = field(default_factory=dict)  # of triggers, by their ids
 
     def of(self, endpoint: Endpoint) -> "World":
         """The same for calls of operators, which a token of a person does not allow."""
@@ -154,6 +158,10 @@ class World:
         if "{schedule}" in endpoint.path:
             made = await self.api.json("POST", "/api/schedules", 201, json=SCHEDULE)
             return filled(endpoint, {"{schedule}": made["id"]})
+        if "{trigger}" in endpoint.path:
+            made = await self.api.json("POST", "/api/triggers", 201, json=TRIGGER)
+            self.secrets[made["id"]] = made["secret"]
+            return filled(endpoint, {"{trigger}": made["id"]})
         if "{credential}" in endpoint.path:
             await self.server.token(self.api.owner)
             (credential, *_) = (await self.api.json("GET", "/api/account/credentials"))["credentials"]
@@ -313,6 +321,7 @@ def nothing_there(endpoint: Endpoint) -> str:
         "{replica}": str(uuid4()),
         "{job}": str(uuid4()),
         "{schedule}": str(uuid4()),
+        "{trigger}": str(uuid4()),
         "{credential}": str(uuid4()),
         "{server}": "none",
         "{share}": str(uuid4()),
@@ -333,6 +342,8 @@ def body_of(endpoint: Endpoint) -> dict[str, Any]:
         return {"json": {"actions": [{"type": "deny", "tool_use_id": "c", "input_digest": "d"}]}}
     if endpoint.takes is ScheduleIn:
         return {"json": SCHEDULE}
+    if endpoint.takes is TriggerIn:
+        return {"json": TRIGGER}
     if endpoint.takes is MemberIn:
         return {"json": MEMBER}
     if endpoint.takes is ActionsIn:
@@ -377,6 +388,9 @@ async def good(world: World, endpoint: Endpoint) -> None:
             assert (await anext(events)).name == "chat"
         return
     headers = {"Authorization": f"Bearer {TOKEN_OF_JOB}"} if "{job}" in endpoint.path else {}
+    if endpoint.handler.__name__ == "receive_message":
+        secret = world.secrets[path.rpartition("/")[2]]
+        headers = headers_of(secret, "msg_1", int(CLOCK.seconds()), body_of(endpoint)["content"].encode())
     await world.api.request(endpoint.method, path, **body_of(endpoint), headers=headers)
     if endpoint.handler.__name__ == "put_upload":
         await world.api.request(endpoint.method, path, **body_of(endpoint))
@@ -638,6 +652,8 @@ async def test_the_bounds_of_a_limit_are_as_listed(api: Client, document: Docume
                 ids = {"{chat}": turn.assistant["chat_id"], "{turn}": turn.assistant["id"]}
                 if "{schedule}" in endpoint.path:
                     ids["{schedule}"] = (await api.json("POST", "/api/schedules", 201, json=SCHEDULE))["id"]
+                if "{trigger}" in endpoint.path:
+                    ids["{trigger}"] = (await api.json("POST", "/api/triggers", 201, json=TRIGGER))["id"]
                 path = filled(endpoint, ids)
                 most = parameter["schema"]["maximum"]
                 assert (await api.get(path, params={"limit": most})).status_code == 200

@@ -35,7 +35,7 @@ def _work(context: Context) -> Work:
 
 EXTENSION = Extension(
     "archives",
-    "export and import of what an owner has",
+    "the list of owners; export and import of what an owner has",
     settings=ArchiveSettings,
     calls=_calls,
     work=_work,

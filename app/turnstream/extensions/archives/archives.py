@@ -456,7 +456,7 @@ class OwnerImport:
         match table:
             case "chats":
                 fits = keys.id == chat
-            case "turns" | "grants":
+            case "turns" | "grants" | "schedules":
                 fits = keys.chat_id == chat
             case _:
                 fits = keys.turn_id in self._turns

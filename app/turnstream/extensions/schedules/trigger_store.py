@@ -155,7 +155,7 @@ class TriggerDraft:
 
 
 class Triggers:
-    """The triggers of owners, as the API reads and writes them."""
+    """The triggers of owners, as the API reads and writes them. Each statement names the owner."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
