@@ -15,7 +15,6 @@ from uuid import UUID, uuid4
 import asyncpg
 import httpx2
 import pytest
-from structlog.testing import capture_logs
 
 from tests.support.http_server import Server, serving
 from tests.support.pages import blocks
@@ -238,13 +237,9 @@ async def test_a_paused_trigger_takes_no_message_until_it_is_replaced(client: ht
 async def test_failures_in_a_row_pause_a_trigger(own: Server, client: httpx2.AsyncClient) -> None:
     broken = own.scripts.model([PermanentError("invalid", "no")], [PermanentError("invalid", "no")])
     trigger = await _create(client, request={**ASK, "model": broken})
-    with capture_logs() as logs:
-        for id in ("msg_1", "msg_2"):
-            assert (await _send(client, trigger, id)).status_code == 202
-        assert [run["state"] for run in await _over(client, trigger["path"], 2)] == ["failed", "failed"]
-        while not (found := [each for each in logs if each["event"] == "schedule.paused"]):
-            await asyncio.sleep(0.05)
-    assert [each["schedule"] for each in found] == [trigger["id"]]
+    for id in ("msg_1", "msg_2"):
+        assert (await _send(client, trigger, id)).status_code == 202
+    assert [run["state"] for run in await _over(client, trigger["path"], 2)] == ["failed", "failed"]
     paused = (await client.get(trigger["path"])).json()
     assert (paused["paused"], paused["failures"]) == ("failures", 2)
     assert (await _send(client, trigger, "msg_3")).status_code == 409
@@ -278,7 +273,7 @@ async def test_a_trigger_takes_so_many_messages_in_a_minute(client: httpx2.Async
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [(b"x" * 1001, 413), (b"\xff", 422), (b"a\x00b", 422), (b"", 422)],
+    [(b"x" * 1001, 413), (b"\xff", 415), (b"a\x00b", 422), (b"", 422)],
     ids=["large", "bytes", "nul", "empty"],
 )
 async def test_a_body_must_be_a_short_text(client: httpx2.AsyncClient, body: bytes, status: int) -> None:

@@ -368,6 +368,12 @@ def running(words: str, thread: str) -> dict[str, Any]:
 Provoke = Callable[[World, Endpoint], Awaitable[None]]
 
 
+async def deliver(world: World, path: str, content: bytes = b"a message") -> None:
+    """Sends a signed message to a trigger."""
+    headers = headers_of(world.secrets[path.rpartition("/")[2]], "msg_1", int(CLOCK.seconds()), content)
+    await world.nobody.request("POST", path, content=content, headers=headers)
+
+
 async def good(world: World, endpoint: Endpoint) -> None:
     if endpoint.takes is ErasureIn:
         await world.api.json(endpoint.method, endpoint.path, 202, json={"owner": world.api.owner})
@@ -389,8 +395,8 @@ async def good(world: World, endpoint: Endpoint) -> None:
         return
     headers = {"Authorization": f"Bearer {TOKEN_OF_JOB}"} if "{job}" in endpoint.path else {}
     if endpoint.handler.__name__ == "receive_message":
-        secret = world.secrets[path.rpartition("/")[2]]
-        headers = headers_of(secret, "msg_1", int(CLOCK.seconds()), body_of(endpoint)["content"].encode())
+        await deliver(world, path)
+        return
     await world.api.request(endpoint.method, path, **body_of(endpoint), headers=headers)
     if endpoint.handler.__name__ == "put_upload":
         await world.api.request(endpoint.method, path, **body_of(endpoint))
@@ -434,6 +440,8 @@ async def not_there(world: World, endpoint: Endpoint) -> None:
     body = {"json": {"chat": str(uuid4())}} if endpoint.takes is BrowserTokenIn else body_of(endpoint)
     if endpoint.takes is ScheduleIn:
         body = {"json": {**SCHEDULE, "chat": str(uuid4())}}
+    if endpoint.takes is TriggerIn:
+        body = {"json": {**TRIGGER, "chat": str(uuid4())}}
     if endpoint.handler.__name__ == "undo_erasure":
         await world.api.delete(endpoint.path)  # what another case has asked for
     named = {query.name: str(uuid4()) for query in endpoint.queries if query.name == "turn"}
@@ -467,6 +475,11 @@ async def not_now(world: World, endpoint: Endpoint) -> None:
         await world.api.say(await world.api.chat(), blocks=[{"type": "document", "source": source}])
         await world.api.delete(path, params={"if": "unused"})
         return
+    if endpoint.handler.__name__ == "receive_message":
+        path = await world.fill(endpoint)
+        await world.api.json("PUT", path, 200, json={**TRIGGER, "paused": True})
+        await deliver(world, path)
+        return
     if endpoint.handler.__name__ == "cancel_call":
         path = await world.waiting(endpoint)
     elif endpoint.takes is ActionsIn:
@@ -494,11 +507,17 @@ async def too_large(world: World, endpoint: Endpoint) -> None:
 
 
 async def wrong_kind(world: World, endpoint: Endpoint) -> None:
+    if endpoint.handler.__name__ == "receive_message":
+        await deliver(world, await world.fill(endpoint), b"\xff")
+        return
     await world.api.request(endpoint.method, await world.fill(endpoint), content=b"\xff")
 
 
 async def wrong_field(world: World, endpoint: Endpoint) -> None:
     path = filled(endpoint, {"{path:path}": "a/"}) if "{path" in endpoint.path else await world.fill(endpoint)
+    if endpoint.handler.__name__ == "receive_message":
+        await deliver(world, path, b"a\0b")
+        return
     content = b"[]" if endpoint.takes else b""
     numbers = {"limit", "turn", "startIndex", *(() if "{entry}" in endpoint.path else ("version",))}
     wrong = {query.name: "x" for query in endpoint.queries if query.name in numbers}
@@ -519,7 +538,10 @@ async def too_many(world: World, endpoint: Endpoint) -> None:
         blocks = [{"type": "image", "source": {"type": "base64", "data": b64encode(PIXEL).decode()}}]
         body = {"json": {"actions": [{"type": "result", "tool_use_id": "c", "blocks": blocks}]}}
     try:
-        await world.api.request(endpoint.method, path, **body)
+        if endpoint.handler.__name__ == "receive_message":
+            await deliver(world, path)
+        else:
+            await world.api.request(endpoint.method, path, **body)
     finally:
         world.server.app.state.services = services
 

@@ -131,7 +131,7 @@ TRIGGERS = CallGroup(
             f"POST {trigger_endpoints.PATH}",
             trigger_endpoints.receive_message,
             "Start a turn by a message, signed by the scheme of Standard Webhooks; one that comes again has no effect",
-            "application/json",
+            "*/*",
             TriggeredTurnOut,
             (202,),
             (401, 409, 413, 422, 429, 500, 503),

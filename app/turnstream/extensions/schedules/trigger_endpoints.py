@@ -12,6 +12,7 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
+from turnstream.api.http.errors import UnsupportedMedia
 from turnstream.api.http.reading import id_of, limit_of, read_body, read_bytes
 from turnstream.api.schemas.responses import Deleted
 from turnstream.api.services import Services, path_for, services_and_owner, services_of
@@ -96,7 +97,8 @@ async def add_secret(request: Request) -> Response:
     await triggers.get(owner, trigger)
     id, secret, stored = await _new_secret(services, owner)
     row = await triggers.add_secret(owner, identity.actor, trigger, (id, stored), CLOCK.seconds(), given.keep_seconds)
-    return json_response(NewTriggerOut(secret=secret, **dict(_out(request, row))), 201)
+    made = NewTriggerOut(secret=secret, **dict(_out(request, row)))
+    return json_response(made, 201, {"Location": made.path})
 
 
 async def delete_trigger(request: Request) -> Response:
@@ -188,13 +190,13 @@ def as_data(name: str, body: str) -> str:
 
 
 def _text_of(body: bytes) -> str:
-    """Raises RequestRefused."""
+    """Raises UnsupportedMedia and RequestRefused."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
-        raise RequestRefused("The body must be text in UTF-8, such as JSON.") from None
+        raise UnsupportedMedia("The body must be text in UTF-8, such as JSON.") from None
     if (reason := unstorable(text)) is not None or not text:
-        raise RequestRefused(f"The body must be text, such as JSON; it {reason or 'is empty'}.")
+        raise RequestRefused(f"The body must be text, such as JSON; it {reason or 'is empty'}.", field="(body)")
     return text
 
 
