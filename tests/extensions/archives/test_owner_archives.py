@@ -103,6 +103,7 @@ async def test_the_trigger_of_a_chat_is_restored_paused_and_without_its_secrets(
         restored = await connection.fetchrow("SELECT paused, trigger::text, next_at::text AS next FROM schedules")
     finally:
         await connection.close()
+    assert restored is not None
     assert restored["paused"] == "person"
     assert restored["next"] == "infinity"
     assert "secrets" not in restored["trigger"]
