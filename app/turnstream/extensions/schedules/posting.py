@@ -19,7 +19,7 @@ from turnstream.storage.database import ANONYMOUS, OWNER
 
 
 @dataclass(frozen=True, slots=True)
-class Posting:
+class DueMessage:
     """`request` is the JSON of the message; `more` is a text behind its blocks. Without a chat there is a new one, with
     `name` as its title.
     """
@@ -33,13 +33,13 @@ class Posting:
     more: str | None = None
 
 
-async def posted(services: Services, posting: Posting) -> Exchange:
+async def posted(services: Services, posting: DueMessage) -> Exchange:
     """The exchange, which is the same for each call with the same key. Raises RequestRefused."""
     # The owner and the credential are set for the statements of this message alone.
     return await asyncio.create_task(_post(services, posting), context=copy_context())
 
 
-async def _post(services: Services, posting: Posting) -> Exchange:
+async def _post(services: Services, posting: DueMessage) -> Exchange:
     OWNER.set(posting.owner)
     ANONYMOUS.set(False)
     CALLER.set(Identity(posting.owner, plan=posting.plan))

@@ -9,7 +9,7 @@ import structlog
 
 from turnstream.api.services import Services
 from turnstream.domain.errors import RequestRefused, TooMany
-from turnstream.extensions.schedules.posting import Posting, posted
+from turnstream.extensions.schedules.posting import DueMessage, posted
 from turnstream.extensions.schedules.store import DueSchedules, PendingRun
 from turnstream.storage.chats.exchanges import IdempotencyKey
 from turnstream.telemetry import SCHEDULE_RUNS
@@ -17,7 +17,7 @@ from turnstream.telemetry import SCHEDULE_RUNS
 log = structlog.get_logger(__name__)
 
 _BATCH = 20
-# Seconds after which another replica posts a run whose replica has died. Posting it twice is harmless.
+# Seconds after which another replica posts a run whose replica has died. DueMessage it twice is harmless.
 _LEASE = 15.0
 _LOOK = 0.5  # seconds between two looks for what is due
 
@@ -71,8 +71,8 @@ class ScheduleRunner:
         log.error("schedule.paused", schedule=schedule, failures=self.most_failures)
 
 
-def posting_of(run: PendingRun) -> Posting:
+def posting_of(run: PendingRun) -> DueMessage:
     """The key is the same for each try. Its digest has no part of the request, which may change between two tries."""
     key = f"schedule/{run.schedule}/{run.tick.astimezone(UTC).isoformat()}"
     unique = IdempotencyKey(key, sha256(key.encode()).digest())
-    return Posting(run.owner, run.name, run.chat, run.request, run.plan, unique)
+    return DueMessage(run.owner, run.name, run.chat, run.request, run.plan, unique)

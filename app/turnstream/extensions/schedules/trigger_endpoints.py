@@ -20,7 +20,7 @@ from turnstream.api.views import json_response
 from turnstream.domain.errors import Conflict, MessageBlocked, RequestRefused, TooMany, Unauthorized
 from turnstream.domain.secret_headers import masked_settings
 from turnstream.extensions.schedules.endpoints import checked_request, run_out, settings_of, unrestricted
-from turnstream.extensions.schedules.posting import Posting, posted
+from turnstream.extensions.schedules.posting import DueMessage, posted
 from turnstream.extensions.schedules.schemas import (
     NewTriggerOut,
     ScheduleRuns,
@@ -133,7 +133,7 @@ async def receive_message(request: Request) -> Response:
         more = as_data(row["name"], more)
     elif not settings.trigger_messages:
         raise Conflict("The server takes no message of a trigger as the words of a user: set `body` to `data`.")
-    posting = Posting(row["owner"], row["name"], row["chat_id"], row["request"], row["plan"], unique, more)
+    posting = DueMessage(row["owner"], row["name"], row["chat_id"], row["request"], row["plan"], unique, more)
     try:
         exchange = await posted(services, posting)
     except (Conflict, MessageBlocked, TooMany):
