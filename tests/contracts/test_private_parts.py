@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from turnstream.storage.driver import is_in_transaction, know_arrays, socket_of, terminate
+from turnstream.storage.driver import is_in_transaction, know_arrays, terminate
 
 ROOT = Path(__file__).parents[2]
 # Libraries of the core of which a private part is used, each in one module.
