@@ -10,7 +10,7 @@ from playwright.async_api import expect
 
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person
-from tests.browser.test_account import kept
+from tests.browser.test_shares import kept
 from tests.integration.api.test_approvals import Bank, asked
 from tests.integration.api.test_waiting import finished
 from tests.support.http_client import Client
