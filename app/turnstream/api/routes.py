@@ -1,9 +1,6 @@
-"""The table of all API calls, from which the router and the OpenAPI document are made."""
+"""The table of the core's API calls, from which the router and the OpenAPI document are made."""
 
-from typing import cast, get_args
-
-from starlette.requests import Request
-from starlette.responses import Response
+from collections.abc import Mapping
 
 from turnstream.api import (
     actions,
@@ -11,22 +8,20 @@ from turnstream.api import (
     catalog,
     chats,
     health,
-    queue,
     tokens,
     turns,
     uploads,
     waiting,
 )
-from turnstream.api.http.call_group import CallGroup
+from turnstream.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
+from turnstream.api.http.call_group import CallGroup, EventStream
 from turnstream.api.http.endpoint import Endpoint, Limit, Query
-from turnstream.api.http.openapi import STREAMS, OpenApi, Version
 from turnstream.api.schemas.requests import (
     ChatChanges,
     ForkIn,
     NewChat,
     NewTurn,
     NewTurnInNewChat,
-    QueueChange,
     TurnOptions,
 )
 from turnstream.api.schemas.responses import (
@@ -36,14 +31,11 @@ from turnstream.api.schemas.responses import (
     ChatPage,
     Decided,
     Deleted,
-    EntryWithdrawn,
     ExchangeOut,
     GrantsOut,
     IdentityOut,
     ModelsOut,
     PathPage,
-    QueueEntryOut,
-    QueueOut,
     Revoked,
     ToolsOut,
     TurnOut,
@@ -52,25 +44,12 @@ from turnstream.api.schemas.responses import (
     UploadOut,
     WaitingPage,
     WholeOut,
-    WhyOut,
 )
 from turnstream.api.schemas.tools import ActionsIn
-from turnstream.api.services import path_for
 from turnstream.api.streams import chat as chat_stream
 from turnstream.api.streams import feed as feed_stream
 from turnstream.api.streams import turn as turn_stream
-from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Scope
-
-
-async def get_openapi(request: Request) -> Response:
-    document: OpenApi = request.app.state.openapi
-    version = request.query_params.get("version", "3.1")
-    if version not in get_args(Version):
-        raise RequestRefused("`version` of OpenAPI must be 3.1 or 3.2.", field="version")
-    return Response(
-        document.text(path_for(request, "") or "/", cast("Version", version)), media_type="application/json"
-    )
 
 
 def _limit(default: int, most: int) -> Query:
@@ -213,14 +192,6 @@ ENDPOINTS = (
         headers=_OLD,
     ),
     Endpoint(
-        "GET /api/chats/{chat}/turns/{turn}/why",
-        turns.get_why,
-        "What an answer is busy with or waits for, in sentences, and its life so far",
-        gives=WhyOut,
-        problems=(404,),
-        reach="turn",
-    ),
-    Endpoint(
         "GET /api/chats/{chat}/turns/{turn}/siblings",
         turns.get_siblings,
         "All turns with the same parent, this one included",
@@ -269,30 +240,6 @@ ENDPOINTS = (
         scopes=("chat", "approve"),
         reach="turn",
         limits=(*_WRITES, "uploads"),
-    ),
-    Endpoint(
-        "GET /api/chats/{chat}/queue",
-        queue.list_queue,
-        "The messages that no model call has received: steers of running turns, and queued messages in their order",
-        gives=QueueOut,
-        problems=(404,),
-    ),
-    Endpoint(
-        "PATCH /api/chats/{chat}/queue/{entry}",
-        queue.change_entry,
-        "Edit or move a message in the queue, or change it between `queued` and `steer`; 409 once it is delivered",
-        QueueChange,
-        QueueEntryOut,
-        problems=(404, 409, 422),
-        limits=(*_WRITES, "queued_turns"),
-    ),
-    Endpoint(
-        "DELETE /api/chats/{chat}/queue/{entry}",
-        queue.withdraw_entry,
-        "Withdraw a message from the queue, for good; 409 once it is delivered",
-        gives=EntryWithdrawn,
-        problems=(404, 409),
-        queries=(Query("version", "of the entry as the client has read it; without it, in any version"),),
     ),
     Endpoint(
         "GET /api/waiting",
@@ -426,15 +373,18 @@ ENDPOINTS = (
         problems=(401, 500),
         open=True,
     ),
-    Endpoint(
-        "GET /openapi.json",
-        get_openapi,
-        "This document",
-        gives="application/json",
-        problems=(422,),
-        queries=(Query("version", "of OpenAPI: `3.1`, or `3.2`, which has a schema for the items of streams"),),
-        open=True,
-    ),
 )
 
-CORE = CallGroup(ENDPOINTS, streams=STREAMS)
+_ABOUT_EVENTS = "Server-sent events, each with JSON as its data and the cursor behind it as its id. "
+_STREAMS: Mapping[str, EventStream] = {
+    "Stream": EventStream(f"{_ABOUT_EVENTS}The stream ends after the last event of the turn.", EVENTS),
+    "ChatStream": EventStream(
+        f"{_ABOUT_EVENTS}An event of a turn is that of the turn's own stream, with the turn's id besides.",
+        CHAT_EVENTS,
+    ),
+    "Feed": EventStream(
+        f"{_ABOUT_EVENTS}An event may come again after a reconnect; each is the whole state.", FEED_EVENTS
+    ),
+}
+
+CORE = CallGroup(ENDPOINTS, streams=_STREAMS)

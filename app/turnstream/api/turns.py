@@ -12,7 +12,7 @@ from turnstream.api.exchange import cancel_turn, fork_turn, generate_again, post
 from turnstream.api.http.reading import id_in_query, id_of, idempotency_key_of, limit_of, read_body
 from turnstream.api.reads import ReadStorage
 from turnstream.api.schemas.requests import ForkIn, NewTurn, NewTurnInNewChat, TurnOptions
-from turnstream.api.schemas.responses import BranchDeleted, LifeEventOut, WhyOut
+from turnstream.api.schemas.responses import BranchDeleted
 from turnstream.api.sealed_headers import new_settings
 from turnstream.api.services import Services, identity_of, path_for, services_and_owner
 from turnstream.api.streams.chat import cursor_behind
@@ -21,7 +21,6 @@ from turnstream.api.views import ShownTurn, json_response, shown_turn
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.turns import Turn
-from turnstream.domain.why import reasons
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
 from turnstream.kit.offload import Portions
@@ -160,25 +159,6 @@ async def get_turn(request: Request) -> Response:
         return shown_turn(turn, services, siblings[turn.id])
 
     return await (await services.reads.read(request, read)).response()
-
-
-async def get_why(request: Request) -> Response:
-    services, owner = services_and_owner(request)
-    turn = await services.storage.turns.get(owner, id_of(request, "chat"), id_of(request, "turn"))
-    state = await services.storage.activities.of(turn.id)
-    activity, life = state.activity, await services.storage.activities.life(turn.id)
-    return json_response(
-        WhyOut(
-            turn=turn.id,
-            status=state.status,
-            reasons=reasons(state),
-            stage=None if activity is None else activity.stage,
-            silent_seconds=state.silent,
-            readers=state.readers,
-            trace=state.trace,
-            life=[LifeEventOut(at=event.at, what=event.what) for event in life],
-        )
-    )
 
 
 async def get_siblings(request: Request) -> Response:

@@ -9,7 +9,6 @@ from turnstream.api.schemas.blocks import BlockIn
 from turnstream.api.schemas.fields import Body, JsonObject, Storable, Title, storable_value
 from turnstream.api.schemas.tools import Description, ToolName, ToolsIn
 from turnstream.domain.chats import OnBusy
-from turnstream.domain.queue import EntryKind
 from turnstream.domain.search import SearchLanguage
 from turnstream.domain.turns import EarlierResults
 
@@ -129,22 +128,6 @@ class NewTurn(TurnOptions):
         OnBusy,
         Field(description="while a turn of this branch runs: refuse, run next, cancel it, add to it, run beside it"),
     ] = "reject"
-
-
-class QueueChange(Body):
-    """The changes of a message in the queue. Members that are left out stay. A change to the present value does
-    nothing.
-    """
-
-    version: Annotated[Storable, Field(description="of the entry as the client has read it")]
-    blocks: Annotated[list[BlockIn] | None, Field(min_length=1, max_length=100)] = None
-    kind: Annotated[
-        EntryKind | None,
-        Field(description="`steer`: it goes into the running turn; `queued`: it becomes a message behind that turn"),
-    ] = None
-    after: Annotated[
-        UUID | None, Field(description="the queued message that comes directly before it; null: it comes first")
-    ] = None
 
 
 class ChatSettings(Body):
