@@ -20,12 +20,12 @@ from turnstream.domain.turns import Turn
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
 from turnstream.explanations.reasons import reasons
 from turnstream.explanations.rows import TurnStates
+from turnstream.extensions.inbox.waiting_rows import WaitingCalls
 from turnstream.extensions.jobs.stop_rows import JobStops
 from turnstream.kit.clock import CLOCK
 from turnstream.scripted import ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.exchanges import Exchanges, Target
-from turnstream.storage.chats.waiting import WaitingCalls
 from turnstream.tools.tool import Detached, PersonQuestion, ToolContext, tool, tools_of
 
 ACCEPT = AskAnswer("result", '{"action":"accept","content":{"name":"Ada"}}')

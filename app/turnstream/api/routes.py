@@ -4,32 +4,27 @@ from collections.abc import Mapping
 
 from turnstream.api import (
     actions,
-    approvals,
     catalog,
     chats,
     health,
     tokens,
     turns,
     uploads,
-    waiting,
 )
 from turnstream.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
 from turnstream.api.http.call_group import CallGroup, EventStream
 from turnstream.api.http.endpoint import Endpoint, Limit, Query
 from turnstream.api.schemas.requests import (
     ChatChanges,
-    ForkIn,
     NewChat,
     NewTurn,
     NewTurnInNewChat,
     TurnOptions,
 )
 from turnstream.api.schemas.responses import (
-    ApprovalsOut,
     BranchDeleted,
     ChatOut,
     ChatPage,
-    Decided,
     Deleted,
     ExchangeOut,
     GrantsOut,
@@ -42,7 +37,6 @@ from turnstream.api.schemas.responses import (
     TurnsOut,
     UploadDeleted,
     UploadOut,
-    WaitingPage,
     WholeOut,
 )
 from turnstream.api.schemas.tools import ActionsIn
@@ -242,34 +236,6 @@ ENDPOINTS = (
         limits=(*_WRITES, "uploads"),
     ),
     Endpoint(
-        "GET /api/waiting",
-        waiting.list_waiting,
-        "The calls that wait for the owner, in all chats, those that wait for longest first",
-        gives=WaitingPage,
-        problems=(400, 422),
-        queries=(_limit(50, 200), Query("after", "`next` of an earlier page")),
-    ),
-    Endpoint(
-        "GET /api/approvals",
-        approvals.list_approvals,
-        "The calls of other owners that wait for a decision of the caller, as a policy's `approvers` name them",
-        gives=ApprovalsOut,
-        problems=(422,),
-        queries=(_limit(50, 200),),
-        scopes=("approve",),
-    ),
-    Endpoint(
-        "POST /api/approvals/{turn}",
-        approvals.decide,
-        "Decide about calls of a turn that name the caller as an approver",
-        ActionsIn,
-        Decided,
-        problems=(404, 409, 422),
-        headers=_KEY,
-        limits=_WRITES,
-        scopes=("approve",),
-    ),
-    Endpoint(
         "GET /api/chats/{chat}/grants",
         actions.list_grants,
         "The approvals that are remembered for the chat, oldest first",
@@ -302,18 +268,6 @@ ENDPOINTS = (
         (404, 409, 422),
         headers=_KEY,
         limits=_POSTS,
-        streams=True,
-    ),
-    Endpoint(
-        "POST /api/chats/{chat}/turns/{turn}/fork",
-        turns.fork,
-        "Copy the turn as a branch beside it, or the path to it into a new chat; whole, or up to one of its blocks",
-        ForkIn,
-        ExchangeOut,
-        (201,),
-        (404, 409, 422),
-        headers=_KEY,
-        limits=(*_WRITES, *_POSTS),
         streams=True,
     ),
     Endpoint(

@@ -25,7 +25,6 @@ from turnstream.domain.identity import Identity
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn
 from turnstream.storage.chats.actions import Actions
-from turnstream.storage.chats.approvals import Approvals
 from turnstream.storage.chats.branches import Branches
 from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import Chats
@@ -34,7 +33,6 @@ from turnstream.storage.chats.grants import Grants
 from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turn_counts import TurnCounts
 from turnstream.storage.chats.turns import ToolResults, Turns
-from turnstream.storage.chats.waiting import WaitingCalls
 from turnstream.storage.database import ANONYMOUS, OWNER, Database
 from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
 from turnstream.storage.owners.charges import Charges
@@ -65,8 +63,6 @@ class Storage:
     branches: Branches
     actions: Actions
     grants: Grants
-    waiting: WaitingCalls
-    approvals: Approvals
     results: ToolResults
     documents: DocumentTexts
     uploads: Uploads
@@ -97,8 +93,6 @@ class Storage:
             branches=Branches(database),
             actions=Actions(database),
             grants=Grants(database),
-            waiting=WaitingCalls(database),
-            approvals=Approvals(database),
             results=ToolResults(database),
             documents=DocumentTexts(database),
             uploads=Uploads(database),

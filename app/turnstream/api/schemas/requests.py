@@ -105,19 +105,6 @@ class TurnOptions(FixedOptions):
     ] = None
 
 
-class ForkIn(Body):
-    """Target and end of a copy. The copy of a user turn is answered again."""
-
-    into: Annotated[
-        Literal["branch", "chat"],
-        Field(description="a sibling of the turn, or a new chat with the path to it"),
-    ] = "branch"
-    block: Annotated[
-        int | None, Field(ge=0, description="index of the last block that is copied; without it, the whole turn")
-    ] = None
-    title: Annotated[Title | None, Field(description="of the new chat; by default that of the chat, and (fork)")] = None
-
-
 class NewTurn(TurnOptions):
     """A user turn. Without `parent_id` it follows the newest turn; with null it starts a new branch at the root."""
 

@@ -88,8 +88,6 @@ _TAGS = {
     "turns": ("Turns", "Messages and answers: to post, read, cancel, generate again, copy and delete them"),
     "streams": ("Streams", "Server-sent events of a turn, of a chat, and of all chats of an owner"),
     "actions": ("Actions", "Calls of tools: decisions about those that wait, permissions, whole results"),
-    "waiting": ("Waiting calls", "The calls of all chats that wait for the owner"),
-    "approvals": ("Approvals", "Calls of other owners that wait for a decision of the caller"),
     "tokens": ("Tokens", "What a credential allows; short-lived tokens for browsers"),
     "catalog": ("Catalog", "The models and tools of this server"),
     "uploads": ("Uploads", "Files that turns refer to"),
