@@ -186,9 +186,6 @@ class Settings(Section):
     max_reply_chars: int = Field(
         4_000_000, ge=1000, description="longest answer of a model call, in characters; a longer one is cut off"
     )
-    model_calls: Literal["direct", "sdk"] = Field(
-        "direct", description="how calls of models are made: see [model calls](settings.md#model-calls)"
-    )
     max_retries: int = Field(5, ge=0, description="retries of a model call before its first delta")
     max_retry_after: float = Field(60, ge=0, description="longest wait before a retry that a provider may ask for")
     stall_timeout: float = Field(120, gt=0, description="a model call without any bytes for this long has failed")

@@ -15,7 +15,6 @@ import structlog
 from turnstream.config import Settings
 from turnstream.domain.errors import StorageError
 from turnstream.engine.frame_clock import FrameClock
-from turnstream.engine.loop_watch import LoopWatch
 from turnstream.engine.side_calls import SideCalls
 from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.upkeep.activity_reports import ActivityReports
@@ -24,7 +23,6 @@ from turnstream.engine.upkeep.recovery import ReplicaMonitor
 from turnstream.engine.upkeep.refusals import REFUSALS_KEPT_DAYS, RefusedLogins
 from turnstream.engine.upkeep.round_writer import RoundWriter
 from turnstream.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep
-from turnstream.engine.upkeep.transactions import TransactionWatch
 from turnstream.engine.worker import Worker, WorkerPolicy
 from turnstream.extension import Context, ServerProcess, Task, Work
 from turnstream.kit.ids import new_id
@@ -107,7 +105,6 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     signals.changed.act(lambda _owner, chat: chat_wakeups.notify(chat))
     signals.changed.act(lambda owner, _chat: feed.notify(owner))
     async with AsyncExitStack() as stack:
-        stack.enter_context(LoopWatch())
         await monitor.start()
         stack.push_async_callback(queue.leave)
         upkeep: list[Task] = [
@@ -169,7 +166,6 @@ def _address(settings: Settings, process: ServerProcess | None) -> str:
 def _upkeep_of_rows(settings: Settings, database: Database, works: Collection[Work]) -> Sequence[Task]:
     sweeps = [*sweeps_of(settings, database), *(each for work in works for each in work.sweeps)]
     return [
-        TransactionWatch(database).run,
         *(partial(each.run, Sweeps(database)) for each in sweeps),
         *(task for work in works for task in work.tasks),
     ]
