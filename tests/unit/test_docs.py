@@ -324,9 +324,3 @@ def test_paths_below_the_server_exist(page: str) -> None:
 def test_every_page_can_be_found_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [page.name for page in PAGES[1:] if page.parent.name == "docs" and f"docs/{page.name}" not in readme] == []
-
-
-def test_every_decision_can_be_found_from_the_architecture() -> None:
-    architecture = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    decisions = [page.name for page in PAGES if page.parent.name == "decisions"]
-    assert [name for name in decisions if f"decisions/{name}" not in architecture] == []
