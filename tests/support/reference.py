@@ -26,12 +26,13 @@ _ROW = re.compile(r"^\| `([\w.]+)` \| (\w+) \| (.*) \|$", re.MULTILINE)
 
 
 def settings() -> str:
-    """One table for the core, and one for each extension that has settings."""
+    """One list for the core, and one for each extension that has settings, under its name."""
     parts = [
-        "# Every setting\n\nThe page [settings](../settings.md) begins with the twenty that most operators set.\n",
+        "# Every setting\n\nThe page [settings](../settings.md) begins with the twenty that most operators set. A default is in"
+        " brackets; without one the setting is empty or false.\n",
         f"## The core\n\n{_settings(Settings)}",
         *(
-            f"## {each.name}\n\nThe [extension](../extensions.md) for {each.summary}.\n\n{_settings(each.settings)}"
+            f"## {each.name}\n\n{_settings(each.settings)}"
             for each in installed().values()
             if each.settings is not None
         ),
@@ -40,8 +41,10 @@ def settings() -> str:
 
 
 def _settings(section: type[Section]) -> str:
-    rows = ([f"`{_name(field)}`", _default(field), field.description or ""] for field in section.model_fields.values())
-    return _table(["setting", "default", "meaning"], rows)
+    return "".join(
+        f"- `{_name(field)}`{_default(field)}: {_LINK.sub('](../', field.description or '')}\n"
+        for field in section.model_fields.values()
+    )
 
 
 def _name(field: FieldInfo) -> str:
@@ -49,7 +52,8 @@ def _name(field: FieldInfo) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    return "" if field.default in {None, ""} else f"`{field.default}`"
+    is_empty = field.default in {None, ""} or field.default is False
+    return "" if is_empty else f" (`{field.default}`)"
 
 
 def metrics() -> str:
@@ -104,14 +108,10 @@ def commands_page() -> str:
 
 
 _COMMANDS = """
-- `chat` needs the [distribution](../contributing.md#distributions) turnstream-terminal, `conformance` needs
-  turnstream-conformance.
-- `chat` and `compare` are clients. `--server` or `TURNSTREAM_URL` is the URL of the server, `--token` or
-  `TURNSTREAM_TOKEN` the token.
+- `chat` and `conformance` need a [distribution](../contributing.md#distributions) of their own.
+- `chat` and `compare` are clients: `--server` or `TURNSTREAM_URL`, `--token` or `TURNSTREAM_TOKEN`.
 - All other commands read the [settings](../settings.md) and open the database: that of `DATABASE_URL`, else the
-  embedded one in `TURNSTREAM_DATA_DIR`, a path relative to the current folder.
-- If there is no embedded database, `serve`, `migrate`, `tokens create` and `owners import` create one; `doctor`
-  notes that there is none. The others fail with a sentence.
+  embedded one in `TURNSTREAM_DATA_DIR`. Without one, `serve`, `migrate`, `tokens create` and `owners import` create it.
 - Commands that write print the database they wrote to.
 """
 
