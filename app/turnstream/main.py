@@ -95,11 +95,9 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
 
 
-def application(settings: Settings, services: Services) -> Starlette:
-    """The HTTP side alone, around services that already run."""
-    app = _starlette(settings, selected(settings))
-    app.state.services = services
-    return app
+def application(settings: Settings) -> Starlette:
+    """The HTTP side alone. It answers once the services that run are its `state.services`."""
+    return _starlette(settings, selected(settings))
 
 
 def _starlette(

@@ -123,8 +123,9 @@ def serve(workers: int | None, process: str | None) -> None:
 async def _serve(settings: Settings, process: ServerProcess | None) -> None:
     signs = asyncio.create_task(send_signs_of_life())
     with bound(settings, shared=process is not None) as own_socket:
+        app: Any = application(settings)  # before turns run, whose loop its imports would hold
         async with running(settings, process=process) as services, AsyncExitStack() as stack:
-            app: Any = application(settings, services)
+            app.state.services = services
             sockets = [own_socket]
             if services.neighbours:
                 app, listener = stack.enter_context(services.neighbours.listening(app))
