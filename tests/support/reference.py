@@ -27,9 +27,12 @@ _ROW = re.compile(r"^\| `([\w.]+)` \| (\w+) \| (.*) \|$", re.MULTILINE)
 
 def settings() -> str:
     """One list for the core, and one for each extension that has settings, under its name."""
+    introduction = (
+        "# Every setting\n\nThe page [settings](../settings.md) begins with the twenty that most operators set."
+        " A default is in brackets; without one the setting is empty or false.\n"
+    )
     parts = [
-        "# Every setting\n\nThe page [settings](../settings.md) begins with the twenty that most operators set. A default is in"
-        " brackets; without one the setting is empty or false.\n",
+        introduction,
         f"## The core\n\n{_settings(Settings)}",
         *(
             f"## {each.name}\n\n{_settings(each.settings)}"
