@@ -22,7 +22,7 @@ FOLDER: Final = ROOT / "docs/reference"
 
 _LEVELS = {"info", "warning", "error", "exception", "critical"}
 _LINK = re.compile(r"\]\((?=[\w-]+\.md)")  # descriptions have links of the folder docs
-_ROW = re.compile(r"^\| `([\w.]+)` \| (\w+) \| (.*) \|$", re.MULTILINE)
+_MEANING = re.compile(r"^- `([\w.]+)`: (.*)$", re.MULTILINE)
 
 
 def settings() -> str:
@@ -61,32 +61,34 @@ def _default(field: FieldInfo) -> str:
 
 def metrics() -> str:
     return (
-        "# Every metric\n\nThe page [monitoring](../monitoring.md#metrics) has the address and the token.\n\n"
-        + _table(["metric", "type", "labels", "meaning"], map(_metric, METRICS))
+        "# Every metric\n\nThe page [monitoring](../monitoring.md#metrics) has the address and the token."
+        " A name that ends in `_total` is a counter.\n\n" + "".join(map(_metric, METRICS))
     )
 
 
 METRICS: Final = tuple(value for value in vars(telemetry).values() if isinstance(value, MetricWrapperBase))
 
 
-def _metric(metric: MetricWrapperBase) -> Sequence[str]:
+def _metric(metric: MetricWrapperBase) -> str:
     (family,) = metric.describe()
     name = f"{family.name}_total" if family.type == "counter" else family.name
-    return [f"`{name}`", family.type, " ".join(f"`{label}`" for label in metric._labelnames), family.documentation]
+    labels = ", ".join(f"`{label}`" for label in metric._labelnames)
+    histogram = ", histogram" if family.type == "histogram" else ""
+    return f"- `{name}`{f' by {labels}' if labels else ''}{histogram}: {family.documentation}\n"
 
 
 def log_events() -> str:
-    """The code has the events and their levels. The page keeps the meanings: its rows stay in their order, the row of
-    an event that is no longer logged goes, and a new event gets a row without a meaning at the end.
+    """The code has the events and their levels. The page keeps the meanings: the line of an event that is no longer
+    logged goes, and a new event gets a line without a meaning.
     """
-    page = FOLDER / "log-events.md"
-    meanings = {(event, level): meaning for event, level, meaning in _ROW.findall(page.read_text(encoding="utf-8"))}
-    logged = logged_events()
-    rows = [[f"`{event}`", level, meaning] for (event, level), meaning in meanings.items() if (event, level) in logged]
-    rows += [[f"`{event}`", level, ""] for event, level in sorted(logged - set(meanings))]
-    return "# Every log event\n\nThe page [monitoring](../monitoring.md#logs) has the form of the lines.\n\n" + _table(
-        ["event", "level", "meaning"], rows
-    )
+    page = (FOLDER / "log-events.md").read_text(encoding="utf-8")
+    meanings = dict(_MEANING.findall(page))
+    logged = sorted(logged_events())
+    parts = ["# Every log event\n\nThe page [monitoring](../monitoring.md#logs) has the form of the lines.\n"]
+    for level in ("critical", "error", "warning", "info"):
+        lines = (f"- `{event}`: {meanings.get(event, '')}\n" for event, found in logged if found == level)
+        parts.append(f"## {level.capitalize()}\n\n{''.join(lines)}")
+    return "\n".join(parts)
 
 
 def logged_events() -> set[tuple[str, str]]:
