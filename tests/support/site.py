@@ -52,7 +52,6 @@ KINDS: Final = {
         "docs/ag-ui.md",
         "app/turnstream/web/packages/copilotkit.md",
         "docs/programs.md",
-        "docs/operations.md",
         "docs/settings.md",
         "docs/identity.md",
         "docs/postgres.md",
