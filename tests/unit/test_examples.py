@@ -338,7 +338,6 @@ CHECKED = {
     ("docs/tools.md", "Declaring tools", "python"): DECLARED,
     ("docs/tools.md", "Declaring tools", "toml"): DECLARED,
     ("docs/http-tools.md", "HTTP tools", "toml"): HTTP_TOOL,
-    ("docs/http-tools.md", "HTTP tools", "python"): HTTP_TOOL,
     ("docs/http-tools.md", "HTTP tools", "text"): HTTP_TOOL,
     ("docs/mcp.md", "MCP servers", "python"): OWN_TOOLS,
     ("docs/mcp.md", "MCP servers", "toml"): f"{MCP}test_the_servers_of_the_page_can_be_declared",
