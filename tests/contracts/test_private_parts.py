@@ -74,6 +74,8 @@ async def test_an_array_type_is_known_without_a_question_to_postgres(
     plain, ours = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
     know_arrays(ours)
     expected = await plain.fetchval(f"SELECT $1::{element}[]", value)
+    types = [(await each.prepare(f"SELECT $1::{element}[]")).get_parameters() for each in (plain, ours)]
+    assert types[0] == types[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asyncpg.Connection, "_introspect_types", None)
         assert await ours.fetchval(f"SELECT $1::{element}[]", value) == expected == value

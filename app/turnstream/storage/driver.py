@@ -7,11 +7,11 @@ from typing import Any, Final
 
 # Seconds, a count, and milliseconds.
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
-# Array types of Postgres and those of their elements, by oids that never change: bool, bytea, bigint, integer, json,
-# double precision, timestamptz, numeric, uuid. The driver would ask for each new set of them, for 20 ms of Postgres.
-_ARRAYS = {1000: 16, 1001: 17, 1016: 20, 1007: 23, 199: 114, 1022: 701, 1185: 1184, 1231: 1700, 2951: 2950}
-_ARRAY = {"name": "_", "ns": "", "elemdelim": ",", "attrtypoids": None, "basetype": None, "range_subtype": None}
-_TYPES = [{**_ARRAY, "oid": array, "elemtype": element} for array, element in _ARRAYS.items()]
+# Arrays and their elements, by fixed oids. The driver would ask Postgres for each new set of them, for 20 ms.
+_ARRAYS = {"bool": (1000, 16), "bytea": (1001, 17), "int8": (1016, 20), "int4": (1007, 23), "json": (199, 114)}
+_ARRAYS |= {"float8": (1022, 701), "timestamptz": (1185, 1184), "numeric": (1231, 1700), "uuid": (2951, 2950)}
+_ARRAY = {"ns": "pg_catalog", "elemdelim": ",", "attrtypoids": None, "basetype": None, "range_subtype": None}
+_TYPES = [{**_ARRAY, "name": f"_{name}", "oid": oid, "elemtype": of} for name, (oid, of) in _ARRAYS.items()]
 
 
 def know_arrays(connection: Any) -> None:

@@ -26,7 +26,9 @@ BERLIN = '{"timezone": "Europe/Berlin"}'
 
 
 def process_of(server: McpServer) -> psutil.Process:
-    (found,) = [child for child in psutil.Process().children() if child.cmdline()[1:] == list(server.args)]
+    """Its process among the children of the tests, of which some may have ended and not been waited for."""
+    commands = {child: child.as_dict(["cmdline"])["cmdline"] or () for child in psutil.Process().children()}
+    (found,) = [child for child, command in commands.items() if [*command][1:] == [*server.args]]
     return found
 
 
