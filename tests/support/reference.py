@@ -22,6 +22,7 @@ FOLDER: Final = ROOT / "docs/reference"
 
 _LEVELS = {"info", "warning", "error", "exception", "critical"}
 _LINK = re.compile(r"\]\((?=[\w-]+\.md)")  # descriptions have links of the folder docs
+_SEPARATED = re.compile("[,;] separated by commas")
 _MEANING = re.compile(r"^- `([\w.]+)`: (.*)$", re.MULTILINE)
 
 
@@ -31,7 +32,7 @@ def settings() -> str:
     """
     introduction = (
         "# Every setting\n\nThe page [settings](../settings.md) begins with the twenty that most operators set."
-        " A default is in brackets; without one the setting is empty or false.\n"
+        " A default is in brackets; without one the setting is empty or false. Lists are separated by commas.\n"
     )
     parts, described = [introduction, f"## The core\n\n{_settings(Settings, {})}"], dict[str, str]()
     for each in installed().values():
@@ -45,7 +46,7 @@ def _settings(section: type[Section], described: Mapping[str, str]) -> str:
     return "".join(
         f"- `{_name(field)}`: see [{described[_name(field)]}](#{described[_name(field)]})\n"
         if _name(field) in described
-        else f"- `{_name(field)}`{_default(field)}: {_LINK.sub('](../', field.description or '')}\n"
+        else f"- `{_name(field)}`{_default(field)}: {_LINK.sub('](../', _SEPARATED.sub('', field.description or ''))}\n"
         for field in section.model_fields.values()
     )
 
