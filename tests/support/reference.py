@@ -22,30 +22,31 @@ FOLDER: Final = ROOT / "docs/reference"
 
 _LEVELS = {"info", "warning", "error", "exception", "critical"}
 _LINK = re.compile(r"\]\((?=[\w-]+\.md)")  # descriptions have links of the folder docs
+_SEPARATED = re.compile("[,;] separated by commas")
 _MEANING = re.compile(r"^- `([\w.]+)`: (.*)$", re.MULTILINE)
 
 
 def settings() -> str:
-    """One list for the core, and one for each extension that has settings, under its name."""
+    """One list for the core, and one for each extension that has settings, under its name. A setting of several
+    extensions is described once.
+    """
     introduction = (
         "# Every setting\n\nThe page [settings](../settings.md) begins with the twenty that most operators set."
-        " A default is in brackets; without one the setting is empty or false.\n"
+        " A default is in brackets; without one the setting is empty or false. Lists are separated by commas.\n"
     )
-    parts = [
-        introduction,
-        f"## The core\n\n{_settings(Settings)}",
-        *(
-            f"## {each.name}\n\n{_settings(each.settings)}"
-            for each in installed().values()
-            if each.settings is not None
-        ),
-    ]
+    parts, described = [introduction, f"## The core\n\n{_settings(Settings, {})}"], dict[str, str]()
+    for each in installed().values():
+        if each.settings is not None:
+            parts.append(f"## {each.name}\n\n{_settings(each.settings, described)}")
+            described = {_name(field): each.name for field in each.settings.model_fields.values()} | described
     return "\n".join(parts)
 
 
-def _settings(section: type[Section]) -> str:
+def _settings(section: type[Section], described: Mapping[str, str]) -> str:
     return "".join(
-        f"- `{_name(field)}`{_default(field)}: {_LINK.sub('](../', field.description or '')}\n"
+        f"- `{_name(field)}`: see [{described[_name(field)]}](#{described[_name(field)]})\n"
+        if _name(field) in described
+        else f"- `{_name(field)}`{_default(field)}: {_LINK.sub('](../', _SEPARATED.sub('', field.description or ''))}\n"
         for field in section.model_fields.values()
     )
 

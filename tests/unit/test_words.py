@@ -101,7 +101,7 @@ def _public_classes() -> Iterator[tuple[str, Path]]:
 
 
 def _entries() -> set[str]:
-    rows = re.findall(r"^\| .+ \| (.+) \|$", GLOSSARY, re.MULTILINE)
+    rows = re.findall(r"^(?:\| .+ \| (?=.+ \|$)|\d+\. )(.+)$", GLOSSARY, re.MULTILINE)
     return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
