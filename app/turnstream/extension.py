@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from turnstream.api.identity.way import Admit, Authenticate, FindMember
     from turnstream.api.neighbours import Neighbours
     from turnstream.api.reads import ReadCopy
-    from turnstream.api.services import Services
+    from turnstream.api.services import Feed, Services
     from turnstream.config import Section, Settings
     from turnstream.domain.plans import Plans
     from turnstream.engine.hooks import Hooks
@@ -61,7 +61,8 @@ Check = Callable[["Settings", "Models", bool], Awaitable[str]]
 class Context:
     """The parts of the running server that an extension may use. `database` sees the rows of all owners. `replica` is
     the id of this replica. A queue is read every `poll_interval` seconds, and at a stop running work has `grace_period`
-    seconds to end. `call_links` makes links to a call that waits, if an extension can.
+    seconds to end. `notify_peers` sends a payload to all other replicas. `call_links` makes links to a call that waits,
+    if an extension can.
     """
 
     settings: "Settings"
@@ -74,6 +75,7 @@ class Context:
     signals: "Signals"
     poll_interval: float
     grace_period: float
+    notify_peers: Callable[[str], Awaitable[None]]
     call_links: CallLinks | None = None
 
     def notify(self, owner: str, chat: UUID) -> None:
@@ -89,9 +91,9 @@ class Context:
 class Work:
     """The background work of an extension. `tasks` run until the server stops; the end of a task stops the server.
     Handlers get `state` from their services (`Services.states`). Each call is made only if `admit` does not refuse it.
-    `find_member` lets members of a chat act for its owner. Turns leave rows for these kinds of `webhooks`. `serving`
-    are tasks that post turns as requests do. `guards` check texts, one after the other. `runners` make tasks that stop
-    together with the running turns, of the checks of texts.
+    `feed` gives the list of chats its cursor. `find_member` lets members of a chat act for its owner. Turns leave rows
+    for these kinds of `webhooks`. `serving` are tasks that post turns as requests do. `guards` check texts, one after
+    the other. `runners` make tasks that stop together with the running turns, of the checks of texts.
     """
 
     hooks: "Sequence[Hooks]" = ()
@@ -100,6 +102,7 @@ class Work:
     state: object = None
     admit: "Admit | None" = None
     find_member: "FindMember | None" = None
+    feed: "Feed | None" = None
     webhooks: "Collection[WebhookKind]" = ()
     serving: "Sequence[Callable[[Services], Coroutine[Any, Any, None]]]" = ()
     guards: "Sequence[TextGuard]" = ()
