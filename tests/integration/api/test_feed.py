@@ -449,7 +449,7 @@ async def change_everything(near: Client, events: AsyncIterator[Event]) -> None:
 async def test_changes_at_one_replica_reach_the_readers_at_another(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.setup.engine._FEED_LOOK", 3600.0)
+    monkeypatch.setattr("turnstream.extensions.feed.reader._LOOK", 3600.0)
     async with two_replicas(database_url, document) as (near, far), far.follow(FEED) as events:
         await change_everything(near, events)
 
@@ -457,14 +457,14 @@ async def test_changes_at_one_replica_reach_the_readers_at_another(
 async def test_a_change_whose_notification_is_lost_is_found_by_looking(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.setup.engine._FEED_LOOK", 0.02)
+    monkeypatch.setattr("turnstream.extensions.feed.reader._LOOK", 0.02)
     monkeypatch.setattr("turnstream.stream.broadcast.Broadcast.receive", lambda self, payload: None)
     async with two_replicas(database_url, document) as (near, far), far.follow(FEED) as events:
         await change_everything(near, events)
 
 
 async def test_while_the_database_is_away_the_feed_waits(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnstream.setup.engine._FEED_LOOK", 0.01)
+    monkeypatch.setattr("turnstream.extensions.feed.reader._LOOK", 0.01)
     async with (
         proxied(database_url) as (url, proxy),
         serving(url) as server,
