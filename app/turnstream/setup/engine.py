@@ -15,7 +15,6 @@ import structlog
 from turnstream.config import Settings
 from turnstream.domain.errors import StorageError
 from turnstream.engine.frame_clock import FrameClock
-from turnstream.engine.side_calls import SideCalls
 from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.upkeep.activity_reports import ActivityReports
 from turnstream.engine.upkeep.journal_writer import JournalWriter
@@ -35,14 +34,12 @@ from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.database import Database
 from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.owners.audit import AuditTrail
-from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.retention import Sweeps, old_deletions, old_keys, unused_tool_sets
 from turnstream.storage.runs.journal import Journal, OpenTexts
 from turnstream.storage.runs.queue import Queue, Renewals
 from turnstream.storage.runs.session import ReplicaSession
 from turnstream.storage.runs.snapshots import Snapshots
-from turnstream.storage.tool_cache import ToolCache
 from turnstream.stream.chat.wakeups import ChatWakeups
 from turnstream.stream.directory import Directory
 from turnstream.stream.mirror import Mirror
@@ -96,7 +93,19 @@ async def started(parts: Parts, url: str, process: ServerProcess | None = None) 
     refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
     notify_owner = signals.owner_changed.send
     hooks = [*(hook for work in works.values() for hook in work.hooks), *parts.hooks]
-    worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, notify_owner, checks)
+    worker = Worker(
+        database,
+        queue,
+        directory,
+        provider_for,
+        parts.toolset,
+        policy,
+        clock,
+        hooks,
+        notify_owner,
+        checks,
+        [each for work in works.values() for each in work.call_policies],
+    )
     runners = [each(checks) for work in works.values() for each in work.runners]
     for part in (worker, chat_wakeups.broadcast):
         part.follow(signals)
@@ -137,7 +146,6 @@ def _works(
     parts: Parts, policy: WorkerPolicy, signals: Signals, replica: UUID, notify_peers: Callable[[str], Awaitable[None]]
 ) -> Mapping[str, Work]:
     """Returns the background work of each extension, by the extension's name."""
-    side_calls = SideCalls(Charges(parts.database), Accounts(parts.database), parts.plans, policy.model)
     links = [extension.call_links(parts.settings, parts.database) for extension in parts.extensions]
     context = Context(
         settings=parts.settings,
@@ -145,7 +153,7 @@ def _works(
         models=parts.models,
         plans=parts.plans,
         toolset=parts.toolset,
-        side_calls=side_calls,
+        model_policy=policy.model,
         replica=replica,
         signals=signals,
         poll_interval=policy.poll_interval,
@@ -178,7 +186,6 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
         Sweep("unused uploads", 6 * HOURS, partial(uploads.sweep, UNUSED_UPLOADS_KEPT)),
         Sweep("deleted chats", 6 * HOURS, partial(old_deletions, database)),
         Sweep("tool sets", 6 * HOURS, partial(unused_tool_sets, database)),
-        Sweep("tool cache", HOURS / 6, ToolCache(database).sweep),
         Sweep("reservations", HOURS / 6, Accounts(database).sweep),
         Sweep("open text", HOURS / 6, OpenTexts(database).sweep),
         Sweep("audit", 6 * HOURS, partial(trail.sweep, settings.retain_audit_days, REFUSALS_KEPT_DAYS)),

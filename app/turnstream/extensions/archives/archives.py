@@ -77,7 +77,13 @@ _STATUS: Final = """CASE
             AND NOT EXISTS (SELECT FROM asks WHERE turn_id = turns.id AND answer IS NULL) THEN 'queued'
         ELSE status
     END AS status"""
-_CONVERTED: Final = {("turns", "request"): _WHOLE_REQUEST, ("turns", "status"): _STATUS}
+# The secrets of a trigger stay: its owner makes another one where it is imported.
+_TRIGGER: Final = "(trigger::jsonb - 'secrets' - 'until')::json AS trigger"
+_CONVERTED: Final = {
+    ("turns", "request"): _WHOLE_REQUEST,
+    ("turns", "status"): _STATUS,
+    ("schedules", "trigger"): _TRIGGER,
+}
 # Ids of rows that a chat brings along. If its own id is taken, these are changed with it.
 _WITH_IDS = frozenset({"chats", "turns", "steers", "grants", "schedules"})
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -450,7 +456,7 @@ class OwnerImport:
         match table:
             case "chats":
                 fits = keys.id == chat
-            case "turns" | "grants":
+            case "turns" | "grants" | "schedules":
                 fits = keys.chat_id == chat
             case _:
                 fits = keys.turn_id in self._turns
