@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from turnstream.api.identity.way import Admit, Authenticate, FindMember
     from turnstream.api.neighbours import Neighbours
     from turnstream.api.reads import ReadCopy
-    from turnstream.api.services import Services
+    from turnstream.api.services import Feed, Services
     from turnstream.config import Section, Settings
     from turnstream.domain.plans import Plans
     from turnstream.engine.call_policies import CallPolicy
@@ -62,7 +62,8 @@ Check = Callable[["Settings", "Models", bool], Awaitable[str]]
 class Context:
     """The parts of the running server that an extension may use. `database` sees the rows of all owners. `replica` is
     the id of this replica. A queue is read every `poll_interval` seconds, and at a stop running work has `grace_period`
-    seconds to end. `call_links` makes links to a call that waits, if an extension can.
+    seconds to end. `notify_peers` sends a payload to all other replicas. `call_links` makes links to a call that waits,
+    if an extension can.
     """
 
     settings: "Settings"
@@ -75,6 +76,7 @@ class Context:
     signals: "Signals"
     poll_interval: float
     grace_period: float
+    notify_peers: Callable[[str], Awaitable[None]]
     call_links: CallLinks | None = None
 
     def notify(self, owner: str, chat: UUID) -> None:
@@ -90,9 +92,9 @@ class Context:
 class Work:
     """The background work of an extension. `tasks` run until the server stops; the end of a task stops the server.
     Handlers get `state` from their services (`Services.states`). Each call is made only if `admit` does not refuse it.
-    `find_member` lets members of a chat act for its owner. Turns leave rows for these kinds of `webhooks`. `serving`
-    are tasks that post turns as requests do. `guards` check texts, one after the other. `call_policies` are around the
-    calls of tools, the first outermost. `runners` make tasks that stop
+    `feed` gives the list of chats its cursor. `find_member` lets members of a chat act for its owner. Turns leave rows
+    for these kinds of `webhooks`. `serving` are tasks that post turns as requests do. `guards` check texts, one after
+    the other. `call_policies` are around the calls of tools, the first outermost. `runners` make tasks that stop
     together with the running turns, of the checks of texts.
     """
 
@@ -102,6 +104,7 @@ class Work:
     state: object = None
     admit: "Admit | None" = None
     find_member: "FindMember | None" = None
+    feed: "Feed | None" = None
     webhooks: "Collection[WebhookKind]" = ()
     serving: "Sequence[Callable[[Services], Coroutine[Any, Any, None]]]" = ()
     guards: "Sequence[TextGuard]" = ()
@@ -216,7 +219,14 @@ class NoFiles:
         return 0
 
 
-def _no_calls() -> "Sequence[CallGroup]":
+# The defaults of an extension that does not add the thing.
+
+
+def _none(*_: object) -> None:
+    return None
+
+
+def _nothing(*_: object) -> tuple[()]:
     return ()
 
 
@@ -224,74 +234,17 @@ def _no_work(_: Context) -> Work:
     return Work()
 
 
-def _no_providers(_: "Settings") -> "Sequence[ModelApi]":
-    return ()
-
-
-def _no_pool(_: "Settings") -> "MakePool | None":
-    return None
-
-
-def _no_model_calls(_: "Settings") -> "MakeCalls | None":
-    return None
-
-
-def _no_tools(_: "Settings", __: "Database") -> "Sequence[Tool]":
-    return ()
-
-
-def _no_tool_sources(_: "Settings") -> "Sequence[SourceKind]":
-    return ()
-
-
 def _no_interceptors(_: "Settings") -> "AbstractContextManager[Sequence[Interceptor]]":
     return nullcontext(())
 
 
-def _no_recordings(_: "Settings") -> TurnFiles | None:
-    return None
-
-
-def _no_database(_: "Settings") -> OwnDatabase | None:
-    return None
-
-
-def _no_processes(_: "Settings") -> ServerProcesses | None:
-    return None
-
-
-def _no_copy(_: "Settings") -> DatabaseCopy | None:
-    return None
-
-
 @asynccontextmanager
-async def _no_way(_: "Settings") -> "AsyncIterator[Authenticate | None]":
+async def _no_way(*_: object) -> AsyncIterator[None]:
     yield None
 
 
-@asynccontextmanager
-async def _no_stored_way(_: "Settings", __: "Database") -> "AsyncIterator[Authenticate | None]":
-    yield None
-
-
-def _no_token_way(_: "Settings", __: "StoredTokens") -> "Authenticate | None":
-    return None
-
-
-def _no_middleware(_: "Settings") -> "Sequence[Middleware]":
-    return ()
-
-
-def _no_call_links(_: "Settings", __: "Database") -> CallLinks | None:
-    return None
-
-
-async def _nothing_elsewhere(_: "Settings", __: "Database", ___: str) -> None:
+async def _nothing_elsewhere(*_: object) -> None:
     """Owners have nothing outside of the database."""
-
-
-def _no_cell(_: "Settings") -> None:
-    """The server is the only cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,25 +267,25 @@ class Extension:
     summary: str
     settings: "type[Section] | None" = None
     checks: Mapping[str, Check] = field(default_factory=dict)
-    calls: "Callable[[], Sequence[CallGroup]]" = _no_calls
+    calls: "Callable[[], Sequence[CallGroup]]" = _nothing
     work: Callable[[Context], Work] = _no_work
     way: "Callable[[Settings], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
-    stored_way: "Callable[[Settings, Database], AbstractAsyncContextManager[Authenticate | None]]" = _no_stored_way
-    token_way: "Callable[[Settings, StoredTokens], Authenticate | None]" = _no_token_way
-    middleware: "Callable[[Settings], Sequence[Middleware]]" = _no_middleware
-    providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers
-    pool: "Callable[[Settings], MakePool | None]" = _no_pool
-    model_calls: "Callable[[Settings], MakeCalls | None]" = _no_model_calls
-    tools: "Callable[[Settings, Database], Sequence[Tool]]" = _no_tools
-    tool_sources: "Callable[[Settings], Sequence[SourceKind]]" = _no_tool_sources
+    stored_way: "Callable[[Settings, Database], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
+    token_way: "Callable[[Settings, StoredTokens], Authenticate | None]" = _none
+    middleware: "Callable[[Settings], Sequence[Middleware]]" = _nothing
+    providers: "Callable[[Settings], Sequence[ModelApi]]" = _nothing
+    pool: "Callable[[Settings], MakePool | None]" = _none
+    model_calls: "Callable[[Settings], MakeCalls | None]" = _none
+    tools: "Callable[[Settings, Database], Sequence[Tool]]" = _nothing
+    tool_sources: "Callable[[Settings], Sequence[SourceKind]]" = _nothing
     interceptors: "Callable[[Settings], AbstractContextManager[Sequence[Interceptor]]]" = _no_interceptors
-    recordings: "Callable[[Settings], TurnFiles | None]" = _no_recordings
-    database: "Callable[[Settings], OwnDatabase | None]" = _no_database
-    copy: "Callable[[Settings], DatabaseCopy | None]" = _no_copy
-    processes: "Callable[[Settings], ServerProcesses | None]" = _no_processes
-    cell: "Callable[[Settings], str | None]" = _no_cell
+    recordings: "Callable[[Settings], TurnFiles | None]" = _none
+    database: "Callable[[Settings], OwnDatabase | None]" = _none
+    copy: "Callable[[Settings], DatabaseCopy | None]" = _none
+    processes: "Callable[[Settings], ServerProcesses | None]" = _none
+    cell: "Callable[[Settings], str | None]" = _none
     search: "Callable[[Database], Search] | None" = None
-    call_links: "Callable[[Settings, Database], CallLinks | None]" = _no_call_links
+    call_links: "Callable[[Settings, Database], CallLinks | None]" = _none
     before_erasure: "Callable[[Settings, Database, str], Awaitable[None]]" = _nothing_elsewhere
     commands: Mapping[str, str] = field(default_factory=dict)
     runs_jobs: bool = False

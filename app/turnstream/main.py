@@ -167,7 +167,7 @@ async def running(
             interval,
             masters.ids if masters else (),
         )
-        engine = await stack.enter_async_context(started(parts, direct_url, api, process))
+        engine = await stack.enter_async_context(started(parts, direct_url, process))
         owner_plans = OwnerPlans(plans)
         streams = OwnerStreams(owner_plans)
         await stack.enter_async_context(background(engine.failed, stored.record_uses, StreamWatch(streams).run))
@@ -211,7 +211,8 @@ def _live(engine: Engine) -> Live:
         directory=engine.directory,
         deliveries=Deliveries(),
         chat_wakeups=engine.chat_wakeups,
-        feed=engine.feed,
+        feed=next((work.feed for work in engine.works.values() if work.feed), None),
+        notify_owner=engine.notify_owner,
         wake=worker.wake,
         refresh=worker.refresh,
         cancel=worker.cancel,

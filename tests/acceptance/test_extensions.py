@@ -146,7 +146,8 @@ async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
 
 
 @pytest.mark.parametrize(
-    ("extensions", "libraries"), [("none", set()), ("ai_sdk,guardrails", {"dialects", "guards", "outgoing"})]
+    ("extensions", "libraries"),
+    [("none", set()), ("ai_sdk,guardrails", {"dialects", "guards", "outgoing", "side_calls"})],
 )
 async def test_a_server_imports_the_libraries_of_its_extensions_and_no_others(
     database_url: str, tmp_path: Path, extensions: str, libraries: set[str]

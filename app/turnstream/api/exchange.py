@@ -108,7 +108,7 @@ async def cancel_turn(services: Services, owner: str, chat: UUID, turn: UUID) ->
         services.live.wake()  # another turn may have waited for its end
     else:
         await services.live.cancel(turn)
-    services.live.feed.notify(owner)
+    services.live.notify_owner(owner)
     return found
 
 

@@ -11,7 +11,7 @@ from turnstream.api import (
     turns,
     uploads,
 )
-from turnstream.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
+from turnstream.api.events import CHAT_EVENTS, EVENTS
 from turnstream.api.http.call_group import CallGroup, EventStream
 from turnstream.api.http.endpoint import Endpoint, Limit, Query
 from turnstream.api.schemas.requests import (
@@ -41,7 +41,6 @@ from turnstream.api.schemas.responses import (
 )
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.streams import chat as chat_stream
-from turnstream.api.streams import feed as feed_stream
 from turnstream.api.streams import turn as turn_stream
 from turnstream.domain.identity import Scope
 
@@ -148,16 +147,6 @@ ENDPOINTS = (
         queries=(Query("cursor", "the id of the last event received, or the cursor of a page of turns"), _CAUGHT_UP),
         headers=("Last-Event-ID",),
         events="ChatStream",
-    ),
-    Endpoint(
-        "GET /api/stream",
-        feed_stream.stream_feed,
-        "Follow what happens in all of the owner's chats: made, changed, deleted; turns made, waiting, ended",
-        gives="text/event-stream",
-        problems=(400,),
-        queries=(Query("cursor", "the id of the last event received, or the cursor of a list of chats"),),
-        headers=("Last-Event-ID",),
-        events="Feed",
     ),
     Endpoint(
         "GET /api/chats/{chat}/turns/{turn}",
@@ -329,15 +318,12 @@ ENDPOINTS = (
     ),
 )
 
-_ABOUT_EVENTS = "Server-sent events, each with JSON as its data and the cursor behind it as its id. "
+ABOUT_EVENTS = "Server-sent events, each with JSON as its data and the cursor behind it as its id. "
 _STREAMS: Mapping[str, EventStream] = {
-    "Stream": EventStream(f"{_ABOUT_EVENTS}The stream ends after the last event of the turn.", EVENTS),
+    "Stream": EventStream(f"{ABOUT_EVENTS}The stream ends after the last event of the turn.", EVENTS),
     "ChatStream": EventStream(
-        f"{_ABOUT_EVENTS}An event of a turn is that of the turn's own stream, with the turn's id besides.",
+        f"{ABOUT_EVENTS}An event of a turn is that of the turn's own stream, with the turn's id besides.",
         CHAT_EVENTS,
-    ),
-    "Feed": EventStream(
-        f"{_ABOUT_EVENTS}An event may come again after a reconnect; each is the whole state.", FEED_EVENTS
     ),
 }
 

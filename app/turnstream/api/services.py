@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final, Self
+from datetime import datetime
+from typing import Final, Protocol, Self
 from uuid import UUID
 
 from starlette.requests import Request
@@ -43,7 +44,6 @@ from turnstream.storage.owners.uploads import Uploads
 from turnstream.stream.chat.wakeups import ChatWakeups
 from turnstream.stream.delivery import Deliveries
 from turnstream.stream.directory import Directory
-from turnstream.stream.feed import OwnerFeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,14 @@ class Storage:
         return ReadStorage(self.chats, self.chat_changes, self.search, self.turns)
 
 
+class Feed(Protocol):
+    """The feed of an owner, as the list of chats needs it."""
+
+    async def cursor(self, database: Database, time: datetime | None = None) -> str:
+        """The cursor of a client that reads all chats as they were at `time`, or now."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Live:
     """The turns that run, and the signals to the workers: `wake` when a turn can be claimed, `refresh` when a message
@@ -115,7 +123,8 @@ class Live:
     directory: Directory
     deliveries: Deliveries
     chat_wakeups: ChatWakeups
-    feed: OwnerFeed
+    feed: Feed | None
+    notify_owner: Callable[[str], None]
     wake: Callable[[], None]
     refresh: Callable[[UUID], Awaitable[None]]
     cancel: Callable[[UUID], Awaitable[None]]
@@ -126,7 +135,7 @@ class Live:
     def notify(self, owner: str, chat: UUID) -> None:
         """Wakes the readers of a chat and of its owner's feed, after a change was committed."""
         self.chat_wakeups.notify(chat)
-        self.feed.notify(owner)
+        self.notify_owner(owner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from uuid import UUID
 
 from turnstream.domain.chats import Chat
 from turnstream.domain.turns import OPEN
+from turnstream.extensions.feed.rows import OVERLAP, OwnerChanges, OwnerUpdate, TurnStatus
 from turnstream.kit.clock import CLOCK
-from turnstream.storage.database import retry_while_unavailable
-from turnstream.storage.owners.owner_changes import DELETIONS_KEPT, OVERLAP, OwnerChanges, OwnerUpdate, TurnStatus
+from turnstream.storage.database import Database, retry_while_unavailable
+from turnstream.storage.retention import DELETIONS_KEPT
 from turnstream.stream.broadcast import Broadcast, CountedWakeup
 
 # A client that has missed more changes than this reads its list again, which is cheaper.
@@ -25,6 +26,7 @@ _MOST_MISSED = 200
 _MOST_NAMED = 64
 _BATCH = 100  # events in one portion
 _NOTIFY_PAUSE = 0.1  # seconds, in which one notification collects the owners of all turns that end
+_LOOK = 10.0  # seconds after which a reader looks without a wake-up
 _READER_PAUSE = 0.1  # seconds between two looks of one reader, however often it is woken
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -70,24 +72,29 @@ EncodeFeed = Callable[[FeedEvent | None, FeedCursor], bytes]
 
 
 class OwnerFeed:
-    """The feeds of all owners. `interval` is the seconds after which a reader looks without a wake-up."""
+    """The feeds of all owners."""
 
-    def __init__(self, changes: OwnerChanges, notify: Callable[[str], Awaitable[None]], interval: float) -> None:
-        self.broadcast = Broadcast("owner", notify, _NOTIFY_PAUSE)
-        self._changes = changes
-        self._interval = interval
+    def __init__(self, notify_peers: Callable[[str], Awaitable[None]]) -> None:
+        self.broadcast = Broadcast("owner", notify_peers, _NOTIFY_PAUSE)
+        self._changes: OwnerChanges | None = None
+
+    def changes(self, database: Database) -> OwnerChanges:
+        """The changes as requests read them. `database` is that of the API, which is always the same."""
+        self._changes = self._changes or OwnerChanges(database)
+        return self._changes
 
     def notify(self, owner: str) -> None:
         """Wakes the readers of the owner's feed on every replica, after a change was committed."""
         self.broadcast.notify(_key(owner))
 
-    async def cursor(self, time: datetime | None = None) -> FeedCursor:
+    async def cursor(self, database: Database, time: datetime | None = None) -> str:
         """The cursor of a client that reads all chats as they were at `time`, or now."""
-        return FeedCursor((await self._changes.time())[1] if time is None else CLOCK.in_order(time))
+        settled = (await self.changes(database).time())[1] if time is None else CLOCK.in_order(time)
+        return str(FeedCursor(settled))
 
-    async def open(self, owner: str, cursor: FeedCursor | None, encode: EncodeFeed) -> "FeedReader":
+    async def open(self, database: Database, owner: str, cursor: FeedCursor | None, encode: EncodeFeed) -> "FeedReader":
         """A reader from `cursor` on, or from now on."""
-        reader = FeedReader(self._changes, self.broadcast.wakeup(_key(owner)), self._interval, owner, encode)
+        reader = FeedReader(self.changes(database), self.broadcast.wakeup(_key(owner)), owner, encode)
         await reader.open(cursor)
         return reader
 
@@ -95,12 +102,9 @@ class OwnerFeed:
 class FeedReader:
     """One reader. It reads the rows, sends the differences to its last read, and waits."""
 
-    def __init__(
-        self, changes: OwnerChanges, wakeup: CountedWakeup, interval: float, owner: str, encode: EncodeFeed
-    ) -> None:
+    def __init__(self, changes: OwnerChanges, wakeup: CountedWakeup, owner: str, encode: EncodeFeed) -> None:
         self._changes = changes
         self._wakeup = wakeup
-        self._interval = interval
         self._owner = owner
         self._encode = encode
         self._number = wakeup.number
@@ -147,7 +151,7 @@ class FeedReader:
             self._cursor = self._cursor_now()
             await asyncio.sleep(_READER_PAUSE)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._interval):
+                async with asyncio.timeout(_LOOK):
                     while self._wakeup.number == self._number:
                         await self._wakeup.wait()
             self._number = self._wakeup.number  # before the look: what changes during it leads to another one

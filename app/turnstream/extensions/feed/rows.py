@@ -7,7 +7,7 @@ for the second time, because it was set back, that is the beginning of the perio
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
@@ -18,7 +18,6 @@ from turnstream.domain.turns import DELETED, Status
 from turnstream.kit.clock import CLOCK
 from turnstream.storage.chats.chats import chat_from
 from turnstream.storage.database import Database, Row, Statement
-from turnstream.storage.retention import NO_ID, ROWS, walk, walk_of
 from turnstream.storage.rows import JOBS_OF_TURN, OPEN_STATUSES, WAITS
 
 # The longest time that is allowed to pass between the time in a row and the first write of its transaction, which gives
@@ -28,8 +27,6 @@ OVERLAP = timedelta(seconds=10)
 # the server, each look reads again what has changed since it began: a forgotten one must not make that ever more.
 LATEST_COMMIT = timedelta(hours=1)
 _MARK_PAUSE = 5.0  # seconds
-# The time for which deleted chats are remembered. Older rows are swept later, so that no reader misses a row.
-DELETIONS_KEPT = timedelta(days=30)
 
 # The time, and the number of this transaction. Postgres gives numbers in the order of first writes, over all databases
 # of a server. A transaction with a number and no write waits for no disk and no standby; one that reads tables may,
@@ -94,7 +91,6 @@ GET_OPEN_TURNS = Statement(
     WHERE owner = :owner AND status IN {OPEN_STATUSES}
     """
 )
-SWEEP_DELETED_CHATS = walk_of("deleted_chats", ["owner", "chat_id"], "deleted_at < now() - CAST(:kept AS interval)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +201,3 @@ class OwnerChanges:
         # where another look came in between.
         ended = (time for time, number in reversed(self._marks) if number < moment["oldest"])
         return CLOCK.in_order(min(max(next(ended, oldest), oldest), now))
-
-    def sweep(self) -> AsyncGenerator[int, None]:
-        """Forgets old deletions."""
-        kept = DELETIONS_KEPT + timedelta(days=1)
-        return walk(self._database, SWEEP_DELETED_CHATS, {"owner": "", "chat_id": NO_ID}, ROWS, kept=kept)

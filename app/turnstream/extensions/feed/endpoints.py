@@ -1,26 +1,27 @@
 """The feed of an owner: the SSE endpoint around its reader, and the frames it sends."""
 
-from typing import Any
+from typing import Any, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.events import FeedTurnEvent
 from turnstream.api.services import services_and_owner
 from turnstream.api.streams.response import FrameResponse
 from turnstream.api.streams.turn import requested_cursor
 from turnstream.api.views import chat_out
 from turnstream.domain.chats import Chat
-from turnstream.storage.owners.owner_changes import TurnStatus
-from turnstream.stream.feed import DeletedChat, FeedCursor, FeedEvent
+from turnstream.extensions.feed.events import FeedTurnEvent
+from turnstream.extensions.feed.reader import DeletedChat, FeedCursor, FeedEvent, OwnerFeed
+from turnstream.extensions.feed.rows import TurnStatus
 
 
 async def stream_feed(request: Request) -> Response:
     services, owner = services_and_owner(request)
     services.streams.take(request)
     _, cursor = requested_cursor(request, FeedCursor.parse, None)
-    reader = await services.live.feed.open(owner, cursor, frame)
+    feed = cast("OwnerFeed", services.states["feed"])
+    reader = await feed.open(services.storage.of_owner, owner, cursor, frame)
     return FrameResponse(reader.frames(), services.http.stream_life, services.http.heartbeat, services.streams)
 
 
