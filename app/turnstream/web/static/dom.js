@@ -33,6 +33,7 @@ const ICONS = {
   folder: 'M3 6h6l2 2h10v11H3z',
   file: 'M6 3h8l4 4v14H6zM14 3v4h4',
   wrap: 'M4 6h16M4 12h13a3 3 0 0 1 0 6h-4M15 15l-3 3 3 3M4 18h4',
+  key: 'M8 15a4 4 0 1 1 3-3l9-9M16 7l3 3M11 12l-2 2',
   more: 'M5 12h.01M12 12h.01M19 12h.01',
 }
 
