@@ -56,11 +56,12 @@ async def test_a_person_makes_schedules_and_triggers(people: SitDown, site: Serv
         await dialog.get_by_label("Message", exact=True).fill("Why has it failed?")
         await dialog.get_by_role("button", name="Create").click()
         builds = dialog.get_by_role("listitem").filter(has_text="Builds")
-        address = await builds.get_by_label("Address for messages").input_value()
+        address = await builds.get_by_label("Address for messages", exact=True).input_value()
         first = await builds.get_by_label("Secret", exact=True).input_value()
         await builds.get_by_role("button", name="Make another secret of Builds").click()
         await expect(builds.get_by_label("Secret", exact=True)).not_to_have_value(first)
         second = await builds.get_by_label("Secret", exact=True).input_value()
+        await ada.page.screenshot(path=f"/tmp/sched-{scheme}.png")
         assert await violations(ada) == []
         for secret in (first, second):
             headers = headers_of(secret, uuid4().hex, int(time.time()), b"{}")
