@@ -26,6 +26,7 @@ const ICONS = {
   down: 'M12 5v14M6 13l6 6 6-6',
   now: 'M4 5v6a5 5 0 0 0 5 5h11M15 11l5 5-5 5',
   bin: 'M5 7h14M10 7V4h4v3M7 7l1 13h8l1-13',
+  pause: 'M9 6v12M15 6v12',
   stop: 'M7 7h10v10H7z',
   check: 'M5 12l5 5 9-10',
   cross: 'M6 6l12 12M18 6L6 18',

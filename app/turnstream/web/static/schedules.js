@@ -65,7 +65,7 @@ function itemOf(client, each, attempt) {
         change(() => put({ paused: false })),
       )
     : iconButton(
-        'stop',
+        'pause',
         texts.pause(each.name),
         change(() => put({ paused: true })),
       )
