@@ -62,7 +62,8 @@ def _time_of(text: str) -> str:
 
 def changed_body(each: Json, *, paused: bool) -> Json:
     """The body that replaces a schedule or a trigger, as it is but for the pause."""
-    return {name: each[name] for name in _WRITTEN if name in each} | {"paused": paused}
+    body: Json = {name: each[name] for name in _WRITTEN if name in each}
+    return {**body, "paused": paused}
 
 
 def schedule_of(argument: str, zone: str, chat: str | None) -> Json | None:
