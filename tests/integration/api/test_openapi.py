@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from openapi_spec_validator import validate
 
+from tests.extensions.mcp.mcp_servers import OFFERS
 from tests.integration.proxy import proxied
 from tests.support.calls import ENDPOINTS, OPENAI
 from tests.support.http_client import Client, Event, Parser, said
@@ -57,6 +58,8 @@ from turnstream.extensions.ag_ui.schemas import RunInput
 from turnstream.extensions.ai_sdk.schemas import UiRequest
 from turnstream.extensions.browsers.schemas import BrowserTokenIn
 from turnstream.extensions.jobs.tokens import digest_of_token
+from turnstream.extensions.mcp.offers import Offers
+from turnstream.extensions.mcp.servers import McpServers, McpTiming
 from turnstream.extensions.schedules.schemas import ScheduleIn, TriggerIn
 from turnstream.extensions.self_service.schemas import ErasureIn
 from turnstream.extensions.sharing.schemas import MemberIn
@@ -343,6 +346,8 @@ def body_of(endpoint: Endpoint) -> dict[str, Any]:
         return {"json": {"actions": [{"type": "deny", "tool_use_id": "c", "input_digest": "d"}]}}
     if endpoint.takes is ScheduleIn:
         return {"json": SCHEDULE}
+    if endpoint.path.startswith("/api/mcp/"):
+        return {"json": {"server": "none", "uri" if "resources" in endpoint.path else "name": "none"}}
     if endpoint.takes is TriggerIn:
         return {"json": TRIGGER}
     if endpoint.takes is MemberIn:
@@ -356,6 +361,19 @@ def body_of(endpoint: Endpoint) -> dict[str, Any]:
     if endpoint.takes is RunInput:
         return {"json": running("Hi", str(uuid4()))}
     return {"json": said("Hi") if "blocks" in getattr(endpoint.takes, "model_fields", ()) else {}}
+
+
+async def offered(world: World, endpoint: Endpoint) -> None:
+    services = world.server.services
+    async with McpServers([OFFERS], McpTiming(connect_timeout=60, answer_timeout=60)) as source:
+        (connection,) = source.connections
+        states = {**services.states, "mcp": Offers({"offers": connection})}
+        world.server.app.state.services = replace(services, states=states)
+        try:
+            chosen = {"uri": "notes://today"} if "resources" in endpoint.path else {"name": "rehearse"}
+            await world.api.request(endpoint.method, endpoint.path, json={"server": "offers", **chosen})
+        finally:
+            world.server.app.state.services = services
 
 
 def saying(words: str, chat: str) -> dict[str, Any]:
@@ -378,6 +396,9 @@ async def deliver(world: World, path: str, content: bytes = b"a message") -> Non
 async def good(world: World, endpoint: Endpoint) -> None:
     if endpoint.takes is ErasureIn:
         await world.api.json(endpoint.method, endpoint.path, 202, json={"owner": world.api.owner})
+        return
+    if endpoint.path.startswith("/api/mcp/") and endpoint.takes is not None:
+        await offered(world, endpoint)
         return
     is_requeue = endpoint.handler.__name__ == "requeue_turn"
     path = await (world.running(endpoint) if is_requeue else world.fill(endpoint))
