@@ -152,8 +152,15 @@ def settings_of(services: Services) -> ScheduleSettings:
 
 
 def _out(row: Row) -> ScheduleOut:
-    values: dict[str, Any] = {name: row[name] for name in ScheduleOut.model_fields if name not in {"chat", "request"}}
-    return ScheduleOut(chat=row["chat_id"], request=masked_settings(from_json(row["request"])), **values)
+    apart = {"chat", "request", "last_run"}
+    values: dict[str, Any] = {name: row[name] for name in ScheduleOut.model_fields if name not in apart}
+    request, last = masked_settings(from_json(row["request"])), last_run(row)
+    return ScheduleOut(chat=row["chat_id"], request=request, last_run=last, **values)
+
+
+def last_run(row: Row) -> ScheduleRunOut | None:
+    found = row["last_run"]
+    return None if found is None else ScheduleRunOut.model_validate_json(found)
 
 
 def run_out(row: Row) -> ScheduleRunOut:

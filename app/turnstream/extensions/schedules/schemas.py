@@ -62,6 +62,7 @@ class ScheduleOut(BaseModel):
     paused: Literal["person", "failures"] | None
     failures: int
     created_at: datetime
+    last_run: ScheduleRunOut | None
 
 
 class ScheduleList(BaseModel):
@@ -113,6 +114,7 @@ class TriggerOut(BaseModel):
     paused: Literal["person", "failures"] | None
     failures: int
     created_at: datetime
+    last_run: ScheduleRunOut | None
 
 
 class NewTriggerOut(TriggerOut):

@@ -19,7 +19,14 @@ from turnstream.storage.rows import ENDED_STATUSES
 
 Missed = Literal["run_once", "skip", "report"]
 
-_COLUMNS = "id, owner, name, chat_id, request, cron, every, zone, missed, grace, next_at, paused, failures, created_at"
+# The newest run of a schedule.
+LAST_RUN = """(
+        SELECT json_build_object(
+            'tick', tick, 'state', state, 'turn', turn_id, 'chat', chat_id, 'missed', missed, 'error', error
+        ) FROM schedule_runs WHERE schedule_id = id ORDER BY tick DESC LIMIT 1
+    ) AS last_run"""
+_COLUMNS = f"""id, owner, name, chat_id, request, cron, every, zone, missed, grace, next_at, paused, failures,
+    created_at, {LAST_RUN}"""
 GET_NOW = Statement("SELECT now() AS now")
 LIST_SCHEDULES = Statement(
     f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND trigger IS NULL ORDER BY created_at, id"
@@ -61,8 +68,8 @@ RUN_NOW = Statement(
     """
 )
 CLAIM_SCHEDULE = Statement(
-    f"""
-    SELECT {_COLUMNS}, now() AS now FROM schedules
+    """
+    SELECT id, owner, cron, every, zone, missed, grace, next_at, now() AS now FROM schedules
     WHERE paused IS NULL AND next_at <= now() ORDER BY next_at FOR UPDATE SKIP LOCKED LIMIT 1
     """
 )

@@ -19,7 +19,7 @@ from turnstream.api.services import Services, path_for, services_and_owner, serv
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Conflict, MessageBlocked, RequestRefused, TooMany, Unauthorized
 from turnstream.domain.secret_headers import masked_settings
-from turnstream.extensions.schedules.endpoints import checked_request, run_out, settings_of, unrestricted
+from turnstream.extensions.schedules.endpoints import checked_request, last_run, run_out, settings_of, unrestricted
 from turnstream.extensions.schedules.posting import DueMessage, posted
 from turnstream.extensions.schedules.schemas import (
     NewTriggerOut,
@@ -236,4 +236,5 @@ def _out(request: Request, row: Row) -> TriggerOut:
         paused=row["paused"],
         failures=row["failures"],
         created_at=row["created_at"],
+        last_run=last_run(row),
     )

@@ -11,12 +11,12 @@ from typing import Any, Literal, Self
 from uuid import UUID
 
 from turnstream.domain.errors import NotFound
-from turnstream.extensions.schedules.store import COUNT_FAILURES, check_room
+from turnstream.extensions.schedules.store import COUNT_FAILURES, LAST_RUN, check_room
 from turnstream.kit.ids import new_id
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.rows import from_json, to_json
 
-_COLUMNS = "id, owner, name, chat_id, request, plan, trigger, paused, failures, created_at"
+_COLUMNS = f"id, owner, name, chat_id, request, plan, trigger, paused, failures, created_at, {LAST_RUN}"
 LIST_TRIGGERS = Statement(
     f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND trigger IS NOT NULL ORDER BY created_at, id"
 )
@@ -24,7 +24,10 @@ GET_TRIGGER = Statement(f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner 
 LOCK_TRIGGER = Statement(
     f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND id = :id AND trigger IS NOT NULL FOR NO KEY UPDATE"
 )
-FIND_TRIGGER = Statement(f"SELECT {_COLUMNS} FROM schedules WHERE id = :id AND trigger IS NOT NULL")
+FIND_TRIGGER = Statement(
+    "SELECT id, owner, name, chat_id, request, plan, trigger, paused FROM schedules"
+    " WHERE id = :id AND trigger IS NOT NULL"
+)
 # A version before, which runs beside, does not find it due.
 INSERT_TRIGGER = Statement(
     f"""
@@ -39,7 +42,7 @@ INSERT_TRIGGER = Statement(
         SELECT 'trigger.created', owner, CAST(:actor AS text), json_build_object('trigger', id, 'chat', chat_id)
         FROM made
     )
-    SELECT {_COLUMNS} FROM made
+    SELECT * FROM made
     """
 )
 CHANGE_TRIGGER = Statement(
@@ -58,7 +61,7 @@ SET_SECRETS = Statement(
         INSERT INTO audit (kind, owner, actor, detail)
         SELECT 'trigger.secret_made', owner, CAST(:actor AS text), json_build_object('trigger', id) FROM changed
     )
-    SELECT {_COLUMNS} FROM changed
+    SELECT * FROM changed
     """
 )
 DELETE_TRIGGER = Statement(

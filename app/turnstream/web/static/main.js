@@ -17,6 +17,7 @@ import { followPrompts, showResources } from './offers.js'
 import { Outbox } from './outbox.js'
 import { Queue } from './queue.js'
 import { forgetShelf, Session, shelf } from './session.js'
+import { showSchedules } from './schedules.js'
 import { shareChat } from './share.js'
 import { Settings } from './settings.js'
 import { showAccount, signedIn } from './sign-in.js'
@@ -326,6 +327,7 @@ find('#veil').addEventListener('click', () => showList(false))
 find('#chats').addEventListener('click', (event) => event.target.closest('a') && showList(false))
 for (const button of findAll('[data-export]'))
   button.addEventListener('click', () => attempt(() => exportChat(client, conversation, button.dataset.export)))
+find('#open-schedules').addEventListener('click', () => attempt(() => showSchedules(client, conversation.id)))
 find('#share').addEventListener('click', () => {
   find('#share').closest('details').open = false
   attempt(() => shareChat(client, conversation))
@@ -348,6 +350,7 @@ client
   .request('GET', '/api/me')
   .then(async ({ scopes, features }) => {
     for (const button of findAll('#share, #members')) button.hidden = !features?.includes('sharing')
+    find('#open-schedules').hidden = !features?.includes('schedules')
     find('#own-account').hidden = !features?.includes('self_service')
     waiting.follow()
     if (features?.includes('mcp')) {
