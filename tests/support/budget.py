@@ -11,7 +11,17 @@ from turnstream.config import Settings
 ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "app/turnstream"
 # Packages and modules that only extensions and the lab import: a server without extensions does not load them.
-LIBRARIES = ("dialects", "guards", "logins", "outgoing", "scripted", "side_calls", "tool_ranking")
+LIBRARIES = (
+    "copies",
+    "dialects",
+    "explanations",
+    "guards",
+    "logins",
+    "outgoing",
+    "scripted",
+    "side_calls",
+    "tool_ranking",
+)
 
 
 def parts() -> Mapping[str, list[Path]]:

@@ -15,10 +15,11 @@ from tests.support.model_apis import APIS
 from tests.support.pages import BLOCKS, ROOT, Block, blocks
 from tests.support.programs import path_of
 from turnstream.api.schemas.requests import ChatChanges
-from turnstream.api.schemas.responses import ExcerptOut, Problem, WhyOut
+from turnstream.api.schemas.responses import ExcerptOut, Problem
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.config import Settings
 from turnstream.extensions.browsers.schemas import BrowserTokenIn, BrowserTokenOut
+from turnstream.extensions.why.calls import WhyOut
 from turnstream.setup.policies import allowances
 from turnstream_lab.comparison import Question, read_plan
 

@@ -15,8 +15,8 @@ from turnstream.domain.asks import AskAnswer
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import Conflict, NotFound, RequestRefused
 from turnstream.domain.kinds import TEXT
-from turnstream.domain.queue import Delivered, EntryKind, Pair, QueueEntry, Recipient, line_of, relinked
 from turnstream.domain.turns import Turn, TurnRequest
+from turnstream.extensions.queue.entries import Delivered, EntryKind, Pair, QueueEntry, Recipient, line_of, relinked
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.chat_changes import PLACE
 from turnstream.storage.chats.chats import GET_CHAT

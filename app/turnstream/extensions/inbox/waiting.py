@@ -9,10 +9,10 @@ from starlette.responses import Response
 from turnstream.api.codec import to_json
 from turnstream.api.http.errors import BadRequest
 from turnstream.api.http.reading import limit_of
-from turnstream.api.schemas.responses import WaitingOut, WaitingPage
 from turnstream.api.services import services_and_owner
 from turnstream.api.views import json_response
-from turnstream.storage.chats.waiting import WaitingPlace
+from turnstream.extensions.inbox.schemas import WaitingOut, WaitingPage
+from turnstream.extensions.inbox.waiting_rows import WaitingCalls, WaitingPlace
 
 _place = msgspec.json.Decoder(WaitingPlace)
 
@@ -22,7 +22,8 @@ async def list_waiting(request: Request) -> Response:
     limit = limit_of(request, default=50, most=200)
     token = request.query_params.get("after")
     after = _place_of(token) if token else None
-    calls = await services.storage.waiting.page(owner, limit + 1, after)
+    waiting = WaitingCalls(services.storage.of_owner)
+    calls = await waiting.page(owner, limit + 1, after)
     out = [
         WaitingOut(
             chat=call.chat,
@@ -39,7 +40,7 @@ async def list_waiting(request: Request) -> Response:
     ]
     last = calls[limit - 1].place if len(calls) > limit else None
     next_token = None if last is None else urlsafe_b64encode(to_json(last)).decode().rstrip("=")
-    return json_response(WaitingPage(calls=out, count=await services.storage.waiting.count(owner), next=next_token))
+    return json_response(WaitingPage(calls=out, count=await waiting.count(owner), next=next_token))
 
 
 def _place_of(token: str) -> WaitingPlace:

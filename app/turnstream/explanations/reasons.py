@@ -3,40 +3,15 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, assert_never
+from typing import assert_never
 from uuid import UUID
 
+from turnstream.domain.activity import REPORTS, Activity, RunningCall
 from turnstream.domain.asks import AskKind
 from turnstream.domain.turns import ENDED, Status
 
-# The present work of a running turn; `retrying` is the wait before a failed model call is made again,
-# `waiting` the wait for a rate limit of the provider.
-Stage = Literal["processing", "waiting", "streaming", "executing", "retrying"]
-
-REPORTS = 3.0  # seconds between two reports of a replica about its turns
-_LATE = 4 * REPORTS  # after which its last report counts no more
+_LATE = 4 * REPORTS  # after which the last report of a replica counts no more
 _QUIET = 2.0  # seconds of silence that are not worth a word
-
-
-@dataclass(frozen=True, slots=True)
-class RunningCall:
-    """A tool call that runs, for so many seconds."""
-
-    name: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """The state of a turn in the memory of its replica. `silent` is how long ago the provider sent the last bytes in a
-    model call that is open. `readers` counts the readers on this replica. Times are in seconds.
-    """
-
-    stage: Stage | None = None
-    stage_seconds: float = 0.0
-    silent: float | None = None
-    calls: tuple[RunningCall, ...] = ()
-    readers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from turnstream.api.codec import to_json
-from turnstream.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
 from turnstream.api.http.call_group import CallGroup, EventStream, Foreign
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.http.errors import CELL_HEADER
@@ -92,25 +91,10 @@ _TAGS = {
     "turns": ("Turns", "Messages and answers: to post, read, cancel, generate again, copy and delete them"),
     "streams": ("Streams", "Server-sent events of a turn, of a chat, and of all chats of an owner"),
     "actions": ("Actions", "Calls of tools: decisions about those that wait, permissions, whole results"),
-    "queue": ("Queue", "Messages that no model call has received yet: to edit, move and withdraw them"),
-    "waiting": ("Waiting calls", "The calls of all chats that wait for the owner"),
-    "approvals": ("Approvals", "Calls of other owners that wait for a decision of the caller"),
     "tokens": ("Tokens", "What a credential allows; short-lived tokens for browsers"),
     "catalog": ("Catalog", "The models and tools of this server"),
     "uploads": ("Uploads", "Files that turns refer to"),
     "health": ("Health", "What supervisors and monitoring ask"),
-    "routes": ("Description", "This document"),
-}
-_ABOUT_EVENTS = "Server-sent events, each with JSON as its data and the cursor behind it as its id. "
-STREAMS: Mapping[str, EventStream] = {
-    "Stream": EventStream(f"{_ABOUT_EVENTS}The stream ends after the last event of the turn.", EVENTS),
-    "ChatStream": EventStream(
-        f"{_ABOUT_EVENTS}An event of a turn is that of the turn's own stream, with the turn's id besides.",
-        CHAT_EVENTS,
-    ),
-    "Feed": EventStream(
-        f"{_ABOUT_EVENTS}An event may come again after a reconnect; each is the whole state.", FEED_EVENTS
-    ),
 }
 
 
@@ -134,9 +118,7 @@ Refs = Mapping[type[BaseModel], Json]
 
 
 class OpenApi:
-    """The document of these parts of the API. Nothing is made at the start of the server, which it would delay.
-    `params` returns the JSON Schemas of model parameters by name.
-    """
+    """The document of these parts of the API. `params` returns the JSON Schemas of model parameters by name."""
 
     def __init__(self, parts: Sequence[CallGroup], params: Callable[[], Json]) -> None:
         self._parts = parts

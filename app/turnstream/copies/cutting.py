@@ -1,10 +1,13 @@
 """Forks: copies of a turn, whole or cut after one of its blocks."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import Conflict, RequestRefused
-from turnstream.domain.kinds import AFTER_SEAL, TOOL_RESULT
+from turnstream.domain.kinds import AFTER_SEAL, SUMMARY, TOOL_RESULT
 from turnstream.domain.steps import unanswered_calls
 from turnstream.domain.turns import Turn
 
@@ -66,3 +69,20 @@ def cut_after(turn: Turn, index: int | None) -> CutTurn:
         turn, status="complete", stop_reason=FORKED, error=None, rounds=rounds, blocks=blocks, asks=(), steers=()
     )
     return CutTurn(cut, len(kept), cut_round)
+
+
+def with_new_ids(block: Block, ids: Mapping[UUID, UUID]) -> Block:
+    """Returns a summary or a shortening in which each id of a turn is replaced by the id of its copy (`ids`)."""
+    if block.data is None:
+        return block
+    data = json.loads(block.data)
+    if block.type == SUMMARY:
+        data["through"] = _new_id(data["through"], ids)
+    else:
+        for end in ("first", "last"):
+            data[end]["turn"] = _new_id(data[end]["turn"], ids)
+    return replace(block, data=json.dumps(data))
+
+
+def _new_id(id: str, ids: Mapping[UUID, UUID]) -> str:
+    return str(ids.get(UUID(id), id))

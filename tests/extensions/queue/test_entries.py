@@ -8,7 +8,7 @@ from uuid import UUID
 from tests.support.effort import tries
 from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import TEXT
-from turnstream.domain.queue import Delivered, Pair, QueueEntry, Recipient, line_of, relinked
+from turnstream.extensions.queue.entries import Delivered, Pair, QueueEntry, Recipient, line_of, relinked
 from turnstream.kit.ids import new_id
 
 Pairs = dict[UUID, Pair]

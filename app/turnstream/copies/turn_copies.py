@@ -4,27 +4,24 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Table
-
-from turnstream.domain.fork import FORKED, CutTurn
-from turnstream.domain.history import with_new_ids
+from turnstream.copies.cutting import FORKED, CutTurn, with_new_ids
 from turnstream.domain.kinds import SHORTENED, SUMMARY
 from turnstream.kit.ids import new_id
-from turnstream.storage import tables
 from turnstream.storage.chats.exchanges import TICK
 from turnstream.storage.chats.turns import BLOCK_COLUMNS
 from turnstream.storage.database import Statement, Transaction
 from turnstream.storage.rows import block_from, columns_of, sql_list, to_json
 from turnstream.storage.runs.record import ADD_BLOCKS
+from turnstream.storage.tables import metadata
 
 
-def _copied(table: Table, *others: str) -> str:
+def _copied(table: str, *others: str) -> str:
     """The columns of a table that a copy takes over: all but `others`, which it gives values of its own."""
-    return ", ".join(f'"{column.name}"' for column in table.columns if column.name not in others)
+    return ", ".join(f'"{column.name}"' for column in metadata.tables[table].columns if column.name not in others)
 
 
 _OF_TURNS: Final = _copied(
-    tables.turns,
+    "turns",
     *("id", "chat_id", "parent_id", "parent_role", "status", "stop_reason", "error", "created_at", "ended_at"),
     # Columns of open turns only, and the cost of the original: nothing is paid for a copy.
     *(
@@ -40,8 +37,8 @@ _OF_TURNS: Final = _copied(
         "forked_from",
     ),
 )
-_OF_BLOCKS: Final = _copied(tables.blocks, "turn_id")
-_OF_ROUNDS: Final = _copied(tables.rounds, "turn_id", "stop_reason")
+_OF_BLOCKS: Final = _copied("blocks", "turn_id")
+_OF_ROUNDS: Final = _copied("rounds", "turn_id", "stop_reason")
 
 # The last turn may be cut, and its original may be open. In the same chat the copy has a time of its own: readers
 # of the chat are sent it as new.

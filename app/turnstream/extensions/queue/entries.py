@@ -2,10 +2,10 @@
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from hashlib import sha256
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from turnstream.domain.blocks import Block
@@ -50,6 +50,10 @@ class Delivered(Conflict):
         detail = f"Message {entry} was delivered to turn {recipient.turn}{place}, and cannot be changed any more."
         super().__init__(detail, code="delivered")
         self.recipient = recipient
+
+    @property
+    def members(self) -> Mapping[str, Any]:
+        return {"delivered": asdict(self.recipient)}
 
 
 @dataclass(frozen=True, slots=True)

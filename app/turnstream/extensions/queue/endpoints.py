@@ -10,20 +10,25 @@ from turnstream.api.caller import check_turn, of_caller, with_fixed
 from turnstream.api.codec import block_json
 from turnstream.api.http.reading import id_of, read_body
 from turnstream.api.schemas.blocks import BlockIn
-from turnstream.api.schemas.requests import QueueChange, TurnOptions
-from turnstream.api.schemas.responses import BlockOut, EntryWithdrawn, QueueEntryOut, QueueOut
+from turnstream.api.schemas.requests import TurnOptions
+from turnstream.api.schemas.responses import BlockOut
 from turnstream.api.services import Services, services_and_owner
 from turnstream.api.views import json_response
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import NotFound
-from turnstream.domain.queue import EntryKind, QueueEntry
 from turnstream.domain.turns import TurnRequest
-from turnstream.storage.chats.queued import Behind, Change
+from turnstream.extensions.queue.entries import EntryKind, QueueEntry
+from turnstream.extensions.queue.rows import Behind, Change, QueuedMessages
+from turnstream.extensions.queue.schemas import EntryWithdrawn, QueueChange, QueueEntryOut, QueueOut
+
+
+def _queued(services: Services) -> QueuedMessages:
+    return QueuedMessages(services.storage.of_owner, services.storage.database)
 
 
 async def list_queue(request: Request) -> Response:
     services, owner = services_and_owner(request)
-    entries = await services.storage.queued.of_chat(owner, id_of(request, "chat"))
+    entries = await _queued(services).of_chat(owner, id_of(request, "chat"))
     return json_response(QueueOut(entries=list(map(_entry_out, entries))))
 
 
@@ -31,7 +36,7 @@ async def change_entry(request: Request) -> Response:
     services, owner = services_and_owner(request)
     chat, id = id_of(request, "chat"), id_of(request, "entry")
     sent, _ = await read_body(request, QueueChange)
-    entries = {entry.id: entry for entry in await services.storage.queued.of_chat(owner, chat)}
+    entries = {entry.id: entry for entry in await _queued(services).of_chat(owner, chat)}
     blocks, answer, before = None, None, entries.get(id)
     if before is not None:  # else the statement finds where it is
         with suppress(NotFound):
@@ -46,7 +51,7 @@ async def change_entry(request: Request) -> Response:
     place = Behind(sent.after) if "after" in sent.model_fields_set else None
     change = Change(sent.version, check_turn, blocks, sent.kind, place, answer, services.plans.of(owner).queued_turns)
     try:
-        entry = await services.storage.queued.change(owner, chat, id, change)
+        entry = await _queued(services).change(owner, chat, id, change)
     finally:
         services.live.wake()  # also after a refusal: a claim has passed over the rows that were locked for it
     await _notify(services, owner, request, before, entry)
@@ -57,7 +62,7 @@ async def withdraw_entry(request: Request) -> Response:
     services, owner = services_and_owner(request)
     chat, id = id_of(request, "chat"), id_of(request, "entry")
     try:
-        entry = await services.storage.queued.withdraw(owner, chat, id, request.query_params.get("version"))
+        entry = await _queued(services).withdraw(owner, chat, id, request.query_params.get("version"))
     finally:
         services.live.wake()
     await _notify(services, owner, request, entry)

@@ -5,17 +5,20 @@ from starlette.responses import Response
 
 from turnstream.api.actions import decisions_of, store_answers
 from turnstream.api.http.reading import id_of, idempotency_key_of, limit_of, read_body
-from turnstream.api.schemas.responses import ApprovalOut, ApprovalsOut, Decided
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.services import identity_of, services_and_owner
 from turnstream.api.views import json_response
 from turnstream.domain.errors import NotFound
+from turnstream.extensions.inbox.approval_rows import Approvals
+from turnstream.extensions.inbox.schemas import ApprovalOut, ApprovalsOut, Decided
 from turnstream.storage.database import OWNER
 
 
 async def list_approvals(request: Request) -> Response:
     services, _ = services_and_owner(request)
-    found = await services.storage.approvals.list(identity_of(request), limit_of(request, default=50, most=200))
+    found = await Approvals(services.storage.of_owner).list(
+        identity_of(request), limit_of(request, default=50, most=200)
+    )
     return json_response(
         ApprovalsOut(
             calls=[
@@ -41,7 +44,7 @@ async def decide(request: Request) -> Response:
     services, _ = services_and_owner(request)
     turn_id, identity = id_of(request, "turn"), identity_of(request)
     sent, body = await read_body(request, ActionsIn)
-    asks = {ask.tool_use_id: ask for ask in await services.storage.approvals.of_turn(identity, turn_id)}
+    asks = {ask.tool_use_id: ask for ask in await Approvals(services.storage.of_owner).of_turn(identity, turn_id)}
     if missing := next((each for each in sent.actions if each.tool_use_id not in asks), None):
         raise NotFound(f"There is no call {missing.tool_use_id} of the turn {turn_id} that you may answer.")
     ask = asks[sent.actions[0].tool_use_id]
