@@ -9,12 +9,18 @@ from playwright.async_api import expect
 from tests.browser.conftest import SitDown
 from tests.browser.test_talk import use
 from tests.extensions.mcp.mcp_servers import OFFERS
+from tests.extensions.mcp.oauth_issuer import listening
 from tests.extensions.mcp.test_offers import place_with
+from tests.extensions.mcp.test_own_servers import LOCAL, TIMING, Wiki
 from tests.support.http_client import Client
-from tests.support.http_server import Server
+from tests.support.http_server import Server, serving
 from tests.support.server_process import free_port
 from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.own_servers import OwnServers
+from turnstream.extensions.mcp.servers import McpServers
+from turnstream.kit.sealing import new_master_key
 from turnstream.scripted import message_of, text
+from turnstream.tools.toolset import Toolset
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.extensions("mcp")]
 
@@ -24,6 +30,13 @@ async def site(database_url: str) -> AsyncIterator[Server]:
     away = McpServer("away", url=f"http://127.0.0.1:{free_port()}/mcp")
     async with place_with(database_url, None, OFFERS, away) as place:
         yield place.server
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def wiki() -> AsyncIterator[Wiki]:
+    wiki = Wiki()
+    async with listening(wiki.app, wiki.port):
+        yield wiki
 
 
 async def test_a_person_fills_in_a_prompt_and_sends_it(people: SitDown, site: Server, api: Client) -> None:
@@ -91,3 +104,28 @@ async def test_without_servers_the_page_offers_nothing(people: SitDown, database
         await expect(ada.page.locator("#attach-resource")).to_be_hidden()
         await ada.page.locator("#words").press("/")
         await expect(ada.page.locator("#prompts")).to_be_hidden()
+
+
+async def test_a_person_adds_and_removes_a_server_of_their_own(
+    people: SitDown, database_url: str, wiki: Wiki, api: Client
+) -> None:
+    toolset = Toolset([], sources=[McpServers([]), OwnServers(LOCAL, TIMING)])
+    async with serving(database_url, toolset, master_key=new_master_key()) as server:
+        ada = await people(server.url)
+        await ada.press("Attach from a server")
+        await ada.press("Your servers (0)")
+        dialog = ada.page.get_by_role("dialog", name="Your servers")
+        await dialog.get_by_label("Name").fill("wiki")
+        await dialog.get_by_label("Address").fill(wiki.url)
+        await dialog.get_by_label("Header").fill("X-Key: secret")
+        await ada.press("Add", dialog)
+        await expect(dialog).to_contain_text("wiki was added. You accept its tools: find.")
+        await expect(dialog.get_by_role("listitem")).to_contain_text(wiki.url)
+        await ada.press("Remove wiki", dialog)
+        await expect(dialog.get_by_role("listitem")).to_have_count(0)
+        await dialog.get_by_label("Name").fill("inside")
+        await dialog.get_by_label("Address").fill("https://10.0.0.1/mcp")
+        ada.expects(r"422 \(Unprocessable")
+        await ada.press("Add", dialog)
+        await expect(dialog.get_by_role("alert")).to_contain_text("internal address")
+        await ada.page.close()  # before the server

@@ -82,9 +82,9 @@ owner_keys = Table(
     info=owned("owner", "credential", closed=True),
 )
 
-# Sign-ins of owners to MCP servers, and those that have begun. `tokens` and `pending` are sealed. `version` counts the
-# tokens of a row: the replica that refreshes them holds the row for a while. `tools` are digests of the tools of the
-# server that the owner has accepted.
+# Sign-ins of owners to MCP servers, those that have begun, and servers of owners. `tokens` and `pending` are sealed.
+# `version` counts the tokens of a row: the replica that refreshes them holds the row for a while. `tools` are digests
+# of the tools of the server that the owner has accepted.
 sign_ins = Table(
     "sign_ins",
     metadata,

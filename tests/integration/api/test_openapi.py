@@ -15,6 +15,8 @@ import pytest_asyncio
 from openapi_spec_validator import validate
 
 from tests.extensions.mcp.mcp_servers import OFFERS
+from tests.extensions.mcp.oauth_issuer import listening
+from tests.extensions.mcp.test_own_servers import LOCAL, Wiki
 from tests.integration.proxy import proxied
 from tests.support.calls import ENDPOINTS, OPENAI
 from tests.support.http_client import Client, Event, Parser, said
@@ -58,16 +60,21 @@ from turnstream.extensions.ai_sdk.schemas import UiRequest
 from turnstream.extensions.browsers.schemas import BrowserTokenIn
 from turnstream.extensions.fork.calls import ForkIn
 from turnstream.extensions.jobs.tokens import digest_of_token
+from turnstream.extensions.mcp.oauth import OAuth
 from turnstream.extensions.mcp.offers import Offers
+from turnstream.extensions.mcp.own_servers import OwnServers
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
+from turnstream.extensions.mcp.sign_ins import SignIns
 from turnstream.extensions.queue.schemas import QueueChange
 from turnstream.extensions.schedules.schemas import ScheduleIn, TriggerIn
 from turnstream.extensions.self_service.schemas import ErasureIn
 from turnstream.extensions.sharing.schemas import MemberIn
 from turnstream.kit.clock import CLOCK
+from turnstream.kit.sealing import MasterKeys, new_master_key
 from turnstream.outgoing.signature import headers_of
 from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import Statement
+from turnstream.storage.owners.owner_keys import OwnerKeys
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -337,8 +344,10 @@ def nothing_there(endpoint: Endpoint) -> str:
     return filled(endpoint, ids)
 
 
-def body_of(endpoint: Endpoint) -> dict[str, Any]:
+def body_of(endpoint: Endpoint, sent: object = None) -> dict[str, Any]:
     """What the endpoint may be asked with."""
+    if endpoint.path.startswith("/api/mcp/servers/") and endpoint.takes is not None:
+        return {"json": sent or {"url": "https://10.0.0.1/mcp"}}
     if isinstance(endpoint.takes, str):
         return {"content": "x"}
     if endpoint.takes is None:
@@ -362,6 +371,24 @@ def body_of(endpoint: Endpoint) -> dict[str, Any]:
     if endpoint.takes is RunInput:
         return {"json": running("Hi", str(uuid4()))}
     return {"json": said("Hi") if "blocks" in getattr(endpoint.takes, "model_fields", ()) else {}}
+
+
+MASTER_KEY = new_master_key()
+
+
+@asynccontextmanager
+async def with_own_servers(world: World) -> AsyncIterator[dict[str, Any]]:
+    """Owners may add servers meanwhile. Yields the body that adds one."""
+    services, wiki = world.server.services, Wiki()
+    keys = OwnerKeys(services.storage.database, MasterKeys.read(MASTER_KEY))
+    own = OwnServers(LOCAL, McpTiming(answer_timeout=60))
+    own.use(services.storage.database, keys, SignIns(services.storage.database, keys, OAuth(""), {}, lambda *_: None))
+    world.server.app.state.services = replace(services, states={**services.states, "mcp": Offers({}, own=own)})
+    try:
+        async with listening(wiki.app, wiki.port):
+            yield {"url": wiki.url, "headers": {"X-Key": "secret"}}
+    finally:
+        world.server.app.state.services = services
 
 
 async def offered(world: World, endpoint: Endpoint) -> None:
@@ -397,6 +424,11 @@ async def deliver(world: World, path: str, content: bytes = b"a message") -> Non
 async def good(world: World, endpoint: Endpoint) -> None:
     if endpoint.takes is ErasureIn:
         await world.api.json(endpoint.method, endpoint.path, 202, json={"owner": world.api.owner})
+        return
+    if endpoint.path.startswith("/api/mcp/servers/"):
+        async with with_own_servers(world) as body:
+            await world.api.json("PUT", "/api/mcp/servers/wiki", json=body)
+            await world.api.request(endpoint.method, "/api/mcp/servers/wiki", **body_of(endpoint, body))
         return
     if endpoint.path.startswith("/api/mcp/") and endpoint.takes is not None:
         await offered(world, endpoint)
@@ -472,6 +504,11 @@ async def not_there(world: World, endpoint: Endpoint) -> None:
 
 
 async def not_now(world: World, endpoint: Endpoint) -> None:
+    if endpoint.path.startswith("/api/mcp/servers/"):
+        async with with_own_servers(world) as body:
+            for number in range(11):
+                await world.api.request("PUT", f"/api/mcp/servers/wiki-{number}", json=body)
+        return
     if "{entry}" in endpoint.path:
         outdated: dict[str, Any] = {"params": {"version": "any"}}
         if endpoint.takes is not None:

@@ -20,6 +20,7 @@ from turnstream.api.services import as_id, identity_of, services_and_owner, serv
 from turnstream.api.views import json_response
 from turnstream.domain.errors import NotFound, Unauthorized
 from turnstream.extensions.mcp.offer_calls import ENDPOINTS as OFFER_ENDPOINTS
+from turnstream.extensions.mcp.own_calls import ENDPOINTS as OWN_ENDPOINTS
 from turnstream.kit.text import unstorable
 
 # The SDK is imported with a first sign-in: most servers have none.
@@ -276,5 +277,7 @@ GROUP = CallGroup(
     ),
 )
 OFFER_GROUP = CallGroup(
-    OFFER_ENDPOINTS, tag="MCP", about="Prompts and resources of MCP servers, for messages that people write"
+    (*OFFER_ENDPOINTS, *OWN_ENDPOINTS),
+    tag="MCP",
+    about="Prompts and resources of MCP servers, for messages that people write; servers of the owner",
 )

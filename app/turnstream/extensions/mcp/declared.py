@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from turnstream.outgoing.addresses import Allowed
 from turnstream.outgoing.owner_tokens import check_auth
 from turnstream.tools.declared.declarations import Declarations, errors_named
 from turnstream.tools.declared.tables import PolicyTable
@@ -73,7 +74,7 @@ class McpServer:
     the list of tools uses `headers`, or with `owner_tools` the owner's token, as each owner has other tools. With
     `exchange` too, the caller's token is exchanged at the issuer instead, for `audience`. Without a `client_id` the
     client is known by its metadata document or registered. `scopes` take the place of the server's. `issuer` is the
-    only accepted issuer of tokens.
+    only accepted issuer of tokens. With `allowed` it is the server of an owner, whose address must be among these.
     Without it the server names an issuer, which must have a public address.
     """
 
@@ -92,6 +93,7 @@ class McpServer:
     exchange: bool = False
     audience: str | None = None
     owner_tools: bool = False
+    allowed: Allowed | None = None
     prefix: str = ""
     tools: tuple[str, ...] | None = None
     prompts: bool = True
@@ -101,6 +103,11 @@ class McpServer:
     elicitation: float | None = 300.0
     policy: Policy = field(default_factory=Policy)
     policies: Mapping[str, Policy] = field(default_factory=dict)
+
+    @property
+    def per_owner(self) -> bool:
+        """Whether each owner has connections of their own."""
+        return self.oauth or self.allowed is not None
 
     @property
     def name_prefix(self) -> str:

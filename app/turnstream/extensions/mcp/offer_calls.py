@@ -193,7 +193,7 @@ def _silent(servers: "Sequence[ServerOffers]") -> list[SilentServerOut]:
 async def render_prompt(request: Request) -> Response:
     """Gets the messages of a prompt as blocks; files of it become uploads of the caller."""
     sent, _ = await read_body(request, PromptIn)
-    offers, connection = _found(request, sent.server, "prompts")
+    offers, connection = await _found(request, sent.server, "prompts")
     try:
         parts = await offers.prompt(identity_of(request).owner, connection, sent.name, sent.arguments)
     except ToolUnavailable as error:
@@ -206,7 +206,7 @@ async def render_prompt(request: Request) -> Response:
 async def attach_resource(request: Request) -> Response:
     """Reads a resource; its files become uploads of the caller."""
     sent, _ = await read_body(request, ResourceIn)
-    offers, connection = _found(request, sent.server, "resources")
+    offers, connection = await _found(request, sent.server, "resources")
     try:
         files = await offers.resource(identity_of(request).owner, connection, sent.uri)
     except ToolUnavailable as error:
@@ -216,10 +216,11 @@ async def attach_resource(request: Request) -> Response:
     return await _blocks(request, files, "uri")
 
 
-def _found(request: Request, server: str, kind: "OfferKind") -> "tuple[Offers, McpConnection]":
-    require_uploads(identity_of(request))
+async def _found(request: Request, server: str, kind: "OfferKind") -> "tuple[Offers, McpConnection]":
+    identity = identity_of(request)
+    require_uploads(identity)
     offers = _offers(request)
-    connection = offers.find(server, kind) if offers is not None else None
+    connection = await offers.find(identity.owner, server, kind) if offers is not None else None
     if offers is None or connection is None:
         raise NotFound(f"There is no MCP server {server!r} with {kind} for the caller.")
     return offers, connection

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 import structlog
 from mcp import MCPError, types
 
+from turnstream.extensions.mcp.own_servers import OwnServers
 from turnstream.extensions.mcp.owner_calls import SignInNeeded
 from turnstream.extensions.mcp.servers import McpConnection
 from turnstream.extensions.mcp.session import OfferItem, OfferKind, OfferList
@@ -58,6 +59,7 @@ class Offers:
 
     connections: Mapping[str, McpConnection]
     sign_ins: SignIns | None = None
+    own: OwnServers | None = None
     _kept: OrderedDict[tuple[str, str, OfferKind], OfferList] = field(default_factory=OrderedDict)
 
     # --- lists -------------------------------------------------------------------------------------------------------
@@ -65,6 +67,7 @@ class Offers:
     async def of_kind(self, owner: str, kind: OfferKind) -> Sequence[ServerOffers]:
         """The servers with what they offer to the owner. A server that fails leaves the others as they are."""
         asked = [each for each in self.connections.values() if _allows(each, kind)]
+        asked += await self.own.connections(owner) if self.own is not None else ()
         return await asyncio.gather(*(self._of_server(owner, kind, each) for each in asked))
 
     async def _of_server(self, owner: str, kind: OfferKind, connection: McpConnection) -> ServerOffers:
@@ -84,9 +87,9 @@ class Offers:
 
     async def _list(self, owner: str, kind: OfferKind, connection: McpConnection) -> OfferList:
         server = connection.server
-        if not server.oauth:
+        if not server.per_owner:
             return await connection.offers(owner, kind)  # its session keeps the list
-        if await connection.owner_calls().sign_ins.token(owner, server) is None:
+        if server.oauth and await connection.owner_calls().sign_ins.token(owner, server) is None:
             raise SignInNeeded
         key, now = (owner, server.name, kind), monotonic()
         kept = self._kept.get(key)
@@ -100,8 +103,11 @@ class Offers:
 
     # --- use ---------------------------------------------------------------------------------------------------------
 
-    def find(self, server: str, kind: OfferKind) -> McpConnection | None:
+    async def find(self, owner: str, server: str, kind: OfferKind) -> McpConnection | None:
         found = self.connections.get(server)
+        if found is None and self.own is not None:
+            own = await self.own.connections(owner)
+            return next((each for each in own if each.server.name == server), None)
         return found if found is not None and _allows(found, kind) else None
 
     async def prompt(

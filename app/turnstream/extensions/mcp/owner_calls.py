@@ -71,6 +71,10 @@ class OwnerCalls:
         """Uses a session with the owner's token, which is refreshed once if the server does not accept it. Raises
         SignInNeeded, ToolUnavailable, and what `use` raises.
         """
+        if self.server.allowed is not None:  # the headers of the server of an owner
+            answered = await self._used(None, use)
+            assert not isinstance(answered, Challenge)
+            return answered
         token = await self.sign_ins.token(owner, self.server)
         if token is None:
             raise SignInNeeded
@@ -86,9 +90,9 @@ class OwnerCalls:
             raise SignInNeeded((*token.scopes, *more) if result.insufficient else (), token.version)
         return result
 
-    async def _used(self, token: Token, use: Use[T]) -> T | Challenge:
+    async def _used(self, token: Token | None, use: Use[T]) -> T | Challenge:
         """Raises what `use` raises. The SDK wraps what leaves its task groups, so nothing does."""
-        bearer, failure, results = Bearer(token.access), None, list[T]()
+        bearer, failure, results = None if token is None else Bearer(token.access), None, list[T]()
         try:
             async with session_with(self.server, bearer) as session:
                 try:
@@ -99,11 +103,11 @@ class OwnerCalls:
             task = asyncio.current_task()
             if task is not None and task.cancelling():  # a group of the SDK reports the other error alone
                 raise asyncio.CancelledError from None
-            if failure is None and not results and bearer.challenge is None:
+            if failure is None and not results and (bearer is None or bearer.challenge is None):
                 raise ToolUnavailable(f"The MCP server {self.server.name} cannot be reached now.") from error
         if results:
             return results[0]
-        if bearer.challenge is not None:
+        if bearer is not None and bearer.challenge is not None:
             return bearer.challenge
         if failure is None:
             raise ToolUnavailable(f"The MCP server {self.server.name} went away in the middle of the call.")

@@ -197,7 +197,7 @@ class McpConnection:
     ) -> types.CallToolResult | Outcome:
         """Raises ToolError for a call that the server refused, ToolUnavailable when there is no server."""
         try:
-            if self.server.oauth:
+            if self.server.per_owner:
                 return await self.owner_calls().call(tool.name, arguments, progress, context)
             return await (await self._connected_session()).call(tool.name, arguments, progress)
         except MCPError as error:
@@ -238,7 +238,7 @@ class McpConnection:
         """
         try:
             async with asyncio.timeout(self._timing.answer_timeout):
-                if self.server.oauth:
+                if self.server.per_owner:
                     return await self.owner_calls().with_token(owner, use)
                 return await use(await self._connected_session())
         except MCPError as error:
@@ -256,7 +256,7 @@ class McpConnection:
 
     async def send_task(self, owner: str, request: TaskRequest) -> TaskState | types.EmptyResult:
         """Sends a request about a task. Raises MCPError, and ToolUnavailable without a connection."""
-        if self.server.oauth:
+        if self.server.per_owner:
             return await self.owner_calls().send_task(owner, request)
         return await (await self._connected_session()).send_task(request)
 

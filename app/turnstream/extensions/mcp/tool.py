@@ -125,7 +125,7 @@ def tool_of(
     )
     output = _output_schema(tool.output_schema, room)
     # A job cannot wait for a sign-in.
-    return McpTool(spec, server.policy_of(tool.name), tool.name, call, output, task, detaches=not server.oauth)
+    return McpTool(spec, server.policy_of(tool.name), tool.name, call, output, task, detaches=not server.per_owner)
 
 
 def _output_schema(schema: dict[str, Any] | None, room: SchemaRoom) -> InputSchema | None:

@@ -1,6 +1,7 @@
 // What MCP servers offer to people: prompts behind a slash in the message field, and resources to attach.
 
 import { asked, find, h, setText } from './dom.js'
+import { serversButton } from './servers.js'
 import { TEXTS } from './texts.js'
 
 const { offers: texts } = TEXTS
@@ -200,7 +201,7 @@ export async function showResources(client, attachments) {
     templates.map((template) => templateForm(template, attach)),
     unavailable.map(({ reason }) => h('p', { class: 'hint', dir: 'auto' }, reason)),
     trouble,
-    h('footer', {}, h('button', { value: '' }, TEXTS.close)),
+    h('footer', {}, await serversButton(client), h('button', { value: '' }, TEXTS.close)),
   )
 }
 
