@@ -39,7 +39,6 @@ from turnstream.storage.chats.turns import ToolResults, Turns
 from turnstream.storage.chats.waiting import WaitingCalls
 from turnstream.storage.database import ANONYMOUS, OWNER, Database
 from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
-from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.documents import DocumentTexts
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.tokens import Tokens
@@ -58,7 +57,6 @@ class Storage:
     of_owner: Database
     accounts: Accounts
     chats: Chats
-    charges: Charges
     chat_changes: ChatUpdates
     search: Search
     turns: Turns
@@ -93,7 +91,6 @@ class Storage:
             of_owner=database,
             accounts=Accounts(everything),
             chats=Chats(database),
-            charges=Charges(database),
             chat_changes=ChatUpdates(database),
             search=search,
             turns=Turns(database),
