@@ -48,7 +48,7 @@ test: $(DEV) ## the tests (more with FULL_TESTS=1, all with FULL_TESTS=all), and
 
 # Of the tests that need no database those that cost least. These files are a tenth of them, and half of the CPU time:
 # they replay recorded streams, start processes or build the site.
-COSTLY = contracts/test_direct_calls contracts/test_private_parts unit/test_alerts unit/test_release unit/test_site unit/test_telemetry
+COSTLY = contracts/test_private_parts unit/test_alerts unit/test_release unit/test_site unit/test_telemetry
 
 quick: check ## `make check`, and most tests that need no database, up to the first failure: about a minute of CPU time
 	@$(PYTEST) --numprocesses logical --quiet --exitfirst tests/unit tests/contracts $(COSTLY:%=--ignore=tests/%.py)

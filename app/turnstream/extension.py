@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from turnstream.api.http.call_group import CallGroup
     from turnstream.api.identity.stored import StoredTokens
-    from turnstream.api.identity.way import Admit, Authenticate, FindMember, LoginScopes
+    from turnstream.api.identity.way import Admit, Authenticate, FindMember
     from turnstream.api.neighbours import Neighbours
     from turnstream.api.reads import ReadCopy
     from turnstream.api.services import Services
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from turnstream.llm.models.api import ModelApi
     from turnstream.llm.models.catalog import Models
     from turnstream.llm.models.connect import MakePool
+    from turnstream.llm.transport.calls import MakeCalls
     from turnstream.llm.transport.interceptor import Interceptor
     from turnstream.storage.chats.search import Search
     from turnstream.storage.contents import Codec
@@ -230,6 +231,10 @@ def _no_pool(_: "Settings") -> "MakePool | None":
     return None
 
 
+def _no_model_calls(_: "Settings") -> "MakeCalls | None":
+    return None
+
+
 def _no_tools(_: "Settings", __: "Database") -> "Sequence[Tool]":
     return ()
 
@@ -259,12 +264,12 @@ def _no_copy(_: "Settings") -> DatabaseCopy | None:
 
 
 @asynccontextmanager
-async def _no_way(_: "Settings", __: "LoginScopes") -> "AsyncIterator[Authenticate | None]":
+async def _no_way(_: "Settings") -> "AsyncIterator[Authenticate | None]":
     yield None
 
 
 @asynccontextmanager
-async def _no_stored_way(_: "Settings", __: "LoginScopes", ___: "Database") -> "AsyncIterator[Authenticate | None]":
+async def _no_stored_way(_: "Settings", __: "Database") -> "AsyncIterator[Authenticate | None]":
     yield None
 
 
@@ -294,19 +299,18 @@ def _no_codec(_: "Settings", __: "OwnerKeys") -> "Codec | None":
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`,
-    by their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings
-    ask for it, and `stored_way` another way, for credentials in rows; `token_way` accepts tokens of the server in
-    another place than the header, and `middleware` is around all calls. `providers` are APIs of models, `pool`
-    makes a provider of the clients for its keys, `tools` are its own tools, `tool_sources` kinds of tools from
-    elsewhere. `interceptors` opens those of model calls, the nearest to the network first. `recordings` are files
-    of turns, if the settings ask for them. `database` is a Postgres that the server runs itself, `copy` a standby
+    """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`, by
+    their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for
+    it, and `stored_way` another way, for credentials in rows; `token_way` accepts tokens of the server in another place
+    than the header, and `middleware` is around all calls. `providers` are APIs of models, `pool` makes a provider of
+    the clients for its keys, `model_calls` send calls of models. `tools` are its own tools, `tool_sources` kinds of
+    tools from elsewhere. `interceptors` opens those of model calls, the nearest to the network first. `recordings` are
+    files of turns, if the settings ask for them. `database` is a Postgres that the server runs itself, `copy` a standby
     for reads that may be old. `processes` are several on one port. `cell` is the name that the settings give this
-    server; its tokens have it in them. `search` takes the place of the core's own search. `codec` encrypts
-    contents. `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends sessions and tokens
-    of an owner at other servers, while the rows are there. `commands` are modules by the name of the command that
-    each defines: `usage`, or `owners move` in the group `owners`. `runs_jobs`: it runs the calls of background
-    tools.
+    server; its tokens have it in them. `search` takes the place of the core's own search. `codec` encrypts contents.
+    `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends sessions and tokens of an owner at
+    other servers, while the rows are there. `commands` are modules by the name of the command that each defines:
+    `usage`, or `owners move` in the group `owners`. `runs_jobs`: it runs the calls of background tools.
     """
 
     name: str
@@ -315,14 +319,13 @@ class Extension:
     checks: Mapping[str, Check] = field(default_factory=dict)
     calls: "Callable[[], Sequence[CallGroup]]" = _no_calls
     work: Callable[[Context], Work] = _no_work
-    way: "Callable[[Settings, LoginScopes], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
-    stored_way: "Callable[[Settings, LoginScopes, Database], AbstractAsyncContextManager[Authenticate | None]]" = (
-        _no_stored_way
-    )
+    way: "Callable[[Settings], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
+    stored_way: "Callable[[Settings, Database], AbstractAsyncContextManager[Authenticate | None]]" = _no_stored_way
     token_way: "Callable[[Settings, StoredTokens], Authenticate | None]" = _no_token_way
     middleware: "Callable[[Settings], Sequence[Middleware]]" = _no_middleware
     providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers
     pool: "Callable[[Settings], MakePool | None]" = _no_pool
+    model_calls: "Callable[[Settings], MakeCalls | None]" = _no_model_calls
     tools: "Callable[[Settings, Database], Sequence[Tool]]" = _no_tools
     tool_sources: "Callable[[Settings], Sequence[SourceKind]]" = _no_tool_sources
     interceptors: "Callable[[Settings], AbstractContextManager[Sequence[Interceptor]]]" = _no_interceptors
@@ -359,11 +362,12 @@ def selected(settings: "Settings") -> Sequence[Extension]:
     out: a server that people log in to must not be open because the extension for that is missing.
     """
     found = _selected(settings)
+    used = {name for each in found if each.settings is not None for name in each.settings.model_fields}
     for extension in left_out(found):
         section = extension.settings
         given = {} if section is None else settings.section(section).model_dump(exclude_unset=True, exclude_none=True)
-        if section is not None and given:
-            name = config.variables(section)[min(given)]
+        if section is not None and (unused := given.keys() - used):
+            name = config.variables(section)[min(unused)]
             raise ConfigError(
                 f"{name} is a setting of the extension {extension.name}, which TURNSTREAM_EXTENSIONS leaves out."
             )

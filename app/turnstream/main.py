@@ -49,7 +49,7 @@ from turnstream.setup.parts import (
     opened_ways,
 )
 from turnstream.setup.plans import read_plans
-from turnstream.setup.policies import allowances, turn_ceilings, turn_limits
+from turnstream.setup.policies import allowances, most_rounds, turn_limits
 from turnstream.storage.database import connect
 from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.stream.delivery import Deliveries
@@ -181,11 +181,11 @@ async def running(
             admissions=[work.admit for work in engine.works.values() if work.admit is not None],
             storage=storage,
             reads=Reads(storage.reads, read_copy),
-            live=_live(settings, engine),
+            live=_live(engine),
             resolver=Resolver(
                 models,
                 toolset,
-                Defaults(model, settings.system_prompt, turn_limits(settings), turn_ceilings(settings)),
+                Defaults(model, settings.system_prompt, turn_limits(settings), most_rounds(settings)),
                 allowed,
             ),
             http=_http_settings(settings, recordings_of(settings, extensions).owners),
@@ -206,11 +206,11 @@ async def running(
         yield services
 
 
-def _live(settings: Settings, engine: Engine) -> Live:
+def _live(engine: Engine) -> Live:
     worker = engine.worker
     return Live(
         directory=engine.directory,
-        deliveries=Deliveries() if settings.stream_sender == "direct" else None,
+        deliveries=Deliveries(),
         chat_wakeups=engine.chat_wakeups,
         feed=engine.feed,
         wake=worker.wake,
@@ -225,12 +225,10 @@ def _live(settings: Settings, engine: Engine) -> Live:
 def _http_settings(settings: Settings, recorded_owners: frozenset[str] | None) -> HttpSettings:
     return HttpSettings(
         max_body_bytes=settings.max_body_bytes,
-        max_turn_bytes=settings.max_turn_bytes,
         max_upload_bytes=settings.max_upload_bytes,
         stream_life=settings.stream_life,
         heartbeat=settings.heartbeat,
         recorded_owners=recorded_owners,
-        browser_token_life=settings.browser_token_life,
         metrics_token=metrics_token(settings),
     )
 

@@ -8,19 +8,10 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import asyncpg
-import httpx2
-import openai
 import pytest
-from aiohttp import ClientTimeout
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from yarl import URL
 
-from tests.support.canned import canned_server
-from turnstream.llm.transport.http import http_client
-from turnstream.llm.transport.kept_open import pooled_connection
-from turnstream.llm.transport.sdk_session import session_for
 from turnstream.storage.driver import is_in_transaction, socket_of, terminate
 
 ROOT = Path(__file__).parents[2]
@@ -34,28 +25,6 @@ def test_a_library_whose_private_parts_are_used_has_an_upper_bound(package: str)
     (bounds,) = (each.removeprefix(package) for each in needed if re.match(rf"{package}\W", each))
     newest = tuple(map(int, distribution(package).version.split(".")[:2]))
     assert bounds.endswith(f",<{newest[0]}.{newest[1] + 1}"), "raise it when this version has passed these tests"
-
-
-@pytest.mark.parametrize("make", [anthropic.DefaultAioHttpClient, openai.DefaultAioHttpClient])
-async def test_the_session_below_an_sdk_gives_connections_of_its_pool(make: type[httpx2.AsyncClient]) -> None:
-    async with canned_server() as server, http_client(make) as network:
-        found = session_for(network, httpx2.URL(server.url))
-        assert found is not None
-        session, proxy = found
-        assert (proxy, session.closed) == (None, False)
-        options = {"url": URL(server.url), "timeout": ClientTimeout(), "server_hostname": None}
-        first = await pooled_connection(session, "POST", options)
-        assert not first.closed
-        first.release()
-        assert server.connections == 1
-        async with session.post(server.url) as response:
-            await response.read()
-        assert server.connections == 1, "the call has taken the connection that was released"
-
-
-async def test_a_client_over_another_transport_has_no_session() -> None:
-    async with httpx2.AsyncClient() as network:
-        assert session_for(network, httpx2.URL("http://127.0.0.1")) is None
 
 
 async def test_a_transaction_that_could_not_begin_is_seen_on_the_connection(database_url: str) -> None:

@@ -14,10 +14,11 @@ import pytest
 from tests.support.model_apis import APIS
 from tests.support.pages import BLOCKS, ROOT, Block, blocks
 from tests.support.programs import path_of
-from turnstream.api.schemas.requests import BrowserTokenIn, ChatChanges
-from turnstream.api.schemas.responses import BrowserTokenOut, ExcerptOut, Problem, WhyOut
+from turnstream.api.schemas.requests import ChatChanges
+from turnstream.api.schemas.responses import ExcerptOut, Problem, WhyOut
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.config import Settings
+from turnstream.extensions.browsers.schemas import BrowserTokenIn, BrowserTokenOut
 from turnstream.setup.policies import allowances
 from turnstream_lab.comparison import Question, read_plan
 

@@ -21,7 +21,6 @@ from turnstream.api.http.call_group import CallGroup
 from turnstream.api.http.endpoint import Endpoint, Limit, Query
 from turnstream.api.http.openapi import STREAMS, OpenApi, Version
 from turnstream.api.schemas.requests import (
-    BrowserTokenIn,
     ChatChanges,
     ForkIn,
     NewChat,
@@ -33,7 +32,6 @@ from turnstream.api.schemas.requests import (
 from turnstream.api.schemas.responses import (
     ApprovalsOut,
     BranchDeleted,
-    BrowserTokenOut,
     ChatOut,
     ChatPage,
     Decided,
@@ -377,16 +375,6 @@ ENDPOINTS = (
         "Whose the credential is, and what it allows",
         gives=IdentityOut,
         reach="handler",
-    ),
-    Endpoint(
-        "POST /api/tokens",
-        tokens.create_token,
-        "Exchange the credential for a short-lived token that allows less, for a browser",
-        BrowserTokenIn,
-        BrowserTokenOut,
-        problems=(404,),
-        scopes=("read", "send", "chat", "approve"),
-        limits=_WRITES,
     ),
     Endpoint("GET /api/models", catalog.list_models, "The models of this server", gives=ModelsOut, reach="handler"),
     Endpoint("GET /api/tools", catalog.list_tools, "The tools of this server", gives=ToolsOut, reach="handler"),

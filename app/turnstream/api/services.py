@@ -118,13 +118,12 @@ class Storage:
 class Live:
     """The turns that run, and the signals to the workers: `wake` when a turn can be claimed, `refresh` when a message
     or an answer has arrived at one, `cancel` when one is to stop. `reserve_slot` gives the id of this replica if a turn
-    may be claimed while it is written; `begin` then gets the turn, its owner and the end of its path. Without
-    `deliveries` sse-starlette sends the streams of turns too. `check_message` returns the text of a message as it may
-    be stored, by owner and plan of the credential.
+    may be claimed while it is written; `begin` then gets the turn, its owner and the end of its path. `check_message`
+    returns the text of a message as it may be stored, by owner and plan of the credential.
     """
 
     directory: Directory
-    deliveries: Deliveries | None
+    deliveries: Deliveries
     chat_wakeups: ChatWakeups
     feed: OwnerFeed
     wake: Callable[[], None]
@@ -147,13 +146,16 @@ class HttpSettings:
     """
 
     max_body_bytes: int
-    max_turn_bytes: int
     max_upload_bytes: int
     stream_life: float
     heartbeat: float
     recorded_owners: frozenset[str] | None
-    browser_token_life: int
     metrics_token: str | None
+
+    @property
+    def max_turn_bytes(self) -> int:
+        """The most text of a message, or of the results in a request, with the documents that it names."""
+        return 2 * self.max_body_bytes
 
 
 @dataclass(frozen=True, slots=True)

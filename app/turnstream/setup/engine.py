@@ -15,7 +15,6 @@ import structlog
 from turnstream.config import Settings
 from turnstream.domain.errors import StorageError
 from turnstream.engine.frame_clock import FrameClock
-from turnstream.engine.loop_watch import LoopWatch
 from turnstream.engine.side_calls import SideCalls
 from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.upkeep.activity_reports import ActivityReports
@@ -24,7 +23,6 @@ from turnstream.engine.upkeep.recovery import ReplicaMonitor
 from turnstream.engine.upkeep.refusals import REFUSALS_KEPT_DAYS, RefusedLogins
 from turnstream.engine.upkeep.round_writer import RoundWriter
 from turnstream.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep
-from turnstream.engine.upkeep.transactions import TransactionWatch
 from turnstream.engine.worker import Worker, WorkerPolicy
 from turnstream.extension import Context, ServerProcess, Task, Work
 from turnstream.kit.ids import new_id
@@ -58,6 +56,8 @@ log = structlog.get_logger(__name__)
 _CHAT_POLL = 5.0
 # How often the reader of a feed looks without a wake-up, in seconds.
 _FEED_LOOK = 10.0
+# Days for which a repeated request is recognised by its idempotency key.
+_KEYS_KEPT = 30
 # Seconds before a background task that failed because of Postgres is begun again.
 _RESTART = 1.0
 
@@ -106,7 +106,6 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     signals.changed.act(lambda _owner, chat: chat_wakeups.notify(chat))
     signals.changed.act(lambda owner, _chat: feed.notify(owner))
     async with AsyncExitStack() as stack:
-        stack.enter_context(LoopWatch())
         await monitor.start()
         stack.push_async_callback(queue.leave)
         upkeep: list[Task] = [
@@ -168,7 +167,6 @@ def _address(settings: Settings, process: ServerProcess | None) -> str:
 def _upkeep_of_rows(settings: Settings, database: Database, works: Collection[Work]) -> Sequence[Task]:
     sweeps = [*sweeps_of(settings, database), *(each for work in works for each in work.sweeps)]
     return [
-        TransactionWatch(database).run,
         *(partial(each.run, Sweeps(database)) for each in sweeps),
         *(task for work in works for task in work.tasks),
     ]
@@ -177,7 +175,7 @@ def _upkeep_of_rows(settings: Settings, database: Database, works: Collection[Wo
 def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
     """Returns the sweeps: each removes old or unused rows at its interval."""
     uploads, trail = Uploads(database), AuditTrail(database)
-    keys = partial(old_keys, database, settings.retain_idempotency_keys_days)
+    keys = partial(old_keys, database, _KEYS_KEPT)
     return [
         Sweep("unused uploads", 6 * HOURS, partial(uploads.sweep, UNUSED_UPLOADS_KEPT)),
         Sweep("deleted chats", 6 * HOURS, OwnerChanges(database).sweep),

@@ -25,7 +25,7 @@ from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.identity.authenticator import Authenticator
 from turnstream.api.identity.stored import StoredTokens
 from turnstream.api.plans import OwnerPlans
-from turnstream.api.schemas.requests import BrowserTokenIn, ForkIn, QueueChange
+from turnstream.api.schemas.requests import ForkIn, QueueChange
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.streams.response import OwnerStreams
 from turnstream.domain import events as domain
@@ -55,6 +55,7 @@ from turnstream.domain.plans import Plan, Plans
 from turnstream.domain.turns import TurnError
 from turnstream.extensions.ag_ui.schemas import RunInput
 from turnstream.extensions.ai_sdk.schemas import UiRequest
+from turnstream.extensions.browsers.schemas import BrowserTokenIn
 from turnstream.extensions.jobs.tokens import digest_of_token
 from turnstream.extensions.schedules.schemas import ScheduleIn
 from turnstream.extensions.self_service.schemas import ErasureIn

@@ -9,7 +9,6 @@ from turnstream.api.schemas.blocks import BlockIn
 from turnstream.api.schemas.fields import Body, JsonObject, Storable, Title, storable_value
 from turnstream.api.schemas.tools import Description, ToolName, ToolsIn
 from turnstream.domain.chats import OnBusy
-from turnstream.domain.identity import LONGEST_OWNER, SCOPES, Scope
 from turnstream.domain.queue import EntryKind
 from turnstream.domain.search import SearchLanguage
 from turnstream.domain.turns import EarlierResults
@@ -180,25 +179,3 @@ class NewTurnInNewChat(NewTurn):
 
     parent_id: None = None
     chat: NewChat = NewChat()
-
-
-class BrowserTokenIn(Body):
-    """The rights of the new token: at most what the credential of the request does. `owner` and `plan` need the scope
-    `admin`, with which a backend makes tokens for its users.
-    """
-
-    scopes: Annotated[list[Scope] | None, Field(min_length=1, max_length=len(SCOPES))] = None
-    chat: Annotated[UUID | None, Field(description="the only chat that it reaches")] = None
-    turn: Annotated[UUID | None, Field(description="the only turn of the chat that it reaches")] = None
-    seconds: Annotated[int | None, Field(ge=1, description="its life; 900 without it")] = None
-    owner: Annotated[Storable | None, Field(min_length=1, max_length=LONGEST_OWNER)] = None
-    plan: Annotated[Storable | None, Field(min_length=1, max_length=100)] = None
-    documents: Annotated[
-        Storable | None,
-        Field(
-            min_length=1,
-            max_length=1024,
-            description="folder of documents that its messages may name and its turns' tools may read; none without it",
-        ),
-    ] = None
-    fixed: Annotated[FixedOptions | None, Field(description="options of all turns that it posts")] = None

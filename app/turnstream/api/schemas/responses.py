@@ -484,8 +484,3 @@ class IdentityOut(BaseModel):
     ] = None
     fixed: Annotated[list[str], Field(description="options that it fixes, so that no request may name them")] = []
     features: Annotated[list[str], Field(description="extensions that are on, in an answer about the caller")] = []
-
-
-class BrowserTokenOut(IdentityOut):
-    token: Annotated[str, Field(description="shown only here; send it as the bearer token")]
-    expires_at: datetime

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turnstream.extensions.tool_results.read_result import result_tools
 from turnstream.kit.ids import new_id
-from turnstream.tools.results import result_tools
 from turnstream.tools.tool import Outcome, ToolContext, tool
 from turnstream.tools.toolset import Toolset
 

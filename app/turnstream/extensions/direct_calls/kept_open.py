@@ -23,7 +23,7 @@ async def pooled_connection(
     session: aiohttp.ClientSession, method: str, options: Mapping[str, Any]
 ) -> aiohttp.connector.Connection:
     """Returns a connection for a call with these options, of the pool or a new one. Only the session itself is meant to
-    make a ClientRequest: `tests/contracts/test_private_parts.py` holds what this one does.
+    make a ClientRequest: `tests/extensions/direct_calls/test_session.py` holds what this one does.
     """
     if session.connector is None:
         raise aiohttp.ClientConnectionError("The session has been closed.")

@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from turnstream.engine import loop_watch
-from turnstream.engine.loop_watch import LoopWatch
+from turnstream.extensions.watches import loop_watch
+from turnstream.extensions.watches.loop_watch import LoopWatch
 
 HERE = f"{__name__}.hold_up"
 

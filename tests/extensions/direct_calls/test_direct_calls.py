@@ -24,13 +24,15 @@ from tests.integration.recordings import asked, manifest, needs_recordings, read
 from tests.support.canned import Answer, Asked, CannedServer, canned_server, served
 from tests.support.certificates import Authority
 from turnstream.domain.errors import ProviderError, TransientError
+from turnstream.extensions.direct_calls import calls as direct_calls
+from turnstream.extensions.direct_calls import kept_open as kept_open_module
+from turnstream.extensions.direct_calls import pausing
+from turnstream.extensions.direct_calls.calls import DirectCalls
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.provider import ModelRequest, Part, ProviderWrapper, kept_open
-from turnstream.llm.transport import direct as direct_calls
-from turnstream.llm.transport import kept_open as kept_open_module
-from turnstream.llm.transport import pausing
+from turnstream.llm.transport.calls import Calls
 
-BOTH = {"direct": True, "by the SDK": False}
+BOTH = {"direct": DirectCalls, "by the SDK": Calls}
 
 
 @pytest.fixture(params=SDK_APIS)
@@ -66,8 +68,8 @@ async def both(
 ) -> tuple[list[Outcome], list[Outcome]]:
     """The outcomes of the same calls, direct and by the SDK."""
     found: list[list[Outcome]] = []
-    for direct in BOTH.values():
-        async with api.make("a key", url, direct=direct, **options) as provider:
+    for make_calls in BOTH.values():
+        async with api.make("a key", url, make_calls=make_calls, **options) as provider:
             found.append([await outcome_of(provider, request) for _ in range(times)])
     return found[0], found[1]
 
@@ -350,8 +352,8 @@ async def test_after_its_client_is_closed_a_call_fails_alike(api: Api) -> None:
     found: list[Outcome] = []
     async with canned_server() as server:
         server.answer = whole(api)
-        for direct in BOTH.values():
-            async with api.make("a key", server.url, direct=direct) as provider:
+        for make_calls in BOTH.values():
+            async with api.make("a key", server.url, make_calls=make_calls) as provider:
                 await outcome_of(provider)
             found.append(await outcome_of(provider))
     assert found[0] == found[1]
@@ -429,6 +431,7 @@ async def test_a_connection_that_is_lost_in_a_pause_is_a_failure(api: Api, monke
     async with canned_server() as server, api.make("a key", server.url) as provider:
         server.answer = whole(api)
         assert (await outcome_of(provider)).parts
+        assert isinstance(provider._calls, DirectCalls)
         template = provider._calls._last
         assert template is not None
         server.answer = Answer(api.begun + api.said, ending="wait")
@@ -479,7 +482,10 @@ def recorded_errors() -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def ways(api: Api, url: str) -> AsyncIterator[tuple[Adapter, Adapter]]:
-    async with api.make("a key", url) as direct, api.make("a key", url, direct=False) as by_sdk:
+    async with (
+        api.make("a key", url, make_calls=DirectCalls) as direct,
+        api.make("a key", url, make_calls=Calls) as by_sdk,
+    ):
         yield direct, by_sdk
 
 
@@ -736,4 +742,5 @@ async def test_templates_are_forgotten_when_there_are_many(monkeypatch: pytest.M
             request = ModelRequest("m", REQUEST.messages, params={"betas": [name]})
             assert (await outcome_of(provider, request)).parts
             assert server.requests[-1].headers["anthropic-beta"] == name
+            assert isinstance(provider._calls, DirectCalls)
             assert len(provider._calls._templates) <= 2

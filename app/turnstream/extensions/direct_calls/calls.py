@@ -7,23 +7,23 @@ errors and compressed bodies stay its business.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any
 
 import aiohttp
 import httpx2
 from multidict import CIMultiDict, istr
 from yarl import URL
 
+from turnstream.extensions.direct_calls.kept_open import kept_open, pooled_connection
+from turnstream.extensions.direct_calls.pausing import PausingReader
+from turnstream.extensions.direct_calls.sdk_session import session_for
+from turnstream.llm.transport.calls import Calls, SdkPost
 from turnstream.llm.transport.failures import LOST, Unanswered
-from turnstream.llm.transport.kept_open import kept_open, pooled_connection
-from turnstream.llm.transport.pausing import PausingReader
-from turnstream.llm.transport.response import ModelResponse, cut_failure, open_response
-from turnstream.llm.transport.sdk_session import session_for
+from turnstream.llm.transport.response import ModelResponse
 from turnstream.tracing import TRACING
 
 _MAX_TEMPLATES = 100  # of one client; a template is for a path and its headers
@@ -37,45 +37,24 @@ _BODIES = (b"{}", b"[1]")  # of the requests from which a template is learned
 _answer: ContextVar[Callable[[httpx2.Request], httpx2.Response] | None] = ContextVar("answer", default=None)
 
 
-class SdkStream(Protocol):
-    """A streamed response, as the SDKs return it."""
+class DirectCalls(Calls):
+    """Calls that are not built by the SDK, if it builds all calls of a kind with the same head."""
 
-    response: httpx2.Response
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-# A call by the SDK: path, headers and body of a POST.
-SdkPost = Callable[[str, Mapping[str, str], bytes], Awaitable[SdkStream]]
-
-
-class Calls:
-    """The calls of one adapter. `client` is for its SDK; `direct` calls are not built by the SDK."""
-
-    def __init__(self, network: httpx2.AsyncClient, *, direct: bool) -> None:
+    def __init__(self, network: httpx2.AsyncClient) -> None:
         self._network = network
         self._templates: dict[tuple[str, ...], _Template | None] = {}
         self._last: _Template | None = None
-        self.direct = direct
-        self.client = network
-        if direct:
-            self.client = httpx2.AsyncClient(
+        super().__init__(
+            httpx2.AsyncClient(
                 transport=_BelowSdk(network), timeout=network.timeout, follow_redirects=network.follow_redirects
             )
-        self.client.event_hooks = {"response": [cut_failure]}
+        )
 
     @asynccontextmanager
     async def post(
         self, sdk: SdkPost, path: str, headers: Mapping[str, str], body: bytes
     ) -> AsyncIterator[ModelResponse]:
-        """Sends the body and gives the response, a success. Raises the SDK's exceptions, and Unanswered. The body,
-        which may be megabytes, is not kept for as long as the answer lasts.
-        """
-        template = await self._template(sdk, path, headers) if self.direct and not self.client.is_closed else None
+        template = None if self.client.is_closed else await self._template(sdk, path, headers)
         if template is None:
             async with self.post_by_sdk(sdk, path, headers, body) as opened:
                 del body
@@ -90,33 +69,21 @@ class Calls:
                 yield ModelResponse(response.status, response.headers, PausingReader(response).read)
                 return
             _answer.set(lambda request: _for_sdk(response, request))
-            async with self.post_by_sdk(sdk, path, headers, body) as opened:
-                yield opened
+            try:
+                async with self.post_by_sdk(sdk, path, headers, body) as opened:
+                    yield opened
+            finally:
+                _answer.set(None)
 
     async def socket(
         self, sdk: SdkPost, path: str, headers: Mapping[str, str], max_bytes: int
     ) -> "aiohttp.ClientWebSocketResponse[bool] | None":
-        """A new WebSocket at the path, with the headers of a call. None if calls are not direct. Raises `LOST`."""
-        template = await self._template(sdk, path, headers) if self.direct and not self.client.is_closed else None
+        """Raises `LOST`."""
+        template = None if self.client.is_closed else await self._template(sdk, path, headers)
         return None if template is None else await template.socket(max_bytes)
 
     def kept_open(self) -> AbstractAsyncContextManager[None]:
-        """Keeps a connection open for the next direct call, while the block runs."""
         return nullcontext() if self._last is None else kept_open(self._last.connect)
-
-    @asynccontextmanager
-    async def post_by_sdk(
-        self, sdk: SdkPost, path: str, headers: Mapping[str, str], body: bytes
-    ) -> AsyncIterator[ModelResponse]:
-        try:
-            stream = await sdk(path, {**headers, **TRACING.outgoing()}, body)
-        except (aiohttp.ClientError, OSError) as error:  # OpenAI's SDK lets some of them through
-            raise Unanswered from error
-        finally:
-            _answer.set(None)
-        del body
-        async with stream, open_response(stream.response) as opened:
-            yield opened
 
     async def _template(self, sdk: SdkPost, path: str, headers: Mapping[str, str]) -> "_Template | None":
         key = (path, *headers.values())

@@ -1,5 +1,5 @@
 """The session of aiohttp below an SDK's client: by a private part of httpx2, and by the transport that both SDKs bring.
-`tests/contracts/test_private_parts.py` holds what they do; `pyproject.toml` bounds the version.
+`tests/extensions/direct_calls/test_session.py` holds what they do; `pyproject.toml` bounds the version.
 """
 
 from typing import Protocol, runtime_checkable
