@@ -43,6 +43,7 @@ class SealedColumns:
 
 UPLOADS: Final = SealedColumns("uploads", ("digest",), {"digest": "digest", "content": "bytes", "file_name": "text"})
 DOCUMENTS: Final = SealedColumns("documents", ("path",), {"content": "text"})
+TOOL_CACHE: Final = SealedColumns("tool_cache", ("key",), {"content": "text", "client_data": "json"})
 
 
 class Codec(Protocol):

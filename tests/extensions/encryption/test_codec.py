@@ -18,10 +18,12 @@ from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.owners import Owners
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.runs.queue import Queue
+from turnstream.storage.tool_cache import CachedResult, ToolCache
 
 NOTES = SealedColumns("notes", ("id", "part"), {"text": "text", "data": "json"})
 GET_TEXTS = Statement("SELECT content FROM documents WHERE owner = :owner ORDER BY path")
 GET_FILES = Statement("SELECT id, digest, content, file_name FROM uploads WHERE owner = :owner ORDER BY id")
+GET_CACHED_ROWS = Statement("SELECT content, client_data FROM tool_cache")
 SWAP = Statement("UPDATE documents SET content = :content WHERE owner = :owner AND path = :path RETURNING path")
 
 
@@ -122,6 +124,18 @@ async def test_equal_files_of_an_owner_are_one_and_of_two_owners_show_nothing(ha
     ]
     assert await uploads.read("ada", first.id) == ("image/png", b"pixels")
     assert await uploads.contents([first.id, bob["id"]]) == {first.id: b"pixels", bob["id"]: b"pixels"}
+
+
+async def test_a_cached_result_is_sealed_for_its_call(harness: Harness) -> None:
+    harness.database.codec = codec_of(harness, new_master_key())
+    cache, key = ToolCache(harness.database), bytes(32)
+    await cache.put("ada", key, "weather", CachedResult("Rain.", {"mm": 1.5}), 60)
+    (row,) = await harness.database.rows(GET_CACHED_ROWS)
+    assert "Rain" not in str(row)
+    assert row["content"].startswith(TEXT_MARK)
+    found = await cache.get("ada", key)
+    assert found is not None
+    assert (found.text, found.client_data) == ("Rain.", {"mm": 1.5})
 
 
 async def test_after_an_erasure_nothing_opens(harness: Harness) -> None:

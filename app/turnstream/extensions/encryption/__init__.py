@@ -42,4 +42,5 @@ EXTENSION = Extension(
     settings=EncryptionSettings,
     checks={"encryption": _check},
     codec=_codec,
+    commands={"encryption": "turnstream.extensions.encryption.command"},
 )
