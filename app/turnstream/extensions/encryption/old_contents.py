@@ -79,8 +79,8 @@ class ContentsStep:
 
 
 async def change_contents(database: Database, codec: Codec, *, sealed: bool) -> AsyncGenerator[ContentsStep, None]:
-    """Gives all rows the form that `codec` writes: sealed, or plain. What is done stays so: a call that was cut off is
-    completed by the next one.
+    """Gives all rows the form that `codec` writes: sealed, or plain. A call that was cut off is completed by the next
+    one.
     """
     for old in OLD:
         place = dict(old.begin)
