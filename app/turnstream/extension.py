@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from turnstream.api.services import Services
     from turnstream.config import Section, Settings
     from turnstream.domain.plans import Plans
+    from turnstream.engine.call_policies import CallPolicy
     from turnstream.engine.hooks import Hooks
-    from turnstream.engine.side_calls import SideCalls
+    from turnstream.engine.model_route import ModelPolicy
     from turnstream.engine.text_checks import TextChecks, TextGuard
     from turnstream.engine.upkeep.sweeps import Sweep
     from turnstream.kit.signals import Signals
@@ -71,7 +72,7 @@ class Context:
     models: "Models"
     plans: "Plans"
     toolset: "Toolset"
-    side_calls: "SideCalls"
+    model_policy: "ModelPolicy"
     replica: UUID
     signals: "Signals"
     poll_interval: float
@@ -92,7 +93,8 @@ class Work:
     """The background work of an extension. `tasks` run until the server stops; the end of a task stops the server.
     Handlers get `state` from their services (`Services.states`). Each call is made only if `admit` does not refuse it.
     `find_member` lets members of a chat act for its owner. Turns leave rows for these kinds of `webhooks`. `serving`
-    are tasks that post turns as requests do. `guards` check texts, one after the other. `runners` make tasks that stop
+    are tasks that post turns as requests do. `guards` check texts, one after the other. `call_policies` are around the
+    calls of tools, the first outermost. `runners` make tasks that stop
     together with the running turns, of the checks of texts.
     """
 
@@ -105,6 +107,7 @@ class Work:
     webhooks: "Collection[WebhookKind]" = ()
     serving: "Sequence[Callable[[Services], Coroutine[Any, Any, None]]]" = ()
     guards: "Sequence[TextGuard]" = ()
+    call_policies: "Sequence[CallPolicy]" = ()
     runners: "Sequence[Callable[[TextChecks], Task]]" = ()
 
 

@@ -4,15 +4,18 @@ import asyncio
 import re
 import socket
 import tomllib
+from datetime import UTC, datetime
+from decimal import Decimal
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from turnstream.storage.driver import is_in_transaction, socket_of, terminate
+from turnstream.storage.driver import is_in_transaction, know_arrays, terminate
 
 ROOT = Path(__file__).parents[2]
 # Libraries of the core of which a private part is used, each in one module.
@@ -40,7 +43,7 @@ async def test_a_transaction_that_could_not_begin_is_seen_on_the_connection(data
 
 async def test_a_connection_is_closed_while_its_statement_is_still_being_cancelled(database_url: str) -> None:
     connection: Any = await asyncpg.connect(database_url, command_timeout=0.05)
-    link = socket_of(connection)
+    link = connection._transport.get_extra_info("socket")
     assert link is not None
     assert link.family == socket.AF_UNIX
     with pytest.raises(TimeoutError):
@@ -49,6 +52,34 @@ async def test_a_connection_is_closed_while_its_statement_is_still_being_cancell
     terminate(connection)
     assert connection.is_closed()
     await cancellation  # it is not cancelled with the connection
+
+
+ARRAYS: list[tuple[str, list[Any]]] = [
+    ("bool", [True, None]),
+    ("bytea", [b"a"]),
+    ("bigint", [2**40]),
+    ("integer", [1]),
+    ("json", ['{"a": 1}']),
+    ("float8", [0.5]),
+    ("timestamptz", [datetime(2026, 1, 1, tzinfo=UTC)]),
+    ("numeric", [Decimal("1.5")]),
+    ("uuid", [UUID(int=1)]),
+]
+
+
+@pytest.mark.parametrize(("element", "value"), ARRAYS, ids=[name for name, _ in ARRAYS])
+async def test_an_array_type_is_known_without_a_question_to_postgres(
+    element: str, value: list[Any], database_url: str
+) -> None:
+    plain, ours = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+    know_arrays(ours)
+    expected = await plain.fetchval(f"SELECT $1::{element}[]", value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncpg.Connection, "_introspect_types", None)
+        assert await ours.fetchval(f"SELECT $1::{element}[]", value) == expected == value
+        assert await ours.fetchval(f"SELECT $1::{element}[]", None) is None
+    await plain.close()
+    await ours.close()
 
 
 def test_the_protocol_of_uvicorn_has_the_steps_that_a_connection_extends() -> None:

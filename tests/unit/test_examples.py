@@ -310,6 +310,9 @@ CHECKED = {
     ("docs/runbooks.md", "A turn does not move", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "Jobs are overdue", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "Schedules are paused", "sh"): RUNBOOKS,
+    ("docs/schedules.md", "Triggers", "python"): (
+        "tests/extensions/schedules/test_triggers.py::test_the_program_of_the_page_starts_a_turn"
+    ),
     ("docs/schedules.md", "Schedules", "json"): (
         "tests/extensions/schedules/test_schedules.py::test_the_schedule_of_the_page_is_accepted"
     ),

@@ -15,7 +15,6 @@ import structlog
 from turnstream.config import Settings
 from turnstream.domain.errors import StorageError
 from turnstream.engine.frame_clock import FrameClock
-from turnstream.engine.side_calls import SideCalls
 from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.upkeep.activity_reports import ActivityReports
 from turnstream.engine.upkeep.journal_writer import JournalWriter
@@ -36,7 +35,6 @@ from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.database import Database
 from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.owners.audit import AuditTrail
-from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.owner_changes import OwnerChanges
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.retention import Sweeps, old_keys, unused_tool_sets
@@ -44,7 +42,6 @@ from turnstream.storage.runs.journal import Journal, OpenTexts
 from turnstream.storage.runs.queue import Queue, Renewals
 from turnstream.storage.runs.session import ReplicaSession
 from turnstream.storage.runs.snapshots import Snapshots
-from turnstream.storage.tool_cache import ToolCache
 from turnstream.stream.chat.wakeups import ChatWakeups
 from turnstream.stream.directory import Directory
 from turnstream.stream.feed import OwnerFeed
@@ -99,7 +96,19 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     feed = OwnerFeed(OwnerChanges(api), monitor.notify_peers, _FEED_LOOK)
     refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
     hooks = [*(hook for work in works.values() for hook in work.hooks), *parts.hooks]
-    worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify, checks)
+    worker = Worker(
+        database,
+        queue,
+        directory,
+        provider_for,
+        parts.toolset,
+        policy,
+        clock,
+        hooks,
+        feed.notify,
+        checks,
+        [each for work in works.values() for each in work.call_policies],
+    )
     runners = [each(checks) for work in works.values() for each in work.runners]
     for part in (worker, chat_wakeups.broadcast, feed.broadcast):
         part.follow(signals)
@@ -140,7 +149,6 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
 
 def _works(parts: Parts, policy: WorkerPolicy, signals: Signals, replica: UUID) -> Mapping[str, Work]:
     """Returns the background work of each extension, by the extension's name."""
-    side_calls = SideCalls(Charges(parts.database), Accounts(parts.database), parts.plans, policy.model)
     links = [extension.call_links(parts.settings, parts.database) for extension in parts.extensions]
     context = Context(
         settings=parts.settings,
@@ -148,7 +156,7 @@ def _works(parts: Parts, policy: WorkerPolicy, signals: Signals, replica: UUID) 
         models=parts.models,
         plans=parts.plans,
         toolset=parts.toolset,
-        side_calls=side_calls,
+        model_policy=policy.model,
         replica=replica,
         signals=signals,
         poll_interval=policy.poll_interval,
@@ -180,7 +188,6 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
         Sweep("unused uploads", 6 * HOURS, partial(uploads.sweep, UNUSED_UPLOADS_KEPT)),
         Sweep("deleted chats", 6 * HOURS, OwnerChanges(database).sweep),
         Sweep("tool sets", 6 * HOURS, partial(unused_tool_sets, database)),
-        Sweep("tool cache", HOURS / 6, ToolCache(database).sweep),
         Sweep("reservations", HOURS / 6, Accounts(database).sweep),
         Sweep("open text", HOURS / 6, OpenTexts(database).sweep),
         Sweep("audit", 6 * HOURS, partial(trail.sweep, settings.retain_audit_days, REFUSALS_KEPT_DAYS)),

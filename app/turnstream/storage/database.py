@@ -7,7 +7,6 @@ ninth of SQLAlchemy's execution per call.
 import asyncio
 import re
 import secrets
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
@@ -35,7 +34,7 @@ from turnstream.domain.errors import (
 from turnstream.kit.backoff import backoff, jittered
 from turnstream.kit.clock import CLOCK
 from turnstream.storage.contents import Codec, SealedColumns
-from turnstream.storage.driver import socket_of, terminate
+from turnstream.storage.driver import terminate
 from turnstream.storage.hosts import SESSION_SETTINGS, open_connection
 from turnstream.storage.pool import Pool
 from turnstream.telemetry import POOL_IN_USE, POOL_REFUSALS, POOL_WAIT_SECONDS
@@ -57,9 +56,6 @@ ANSWER_TIMEOUT = 10.0
 
 # Seconds for the last writes of a server that stops, and again for its connections to close.
 FINAL_WRITE_TIMEOUT = 5.0
-
-# Seconds, a count, and milliseconds.
-_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 
 _ISOLATION: Final = SESSION_SETTINGS["default_transaction_isolation"]
 # The settings of a new session.
@@ -122,7 +118,7 @@ class Statement:
     owner. `seals` are parameters, and `opens` columns of the result, that may be encrypted in the rows.
     """
 
-    __slots__ = ("_names", "for_owner", "opens", "seals", "sql", "timeout")
+    __slots__ = ("for_owner", "names", "opens", "seals", "sql", "timeout")
 
     def __init__(
         self,
@@ -133,26 +129,21 @@ class Statement:
         opens: Sequence[SealedColumns] = (),
     ) -> None:
         self.timeout, self.seals, self.opens = timeout, seals, opens
-        self._names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
-        numbers = {name: f"${number}" for number, name in enumerate(self._names, 1)}
+        self.names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))  # $1 is the first one
+        numbers = {name: f"${number}" for number, name in enumerate(self.names, 1)}
         self.sql = _PARAMETER.sub(lambda found: numbers[found[1]], sql)
         # Postgres converts the parameter to the domain `owner_scope` before it plans and runs the statement, and the
         # domain's check sets the owner for this transaction (`schema.sql`): without a round trip, and also behind a
         # pooler. The query of the CTE is never run.
         found = _WITH.match(self.sql)
-        scope = f"AS (SELECT CAST(${len(self._names) + 1} AS owner_scope))"
+        scope = f"AS (SELECT CAST(${len(self.names) + 1} AS owner_scope))"
         recursive = (found and found[1]) or ""
         rest = f", {self.sql[found.end() :].lstrip()}" if found else f" {self.sql}"
         self.for_owner = f"WITH{recursive} the_owner {scope}{rest}"
 
-    @property
-    def names(self) -> Sequence[str]:
-        """The parameters in their order: $1 is the first one."""
-        return self._names
-
     def arguments(self, values: dict[str, Any]) -> list[Any]:
         """Raises KeyError when a parameter has no value."""
-        return [values[name] for name in self._names]
+        return [values[name] for name in self.names]
 
 
 class Transaction:
@@ -570,7 +561,6 @@ async def _opened(url: str, statement_timeout: float, statement_cache: int, acto
     connection = await open_connection(
         url, timeout=statement_timeout, command_timeout=statement_timeout, statement_cache_size=statement_cache
     )
-    keep_alive(connection)
     if actor:
         await connection.execute("SELECT set_config('turnstream.actor', $1, false)", actor)
     return connection
@@ -580,16 +570,3 @@ async def _close(pool: Pool) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(FINAL_WRITE_TIMEOUT):
             await pool.close()
-
-
-def keep_alive(connection: Any) -> None:
-    """Lets the kernel end a connection over TCP whose other end is silent: an idle one within half a minute, one with
-    unacknowledged bytes within ten seconds. Otherwise a host that has vanished is believed in for hours.
-    """
-    link = socket_of(connection)
-    if link is None or link.family == socket.AF_UNIX:
-        return
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEP_ALIVE.items():
-        if hasattr(socket, option):  # not every system has them all
-            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

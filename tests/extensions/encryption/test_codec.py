@@ -10,6 +10,7 @@ from tests.support.harness import Harness
 from turnstream.domain.errors import Conflict
 from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.encryption.codec import KEPT, SealingCodec
+from turnstream.extensions.tool_results.rows import CachedResult, ToolCache
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
 from turnstream.storage.contents import BYTES_ADDED, BYTES_MARK, DOCUMENTS, TEXT_MARK, SealedColumns
@@ -18,7 +19,8 @@ from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.owners import Owners
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.runs.queue import Queue
-from turnstream.storage.tool_cache import CachedResult, ToolCache
+
+pytestmark = pytest.mark.extensions("documents", "encryption", "tool_results")
 
 NOTES = SealedColumns("notes", ("id", "part"), {"text": "text", "data": "json"})
 GET_TEXTS = Statement("SELECT content FROM documents WHERE owner = :owner ORDER BY path")

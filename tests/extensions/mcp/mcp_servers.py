@@ -21,6 +21,7 @@ ROOT = str(Path(__file__).parents[3])
 TIME = McpServer("time", command=sys.executable, args=("-m", "mcp_server_time", "--local-timezone", "UTC"))
 PACES = McpServer("paces", command=sys.executable, args=("-m", "tests.extensions.mcp.mcp_paces"), cwd=ROOT)
 OLD_PACES = McpServer("paces", command=sys.executable, args=(*PACES.args, "--old"), cwd=ROOT)
+OFFERS = McpServer("offers", command=sys.executable, args=("-m", "tests.extensions.mcp.mcp_offers"), cwd=ROOT)
 BERLIN = '{"timezone": "Europe/Berlin"}'
 
 

@@ -241,6 +241,15 @@ class Calendar:
         self._mcp.tool()(self.events)
         self._mcp.tool()(self.invite)
 
+    def add_agenda(self) -> None:
+        """Offers a prompt for the subject of the token."""
+
+        async def agenda() -> str:
+            """What is on."""
+            return f"The agenda of {self._subject()}"
+
+        self._mcp.prompt()(agenda)
+
     @property
     def described(self) -> dict[str, Any]:
         """The metadata of the server (RFC 9728)."""

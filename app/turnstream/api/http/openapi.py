@@ -70,7 +70,10 @@ _PROBLEM_HEADERS = {
     429: ("Retry-After", "seconds to wait before the next try"),
     503: ("Retry-After", "seconds to wait before the next try"),
 }
-_IDS = {"chat", "credential", "entry", "grant", "job", "membership", "replica", "schedule", "share", "turn", "upload"}
+_IDS = {
+    *("chat", "credential", "entry", "grant", "job", "membership", "replica", "schedule", "share", "trigger", "turn"),
+    "upload",
+}
 _TEXTS = {
     "path": "the document's path, such as notes/today.md; its slashes need not be encoded",
     "tool_use_id": "the id of a call",

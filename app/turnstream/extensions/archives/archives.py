@@ -81,9 +81,12 @@ _STATUS: Final = """CASE
         ELSE status
     END AS status"""
 _SEARCHABLE: Final = f"CASE WHEN starts_with(content, '{TEXT_MARK}') THEN 600000 ELSE searchable END AS searchable"
+# The secrets of a trigger stay: its owner makes another one where it is imported.
+_TRIGGER: Final = "(trigger::jsonb - 'secrets' - 'until')::json AS trigger"
 _CONVERTED: Final = {
     ("turns", "request"): _WHOLE_REQUEST,
     ("turns", "status"): _STATUS,
+    ("schedules", "trigger"): _TRIGGER,
     ("documents", "searchable"): _SEARCHABLE,
 }
 # An archive has them as they are without encryption.
@@ -507,7 +510,7 @@ class OwnerImport:
         match table:
             case "chats":
                 fits = keys.id == chat
-            case "turns" | "grants":
+            case "turns" | "grants" | "schedules":
                 fits = keys.chat_id == chat
             case _:
                 fits = keys.turn_id in self._turns

@@ -63,9 +63,9 @@ def _tool_sources(settings: Settings) -> "Sequence[SourceKind]":
 def _calls() -> "Sequence[CallGroup]":
     if find_spec("mcp") is None:  # the extra is not installed: no server can be declared
         return ()
-    from turnstream.extensions.mcp.calls import GROUP
+    from turnstream.extensions.mcp.calls import GROUP, OFFER_GROUP
 
-    return [GROUP]
+    return [GROUP, OFFER_GROUP]
 
 
 def _work(context: Context) -> Work:
@@ -78,7 +78,12 @@ def _work(context: Context) -> Work:
     sign_ins = _sign_ins(context, sources, accesses)
     exchanged = sign_ins is not None and any(server.exchange for server in sign_ins.servers.values())
     admit = sign_ins.exchanges.note if sign_ins is not None and exchanged else None
-    return Work(state=sign_ins, admit=admit)
+    from turnstream.extensions.mcp.offers import Offers
+    from turnstream.extensions.mcp.servers import McpServers
+
+    found = [each for source in sources if isinstance(source, McpServers) for each in source.connections]
+    offers = Offers({each.server.name: each for each in found}, sign_ins) if found or sign_ins else None
+    return Work(state=offers, admit=admit)
 
 
 def _sign_ins(context: Context, sources: Sequence[object], accesses: "Sequence[ServiceAccess]") -> "SignIns | None":

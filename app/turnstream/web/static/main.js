@@ -13,6 +13,7 @@ import { markWords } from './marks.js'
 import { showMembers } from './members.js'
 import { amount, Models } from './models.js'
 import { Notifications } from './notifications.js'
+import { followPrompts, showResources } from './offers.js'
 import { Outbox } from './outbox.js'
 import { Queue } from './queue.js'
 import { forgetShelf, Session, shelf } from './session.js'
@@ -34,7 +35,7 @@ const kept = new KeptFiles()
 const conversation = new Conversation(client, kept)
 const chats = new Chats(client)
 new Settings(client, conversation)
-new Waiting(client, chats)
+const waiting = new Waiting(client, chats)
 new Notifications(chats, report)
 const models = new Models(client)
 const attachments = new Attachments(client, kept, report)
@@ -318,6 +319,7 @@ find('#new-chat').addEventListener('click', newChat)
 find('#open-models').addEventListener('click', chooseModel)
 find('#theme').addEventListener('click', nextTheme)
 find('#own-account').addEventListener('click', () => attempt(() => showOwnAccount(client)))
+find('#attach-resource').addEventListener('click', () => attempt(() => showResources(client, attachments)))
 find('#show-keys').addEventListener('click', showKeys)
 find('#show-list').addEventListener('click', toggleList)
 find('#veil').addEventListener('click', () => showList(false))
@@ -347,6 +349,11 @@ client
   .then(async ({ scopes, features }) => {
     for (const button of findAll('#share, #members')) button.hidden = !features?.includes('sharing')
     find('#own-account').hidden = !features?.includes('self_service')
+    waiting.follow()
+    if (features?.includes('mcp')) {
+      find('#attach-resource').hidden = false
+      followPrompts(client, composer, report)
+    }
     if (features?.includes('sharing')) await chats.followShared()
     // A server without the extension `admin` has no such page.
     if (scopes.includes('admin')) find('#operate').hidden = !(await fetch('admin', { method: 'HEAD' })).ok

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from tests.support.harness import OWNER, POLICY, Asked, Harness, results_of, texts_of
+from turnstream import side_calls
 from turnstream.config import Settings
 from turnstream.domain.degraded import degraded
 from turnstream.domain.errors import ConfigError, TransientError
 from turnstream.domain.history import COMPACTED
 from turnstream.domain.kinds import SUMMARY
 from turnstream.domain.turns import Limits, Turn
-from turnstream.engine import side_calls
 from turnstream.engine.worker import WorkerPolicy
 from turnstream.extensions.titles import EXTENSION as TITLES
+from turnstream.extensions.tool_results.summaries import prompt_for
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import Provider
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
@@ -166,7 +167,7 @@ async def test_a_failure_is_not_summarised(harness: Harness) -> None:
 
 
 def test_a_very_long_result_is_read_in_part() -> None:
-    prompt = side_calls.prompt_for("look", "{}", "x" * 300_000)
+    prompt = prompt_for("look", "{}", "x" * 300_000)
     assert "[100,000 further characters are not shown]" in prompt
     assert len(prompt) < 202_000
 

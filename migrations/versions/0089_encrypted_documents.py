@@ -1,12 +1,12 @@
 """encrypted documents are searched by their paths alone
 
-Revision: 0086, after: 0085
+Revision: 0089, after: 0088
 
 The function `search_document_vector` has changed; it is in a file.
 """
 
-revision = "0086"
-down_revision = "0085"
+revision = "0089"
+down_revision = "0088"
 branch_labels = None
 depends_on = None
 

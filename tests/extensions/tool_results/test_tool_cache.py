@@ -8,9 +8,10 @@ from tests.support.sweeping import swept
 from turnstream.domain.degraded import degraded
 from turnstream.domain.turns import Turn
 from turnstream.engine.hooks import AfterTool, BeforeTool, Hooks
+from turnstream.extensions.tool_results.cache import cache_key
+from turnstream.extensions.tool_results.rows import CachedResult, ToolCache
 from turnstream.scripted import ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.database import Statement
-from turnstream.storage.tool_cache import CachedResult, ToolCache
 from turnstream.tools.tool import File, ToolError, ToolResult, tool, tools_of
 from turnstream.tools.toolset import Toolset
 
@@ -98,7 +99,7 @@ async def test_another_input_another_owner_and_an_expired_answer_are_asked_for_a
     brest: tuple[str, dict[str, Any]] = ("tide", {"place": "Brest"})
     await turns(harness, desk, brest, ("tide", {"place": "Roscoff"}))
     assert desk.calls == ["Brest", "Roscoff"]
-    key = Toolset(tools_of(desk)).cache_key("tide", '{"place": "Brest"}', [desk.tide.spec])
+    key = cache_key(Toolset(tools_of(desk)), "tide", '{"place": "Brest"}', [desk.tide.spec])
     assert key is not None
     cache = ToolCache(harness.database)
     assert await cache.get("bob", key) is None
@@ -157,7 +158,7 @@ def test_only_calls_whose_tool_declares_it_have_a_key() -> None:
     desk = Desk()
     tools = Toolset(tools_of(desk))
     offered = tools.specs()
-    assert tools.cache_key("tide_table", '{"place": "Brest"}', offered) is None
-    assert tools.cache_key("tide", "no JSON", offered) is None
-    assert tools.cache_key("nothing", "{}", offered) is None
-    assert tools.cache_key("tide", "{}", []) is None
+    assert cache_key(tools, "tide_table", '{"place": "Brest"}', offered) is None
+    assert cache_key(tools, "tide", "no JSON", offered) is None
+    assert cache_key(tools, "nothing", "{}", offered) is None
+    assert cache_key(tools, "tide", "{}", []) is None
