@@ -16,7 +16,6 @@ from starlette.types import Lifespan
 from turnstream.api.dispatch import routes_of
 from turnstream.api.http.connection import SafeHeaders
 from turnstream.api.http.errors import HANDLERS, failed
-from turnstream.api.http.openapi import OpenApi
 from turnstream.api.identity.authenticator import Authenticator
 from turnstream.api.identity.way import Authenticate
 from turnstream.api.plans import OwnerPlans
@@ -115,7 +114,8 @@ def _starlette(
             Middleware(ServerErrorMiddleware, handler=failed),
         ],
     )
-    app.state.openapi = OpenApi(parts, lambda: schemas_by_name(model_apis(settings, extensions)))
+    app.state.call_groups = parts
+    app.state.model_parameters = lambda: schemas_by_name(model_apis(settings, extensions))
     app.router.redirect_slashes = False  # a redirect would name the host of the request, which the client chose
     return app
 
@@ -173,7 +173,7 @@ async def running(
         streams = OwnerStreams(owner_plans)
         await stack.enter_async_context(background(engine.failed, stored.record_uses, StreamWatch(streams).run))
         search, cell = search_of(extensions, api), own_cell(settings, extensions)
-        storage = Storage.of(api, database, search, plans.default.running_turns, cell)
+        storage = Storage.of(api, database, search, cell)
         opened = copy.open(api, engine.replica, engine.renewals) if copy else nullcontext()
         read_copy = await stack.enter_async_context(opened)
         services = Services(

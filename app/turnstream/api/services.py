@@ -24,19 +24,15 @@ from turnstream.domain.guards import Place
 from turnstream.domain.identity import Identity
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn
-from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions
-from turnstream.storage.chats.approvals import Approvals
 from turnstream.storage.chats.branches import Branches
 from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.chats.grants import Grants
-from turnstream.storage.chats.queued import QueuedMessages
 from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turn_counts import TurnCounts
 from turnstream.storage.chats.turns import ToolResults, Turns
-from turnstream.storage.chats.waiting import WaitingCalls
 from turnstream.storage.database import ANONYMOUS, OWNER, Database
 from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
 from turnstream.storage.owners.documents import DocumentTexts
@@ -63,16 +59,12 @@ class Storage:
     turn_counts: TurnCounts
     exchanges: Exchanges
     branches: Branches
-    queued: QueuedMessages
     actions: Actions
     grants: Grants
-    waiting: WaitingCalls
-    approvals: Approvals
     results: ToolResults
     documents: DocumentTexts
     uploads: Uploads
     tokens: Tokens
-    activities: Activities
 
     @classmethod
     def of(
@@ -80,11 +72,10 @@ class Storage:
         database: Database,
         everything: Database,
         search: Search,
-        most_running: int | None = None,
         cell: str | None = None,
     ) -> Self:
-        """`database` is held to the owner of the request if row-level security is on, `everything` is not. An owner
-        without a plan may have `most_running` turns at once. Tokens are created for `cell`.
+        """`database` is held to the owner of the request if row-level security is on, `everything` is not. Tokens
+        are created for `cell`.
         """
         return cls(
             database=everything,
@@ -97,16 +88,12 @@ class Storage:
             turn_counts=TurnCounts(everything),
             exchanges=Exchanges(database),
             branches=Branches(database),
-            queued=QueuedMessages(database, everything),
             actions=Actions(database),
             grants=Grants(database),
-            waiting=WaitingCalls(database),
-            approvals=Approvals(database),
             results=ToolResults(database),
             documents=DocumentTexts(database),
             uploads=Uploads(database),
             tokens=Tokens(everything, cell),
-            activities=Activities(everything, most_running),
         )
 
     @property

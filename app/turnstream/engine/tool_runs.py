@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import structlog
 
+from turnstream.domain.activity import RunningCall
 from turnstream.domain.asks import Ask, AskAnswer, AskKind, elicitation_id
 from turnstream.domain.blocks import Block, CallKey
 from turnstream.domain.deferred import NamedCalls
@@ -20,7 +21,6 @@ from turnstream.domain.kinds import TEXT
 from turnstream.domain.output import attempt_of
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn, TurnRequest
-from turnstream.domain.why import RunningCall
 from turnstream.engine.call_policies import PolicyCall
 from turnstream.engine.hooks import AfterTool, BeforeTool, OutputRejected
 from turnstream.engine.model_route import ModelAccess

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import structlog
 
+from turnstream.domain.activity import Activity
 from turnstream.domain.blocks import CallKey
 from turnstream.domain.errors import MODEL_NOT_AVAILABLE, ClaimLost, PermanentError, RequestRefused
 from turnstream.domain.history import without_withdrawn
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Status, Turn, TurnError, TurnRequest
-from turnstream.domain.why import Activity
 from turnstream.engine.call_policies import CallPolicy
 from turnstream.engine.executor import Executor
 from turnstream.engine.hooks import HookRunner, TurnEnded

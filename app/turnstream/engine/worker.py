@@ -9,10 +9,10 @@ from uuid import UUID
 
 import structlog
 
+from turnstream.domain.activity import Activity
 from turnstream.domain.errors import ClaimLost, StorageError
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Turn
-from turnstream.domain.why import Activity
 from turnstream.engine.call_policies import CallPolicy
 from turnstream.engine.frame_clock import FrameClock
 from turnstream.engine.hooks import HookRunner, Hooks

@@ -29,7 +29,6 @@ from turnstream.kit.signals import Signals
 from turnstream.setup.configuration import digests_of
 from turnstream.setup.parts import Parts
 from turnstream.setup.policies import worker_policy
-from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.database import Database
@@ -131,7 +130,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
             *_upkeep_of_rows(settings, database, works.values()),
         ]
         await stack.enter_async_context(background(failed, *upkeep))
-        reports = ActivityReports(worker.activity, Activities(database), queue.replica)
+        reports = ActivityReports(worker.activity, database, queue.replica)
         await stack.enter_async_context(background(failed, worker.run, *runners, reports.run))
         yield Engine(
             worker,

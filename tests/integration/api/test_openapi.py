@@ -26,7 +26,6 @@ from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.identity.authenticator import Authenticator
 from turnstream.api.identity.stored import StoredTokens
 from turnstream.api.plans import OwnerPlans
-from turnstream.api.schemas.requests import ForkIn, QueueChange
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.streams.response import OwnerStreams
 from turnstream.domain import events as domain
@@ -57,9 +56,11 @@ from turnstream.domain.turns import TurnError
 from turnstream.extensions.ag_ui.schemas import RunInput
 from turnstream.extensions.ai_sdk.schemas import UiRequest
 from turnstream.extensions.browsers.schemas import BrowserTokenIn
+from turnstream.extensions.fork.calls import ForkIn
 from turnstream.extensions.jobs.tokens import digest_of_token
 from turnstream.extensions.mcp.offers import Offers
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
+from turnstream.extensions.queue.schemas import QueueChange
 from turnstream.extensions.schedules.schemas import ScheduleIn, TriggerIn
 from turnstream.extensions.self_service.schemas import ErasureIn
 from turnstream.extensions.sharing.schemas import MemberIn

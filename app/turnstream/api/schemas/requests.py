@@ -9,7 +9,6 @@ from turnstream.api.schemas.blocks import BlockIn
 from turnstream.api.schemas.fields import Body, JsonObject, Storable, Title, storable_value
 from turnstream.api.schemas.tools import Description, ToolName, ToolsIn
 from turnstream.domain.chats import OnBusy
-from turnstream.domain.queue import EntryKind
 from turnstream.domain.search import SearchLanguage
 from turnstream.domain.turns import EarlierResults
 
@@ -106,19 +105,6 @@ class TurnOptions(FixedOptions):
     ] = None
 
 
-class ForkIn(Body):
-    """Target and end of a copy. The copy of a user turn is answered again."""
-
-    into: Annotated[
-        Literal["branch", "chat"],
-        Field(description="a sibling of the turn, or a new chat with the path to it"),
-    ] = "branch"
-    block: Annotated[
-        int | None, Field(ge=0, description="index of the last block that is copied; without it, the whole turn")
-    ] = None
-    title: Annotated[Title | None, Field(description="of the new chat; by default that of the chat, and (fork)")] = None
-
-
 class NewTurn(TurnOptions):
     """A user turn. Without `parent_id` it follows the newest turn; with null it starts a new branch at the root."""
 
@@ -129,22 +115,6 @@ class NewTurn(TurnOptions):
         OnBusy,
         Field(description="while a turn of this branch runs: refuse, run next, cancel it, add to it, run beside it"),
     ] = "reject"
-
-
-class QueueChange(Body):
-    """The changes of a message in the queue. Members that are left out stay. A change to the present value does
-    nothing.
-    """
-
-    version: Annotated[Storable, Field(description="of the entry as the client has read it")]
-    blocks: Annotated[list[BlockIn] | None, Field(min_length=1, max_length=100)] = None
-    kind: Annotated[
-        EntryKind | None,
-        Field(description="`steer`: it goes into the running turn; `queued`: it becomes a message behind that turn"),
-    ] = None
-    after: Annotated[
-        UUID | None, Field(description="the queued message that comes directly before it; null: it comes first")
-    ] = None
 
 
 class ChatSettings(Body):

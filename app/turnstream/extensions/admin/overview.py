@@ -10,7 +10,8 @@ from pydantic import BaseModel
 
 from turnstream.domain.errors import StorageError
 from turnstream.domain.turns import Status
-from turnstream.domain.why import TurnState, reasons
+from turnstream.explanations.reasons import TurnState, reasons
+from turnstream.explanations.rows import TurnStates
 from turnstream.extensions.admin.operations import Operations, ReplicaState
 from turnstream.extensions.admin.schemas import (
     FailuresOut,
@@ -27,7 +28,6 @@ from turnstream.extensions.admin.schemas import (
 )
 from turnstream.kit.clock import CLOCK
 from turnstream.llm.models.catalog import Models
-from turnstream.storage.activities import Activities
 from turnstream.storage.chats.turn_counts import JobCounts, TurnCounts
 from turnstream.storage.database import Database
 from turnstream.usage_sums import UsageFigures, UsageGroup, figures_json, usage_sums
@@ -80,7 +80,7 @@ class Overview:
 
     def __init__(self, database: Database, models: Models, most_running: int | None) -> None:
         self._operations = Operations(database)
-        self._activities = Activities(database, most_running)
+        self._states = TurnStates(database, most_running)
         self._counts = TurnCounts(database, keep=_LOOK)
         self._database = database
         self._models = models
@@ -109,7 +109,7 @@ class Overview:
     async def _now(self) -> NowOut:
         replicas = await self._operations.replicas()
         counts = await self._counts.open_turns()
-        turns = [turn for status in _SHOWN for turn in await self._activities.open(_MOST_TURNS, status)]
+        turns = [turn for status in _SHOWN for turn in await self._states.open(_MOST_TURNS, status)]
         return NowOut(
             at=CLOCK.now(),
             replicas=[replica_out(each) for each in replicas],
