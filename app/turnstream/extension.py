@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from turnstream.llm.transport.calls import MakeCalls
     from turnstream.llm.transport.interceptor import Interceptor
     from turnstream.storage.chats.search import Search
+    from turnstream.storage.contents import Codec
     from turnstream.storage.database import Database
+    from turnstream.storage.owners.owner_keys import OwnerKeys
     from turnstream.storage.runs.queue import Renewals, WebhookKind
     from turnstream.tools.sources import SourceKind
     from turnstream.tools.tool import Tool
@@ -257,10 +259,10 @@ class Extension:
     tools from elsewhere. `interceptors` opens those of model calls, the nearest to the network first. `recordings` are
     files of turns, if the settings ask for them. `database` is a Postgres that the server runs itself, `copy` a standby
     for reads that may be old. `processes` are several on one port. `cell` is the name that the settings give this
-    server; its tokens have it in them. `search` takes the place of the core's own search. `call_links` makes links to
-    calls that wait, for webhooks. `before_erasure` ends sessions and tokens of an owner at other servers, while the
-    rows are there. `commands` are modules by the name of the command that each defines: `usage`, or `owners move` in
-    the group `owners`. `runs_jobs`: it runs the calls of background tools.
+    server; its tokens have it in them. `search` takes the place of the core's own search. `codec` encrypts contents.
+    `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends sessions and tokens of an owner at
+    other servers, while the rows are there. `commands` are modules by the name of the command that each defines:
+    `usage`, or `owners move` in the group `owners`. `runs_jobs`: it runs the calls of background tools.
     """
 
     name: str
@@ -285,6 +287,7 @@ class Extension:
     processes: "Callable[[Settings], ServerProcesses | None]" = _none
     cell: "Callable[[Settings], str | None]" = _none
     search: "Callable[[Database], Search] | None" = None
+    codec: "Callable[[Settings, OwnerKeys], Codec | None]" = _none
     call_links: "Callable[[Settings, Database], CallLinks | None]" = _none
     before_erasure: "Callable[[Settings, Database, str], Awaitable[None]]" = _nothing_elsewhere
     commands: Mapping[str, str] = field(default_factory=dict)
@@ -372,6 +375,18 @@ def before_erasure(
 def copy_of(settings: "Settings", extensions: Iterable[Extension]) -> DatabaseCopy | None:
     """The copy of the first extension that has one. Raises ConfigError."""
     return next((copy for each in extensions if (copy := each.copy(settings)) is not None), None)
+
+
+def own_database(settings: "Settings", extensions: Sequence[Extension] | None = None) -> OwnDatabase:
+    """The one of an extension. Raises ConfigError if none has any."""
+    found = (each.database(settings) for each in (selected(settings) if extensions is None else extensions))
+    own = next((each for each in found if each is not None), None)
+    if own is None:
+        raise ConfigError(
+            "DATABASE_URL must name a Postgres. Or let the server run its own: pip install 'turnstream[embedded]', and"
+            " add embedded to TURNSTREAM_EXTENSIONS."
+        )
+    return own
 
 
 def processes_of(settings: "Settings", extensions: Iterable[Extension]) -> ServerProcesses | None:

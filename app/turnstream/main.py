@@ -35,7 +35,7 @@ from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url
 from turnstream.setup.engine import Engine, background, started
 from turnstream.setup.identity import metrics_token
-from turnstream.setup.master_keys import master_keys, opened_owner_keys
+from turnstream.setup.master_keys import master_keys, open_codec, opened_owner_keys
 from turnstream.setup.models import model_apis
 from turnstream.setup.parts import (
     Given,
@@ -150,6 +150,7 @@ async def running(
         }
         database = await stack.enter_async_context(connect(url, **options))
         api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))
+        database.codec = api.codec = await stack.enter_async_context(open_codec(settings, extensions, masters, url))
         stored, ways = await opened_ways(settings, given, extensions, database, stack)
         toolset = await opened_toolset(settings, given, extensions, database, stack)
         owner_keys = await opened_owner_keys(database, masters, settings)

@@ -21,6 +21,7 @@ LIBRARIES = (
     "scripted",
     "side_calls",
     "tool_ranking",
+    "usage_sums",
 )
 
 

@@ -36,7 +36,6 @@ from turnstream.storage.chats.turn_counts import TurnCounts
 from turnstream.storage.chats.turns import ToolResults, Turns
 from turnstream.storage.database import ANONYMOUS, OWNER, Database
 from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
-from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.documents import DocumentTexts
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.tokens import Tokens
@@ -54,7 +53,6 @@ class Storage:
     of_owner: Database
     accounts: Accounts
     chats: Chats
-    charges: Charges
     chat_changes: ChatUpdates
     search: Search
     turns: Turns
@@ -84,7 +82,6 @@ class Storage:
             of_owner=database,
             accounts=Accounts(everything),
             chats=Chats(database),
-            charges=Charges(database),
             chat_changes=ChatUpdates(database),
             search=search,
             turns=Turns(database),

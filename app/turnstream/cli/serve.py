@@ -19,9 +19,8 @@ from turnstream.cli.allocator import give_back_freed_memory
 from turnstream.cli.notices import READY, STOPPING, notify_supervisor, send_signs_of_life
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.extension import ServerProcess, processes_of, read_settings, selected
+from turnstream.extension import ServerProcess, own_database, processes_of, read_settings, selected
 from turnstream.main import application, running
-from turnstream.setup.databases import own_database
 from turnstream.setup.models import default_model, import_default_adapter
 from turnstream.telemetry import configure_logging, settle_garbage_collector, write_in_background
 

@@ -33,6 +33,7 @@ from turnstream.domain.errors import (
 )
 from turnstream.kit.backoff import backoff, jittered
 from turnstream.kit.clock import CLOCK
+from turnstream.storage.contents import Codec, SealedColumns
 from turnstream.storage.driver import terminate
 from turnstream.storage.hosts import SESSION_SETTINGS, open_connection
 from turnstream.storage.pool import Pool
@@ -114,13 +115,20 @@ _WITH = re.compile(r"\s*WITH( RECURSIVE)?\b")
 class Statement:
     """One operation in SQL, with parameters as `:name`. Values go to the driver unchanged. A `timeout` in seconds
     replaces the database's own, and raises StatementTooLong. `for_owner` is the same with one more parameter, the
-    owner.
+    owner. `seals` are parameters, and `opens` columns of the result, that may be encrypted in the rows.
     """
 
-    __slots__ = ("for_owner", "names", "sql", "timeout")
+    __slots__ = ("for_owner", "names", "opens", "seals", "sql", "timeout")
 
-    def __init__(self, sql: str, *, timeout: float | None = None) -> None:
-        self.timeout = timeout
+    def __init__(
+        self,
+        sql: str,
+        *,
+        timeout: float | None = None,
+        seals: Sequence[SealedColumns] = (),
+        opens: Sequence[SealedColumns] = (),
+    ) -> None:
+        self.timeout, self.seals, self.opens = timeout, seals, opens
         self.names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))  # $1 is the first one
         numbers = {name: f"${number}" for number, name in enumerate(self.names, 1)}
         self.sql = _PARAMETER.sub(lambda found: numbers[found[1]], sql)
@@ -141,15 +149,16 @@ class Statement:
 class Transaction:
     """Statements inside one transaction."""
 
-    def __init__(self, raw: Any, key: SigningKey | None = None) -> None:
+    def __init__(self, raw: Any, key: SigningKey | None = None, codec: Codec | None = None) -> None:
         self._raw = raw
         self._key = key
+        self.codec = codec
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
-        sql, arguments = _prepared(statement, values, self._key)
+        sql, arguments = _prepared(statement, await _as_stored(self.codec, statement, values), self._key)
         with _limit_of(statement, self._raw):
             rows: Sequence[Row] = await self._raw.fetch(sql, *arguments, timeout=statement.timeout)
-        return rows
+        return await _as_given(self.codec, statement, values, rows)
 
     async def row(self, statement: Statement, **values: Any) -> Row | None:
         rows = await self.rows(statement, **values)
@@ -208,6 +217,7 @@ class Database:
     """
 
     key: SigningKey | None = None
+    codec: Codec | None = None
 
     def __init__(self, pool: Pool, timeout: float, key: SigningKey | None = None, name: str | None = None) -> None:
         self._pool = pool
@@ -231,8 +241,10 @@ class Database:
         return self.key.sign("principals", text) if self.key else text
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
+        stored = await _as_stored(self.codec, statement, values)
         async with self._connection() as raw:
-            return await _fetch(raw, statement, *_prepared(statement, values, self.key))
+            rows = await _fetch(raw, statement, *_prepared(statement, stored, self.key))
+        return await _as_given(self.codec, statement, values, rows)
 
     async def row(self, statement: Statement, **values: Any) -> Row | None:
         rows = await self.rows(statement, **values)
@@ -243,7 +255,7 @@ class Database:
         """Commits when the block ends, rolls back when it raises. In a `snapshot` all reads see one moment."""
         isolation = "repeatable_read" if snapshot else None
         async with self._connection() as raw, raw.transaction(isolation=isolation, readonly=snapshot):
-            yield Transaction(raw, self.key)
+            yield Transaction(raw, self.key, self.codec)
 
     def _lines(self) -> Sequence["_Line"]:
         """The lines in which a request waits before it is lent a connection. Half of them at most are for the requests
@@ -342,6 +354,23 @@ class _Line:
 
     def leave(self) -> None:
         self._places.release()
+
+
+async def _as_stored(codec: Codec | None, statement: Statement, values: dict[str, Any]) -> dict[str, Any]:
+    if codec is not None:
+        for contents in statement.seals:
+            values = await codec.seal(contents, values)
+    return values
+
+
+async def _as_given(
+    codec: Codec | None, statement: Statement, values: dict[str, Any], rows: Sequence[Row]
+) -> Sequence[Row]:
+    """A row with opened values is a mapping, and no sequence."""
+    if codec is not None and rows:
+        for contents in statement.opens:
+            rows = await codec.open(contents, values, rows)
+    return rows
 
 
 def _prepared(statement: Statement, values: dict[str, Any], key: SigningKey | None) -> tuple[str, list[Any]]:

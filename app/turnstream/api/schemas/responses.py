@@ -301,16 +301,6 @@ class RecipientOut(BaseModel):
     round: Annotated[int | None, Field(description="of a steer: the round of its blocks; 0 before the first one")]
 
 
-class UsageFigures(BaseModel):
-    calls: Annotated[int, Field(description="calls of models: rounds, summaries of results, titles")]
-    input_tokens: Annotated[int, Field(description="neither read from a cache nor written to one")]
-    cache_read_tokens: int
-    cache_write_tokens: int
-    output_tokens: int
-    cost: Annotated[float | None, Field(description="by the prices of their time; null where no call has a price")]
-    unpriced: Annotated[int, Field(description="the calls whose model had no price; they are not in `cost`")]
-
-
 class PathPage(BaseModel):
     turns: list[TurnOut]
     next: Annotated[UUID | None, Field(description="the `leaf` of the page before: older turns; null at the root")]

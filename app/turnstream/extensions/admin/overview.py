@@ -8,8 +8,6 @@ from time import monotonic
 
 from pydantic import BaseModel
 
-from turnstream.api.codec import figures_json
-from turnstream.api.schemas.responses import UsageFigures
 from turnstream.domain.errors import StorageError
 from turnstream.domain.turns import Status
 from turnstream.explanations.reasons import TurnState, reasons
@@ -32,7 +30,7 @@ from turnstream.kit.clock import CLOCK
 from turnstream.llm.models.catalog import Models
 from turnstream.storage.chats.turn_counts import JobCounts, TurnCounts
 from turnstream.storage.database import Database
-from turnstream.storage.owners.charges import Charges, UsageGroup
+from turnstream.usage_sums import UsageFigures, UsageGroup, figures_json, usage_sums
 
 _LOOK = 2.0  # seconds between two looks of a watcher, and between two times that `now` is made
 _HOURS = 10.0  # seconds between two times that `hour` is made
@@ -84,7 +82,7 @@ class Overview:
         self._operations = Operations(database)
         self._states = TurnStates(database, most_running)
         self._counts = TurnCounts(database, keep=_LOOK)
-        self._charges = Charges(database)
+        self._database = database
         self._models = models
         self._parts = {
             "now": _Part(self._now, _LOOK),
@@ -140,7 +138,7 @@ class Overview:
         day = CLOCK.now().date()
         by: Sequence[UsageGroup] = ("owner", "model")
         (total, *owners), (_, *models) = [
-            await self._charges.usage(None, [group], day, day, _MOST_SPENDERS) for group in by
+            await usage_sums(self._database, None, [group], day, day, _MOST_SPENDERS) for group in by
         ]
         return SpendOut(
             day=day,

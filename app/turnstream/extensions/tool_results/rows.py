@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
+from turnstream.storage.contents import TOOL_CACHE
 from turnstream.storage.database import LONG, Database, Statement
 from turnstream.storage.rows import from_json, to_json
 
@@ -11,7 +12,8 @@ GET_CACHED = Statement(
     """
     SELECT content, client_data, extract(epoch FROM now() - stored_at)::float8 AS age FROM tool_cache
     WHERE owner = :owner AND key = :key AND expires_at > now()
-    """
+    """,
+    opens=[TOOL_CACHE],
 )
 PUT_CACHED = Statement(
     """
@@ -23,7 +25,8 @@ PUT_CACHED = Statement(
     SET content = EXCLUDED.content, client_data = EXCLUDED.client_data, size = EXCLUDED.size,
         stored_at = EXCLUDED.stored_at, expires_at = EXCLUDED.expires_at
     RETURNING key
-    """
+    """,
+    seals=[TOOL_CACHE],
 )
 # The newest answers stay.
 EVICT = Statement(

@@ -1,12 +1,12 @@
 """schedules that signed messages start: `trigger` takes the place of `cron` and `every`
 
-Revision: 0088, after: 0085
+Revision: 0086, after: 0085
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0088"
+revision = "0086"
 down_revision = "0085"
 branch_labels = None
 depends_on = None
