@@ -56,6 +56,7 @@ _COUNTED = (
     "integration/test_programs.py",
     "extensions/anthropic_clouds",
     "extensions/demo",
+    "extensions/direct_calls",
     "extensions/gemini",
     "extensions/openai",
     "extensions/rate_limits",
