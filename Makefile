@@ -13,7 +13,7 @@ FLOCK := $(shell command -v flock)
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )))
 # Bytecode is kept whatever the environment says: a server that is compiled anew takes three times as long to start.
 # An installation compiles what the server imports, and not the other nine tenths of the libraries.
-WARM = import turnstream.cli.serve, turnstream.extension, turnstream.llm.anthropic.provider, turnstream.extensions.openai.provider, turnstream.storage.chats.turn_copies, alembic.command; [each.calls() for each in turnstream.extension.installed().values()]
+WARM = import turnstream.cli.serve, turnstream.extension, turnstream.llm.anthropic.provider, turnstream.extensions.openai.provider, turnstream.copies.turn_copies, alembic.command; [each.calls() for each in turnstream.extension.installed().values()]
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 PYTEST_ARGS ?=
 # The floors are those of all tests: a run of some of them does not count coverage.
@@ -48,7 +48,7 @@ test: $(DEV) ## the tests (more with FULL_TESTS=1, all with FULL_TESTS=all), and
 
 # Of the tests that need no database those that cost least. These files are a tenth of them, and half of the CPU time:
 # they replay recorded streams, start processes or build the site.
-COSTLY = contracts/test_direct_calls contracts/test_private_parts unit/test_alerts unit/test_release unit/test_site unit/test_telemetry
+COSTLY = contracts/test_private_parts unit/test_alerts unit/test_release unit/test_site unit/test_telemetry
 
 quick: check ## `make check`, and most tests that need no database, up to the first failure: about a minute of CPU time
 	@$(PYTEST) --numprocesses logical --quiet --exitfirst tests/unit tests/contracts $(COSTLY:%=--ignore=tests/%.py)

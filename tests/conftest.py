@@ -56,6 +56,7 @@ _COUNTED = (
     "integration/test_programs.py",
     "extensions/anthropic_clouds",
     "extensions/demo",
+    "extensions/direct_calls",
     "extensions/gemini",
     "extensions/openai",
     "extensions/rate_limits",
@@ -233,6 +234,8 @@ DISPOSABLE = {
     "full_page_writes": "off",
     "plan_cache_mode": "force_generic_plan",
     "max_connections": "400",
+    # It would be another client of a database that is copied, and change statistics in the middle of a test.
+    "autovacuum": "off",
 }
 
 
@@ -247,65 +250,84 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) ->
         yield dsn
 
 
+class Databases:
+    """Makes and drops databases of the server, on one connection: most tests have a database, and a connection costs
+    half as much.
+    """
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._connection: Any = None
+
+    @contextmanager
+    def new(self, template: str) -> Iterator[str]:
+        name = f"test_{uuid4().hex}"
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+        try:
+            yield urlsplit(self._server)._replace(path=f"/{name}").geturl()
+        finally:
+            self._execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def close(self) -> None:
+        with self._runner:
+            if self._connection is not None:
+                self._runner.run(self._connection.close())
+
+    def _execute(self, statement: str) -> None:
+        if self._connection is None:
+            self._connection = self._runner.run(asyncpg.connect(self._server))
+        self._runner.run(self._connection.execute(statement))
+
+
 @pytest.fixture(scope="session")
-def template_database(postgres_server: str) -> Iterator[str]:
+def databases(postgres_server: str) -> Iterator[Databases]:
+    databases = Databases(postgres_server)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture(scope="session")
+def template_database(databases: Databases) -> Iterator[str]:
     """The name of a migrated database that nobody is connected to."""
-    with _database(postgres_server, template="template0") as url:
+    with databases.new("template0") as url:
         upgrade(url)
         yield urlsplit(url).path[1:]
 
 
 @pytest.fixture
-def database_url(postgres_server: str, template_database: str) -> Iterator[str]:
+def database_url(databases: Databases, template_database: str) -> Iterator[str]:
     """A fresh migrated database."""
-    with _database(postgres_server, template=template_database) as url:
+    with databases.new(template_database) as url:
         yield url
 
 
 @pytest.fixture
-def other_database_url(postgres_server: str, template_database: str) -> Iterator[str]:
+def other_database_url(databases: Databases, template_database: str) -> Iterator[str]:
     """A second one."""
-    with _database(postgres_server, template=template_database) as url:
+    with databases.new(template_database) as url:
         yield url
 
 
 @pytest.fixture
-def empty_database_url(postgres_server: str) -> Iterator[str]:
+def empty_database_url(databases: Databases) -> Iterator[str]:
     """A database in which nothing was ever made."""
-    with _database(postgres_server, template="template0") as url:
+    with databases.new("template0") as url:
         yield url
 
 
 @pytest.fixture(scope="module")
-def shared_database_url(postgres_server: str, template_database: str) -> Iterator[str]:
+def shared_database_url(databases: Databases, template_database: str) -> Iterator[str]:
     """The same, for all tests of a module: where servers take longer to start than a test to run."""
-    with _database(postgres_server, template=template_database) as url:
+    with databases.new(template_database) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
-def second_database_url(postgres_server: str, template_database: str) -> Iterator[str]:
+def second_database_url(databases: Databases, template_database: str) -> Iterator[str]:
     """Another one beside `shared_database_url`."""
-    with _database(postgres_server, template=template_database) as url:
+    with databases.new(template_database) as url:
         yield url
-
-
-@contextmanager
-def _database(server: str, *, template: str) -> Iterator[str]:
-    name = f"test_{uuid4().hex}"
-    asyncio.run(_execute(server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy"))
-    try:
-        yield urlsplit(server)._replace(path=f"/{name}").geturl()
-    finally:
-        asyncio.run(_execute(server, f"DROP DATABASE {name} WITH (FORCE)"))
-
-
-async def _execute(dsn: str, statement: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
 
 
 def _folder_of_the_run(factory: pytest.TempPathFactory, worker_id: str) -> Path:

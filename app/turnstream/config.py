@@ -16,6 +16,28 @@ from turnstream.kit.requirements import requirement
 AnySection = TypeVar("AnySection", bound="Section")
 
 _PREFIX = "TURNSTREAM_"
+# The remedies for settings that are gone.
+_REMOVED: Mapping[str, str] = {
+    "PARALLEL_REQUEST_TOOLS": "is now TURNSTREAM_PARALLEL_TOOLS",
+    "MAX_TURN_BYTES": "is now twice TURNSTREAM_MAX_BODY_BYTES",
+    "MAX_EVENT_BYTES": "is now twice TURNSTREAM_MAX_REPLY_CHARS, and at least 8,000,000",
+    "OWNER_QUEUED_TURNS": "is now ten times TURNSTREAM_OWNER_RUNNING_TURNS; `queued_turns` of a plan is another number",
+    "MODEL_BREAKER_PAUSE": "is now 30 seconds; TURNSTREAM_MODEL_BREAKER=0 turns breakers off",
+    "MAX_OUTPUT_CALLS": "is now 200",
+    "STREAM_SENDER": "is gone: `turnstream serve` sends streams itself, other servers by sse-starlette",
+    "RETAIN_IDEMPOTENCY_KEYS_DAYS": "is now 30 days",
+    **{
+        name.upper(): f"is gone: name `limits.{name}` in the settings of chats, in messages, or in `fixed` of a token"
+        for name in (
+            "on_max_rounds",
+            "max_failed_rounds",
+            "continue_after_tools",
+            "max_recoveries",
+            "compact_at",
+            "tell_rounds",
+        )
+    },
+}
 # Settings of `turnstream chat`, a client.
 OF_THE_CLIENT = frozenset({"TURNSTREAM_URL", "TURNSTREAM_TOKEN"})
 
@@ -133,37 +155,22 @@ class Settings(Section):
     max_tokens: int | None = Field(
         None, ge=1, description="most tokens of an answer, or of its thinking, that a turn may ask for"
     )
-    max_output_calls: int = Field(
-        200, ge=1, description="most model calls (attempts times iterations) that a structured turn may ask for"
-    )
     max_rounds: int = Field(5, ge=0, le=100, description="largest number of tool rounds in a turn")
-    on_max_rounds: Literal["answer", "stop"] = Field(
-        "answer", description="after the last tool round: one more answer without tools, or stop"
-    )
     hard_max_rounds: int | None = Field(
         None, ge=0, le=1000, description="tool rounds to which a turn may stretch while its rounds make progress"
     )
-    tell_rounds: bool = Field(False, description="true: the model is sent how many tool rounds are left")
     max_calls: int | None = Field(None, ge=0, description="largest number of tool calls in a turn")
     budget_tokens: int | None = Field(None, ge=1, description="tokens of all kinds that a turn may use")
     budget_cost: float | None = Field(None, gt=0, description="cost that a turn may cause, by the prices of its models")
     budget_seconds: float | None = Field(
         None, gt=0, description="time that a turn may take, without waits for a person"
     )
-    max_failed_rounds: int = Field(
-        3, ge=1, description="rounds in a row in which all tools fail before the model must answer without tools"
-    )
-    continue_after_tools: bool = Field(True, description="false: a turn ends as tool_use after its tools have run")
     recovery: Literal["retry", "continue"] = Field(
         "continue", description="an interrupted answer is kept and continued (continue), or written again (retry)"
     )
-    max_recoveries: int = Field(3, ge=0, description="interruptions without progress before a turn ends as error")
     on_provider_failure: Literal["assemble", "fail"] = Field(
         "assemble",
         description="where every model has failed: an answer from the results of the turn's tools, or an error",
-    )
-    compact_at: float = Field(
-        0.8, gt=0, le=1, description="share of a model's context window above which a conversation is compacted"
     )
     compaction: Literal["own", "provider"] = Field(
         "own", description="compaction by this server (own), or by the provider if it offers that for the model"
@@ -179,22 +186,12 @@ class Settings(Section):
     max_reply_chars: int = Field(
         4_000_000, ge=1000, description="longest answer of a model call, in characters; a longer one is cut off"
     )
-    max_event_bytes: int = Field(
-        8_000_000,
-        ge=1000,
-        description="largest event in the stream of a provider, in bytes of plain text: a quote, comma or backslash"
-        " counts as ten, a bracket as a hundred",
-    )
-    model_calls: Literal["direct", "sdk"] = Field(
-        "direct", description="how calls of models are made: see [model calls](settings.md#model-calls)"
-    )
     max_retries: int = Field(5, ge=0, description="retries of a model call before its first delta")
     max_retry_after: float = Field(60, ge=0, description="longest wait before a retry that a provider may ask for")
     stall_timeout: float = Field(120, gt=0, description="a model call without any bytes for this long has failed")
     model_breaker: int = Field(
         10, ge=0, description="failed calls of a model in a row after which its fallbacks are called at once; 0: never"
     )
-    model_breaker_pause: float = Field(30, gt=0, description="time after which one call tries such a model again")
     warm_paths_mb: int = Field(
         64,
         ge=0,
@@ -202,9 +199,6 @@ class Settings(Section):
     )
     concurrent_turns: int = Field(1000, ge=1, description="turns that this replica runs at once")
     parallel_tools: int = Field(64, ge=1, description="tool calls that this replica runs at once")
-    parallel_request_tools: int = Field(
-        64, ge=1, description="calls at once, beside these, of HTTP tools that requests declare"
-    )
     max_result_chars: int = Field(
         100_000, ge=100, description="longest tool result that is sent to the model, in characters"
     )
@@ -224,35 +218,15 @@ class Settings(Section):
         ge=0,
         description="turns of one owner that run at the same time, the others wait in the queue; 0: any number",
     )
-    owner_queued_turns: int = Field(
-        1000,
-        ge=0,
-        description="turns of one owner that wait in the queue, a message beyond them is refused (429); 0: any number",
-    )
     owner_streams: int = Field(
         200,
         ge=0,
         description="SSE streams of one owner on one replica, a stream beyond them is refused (429); 0: any number",
     )
-    login_prefixes: bool = Field(
-        False, description="true: owners of the issuer are named `jwt:NAME`, those of the proxy `proxy:NAME`"
-    )
-    login_scopes: str = Field(
-        "read, chat, approve", description="scopes of all who come from the issuer or the proxy; or none"
-    )
-    login_roles: str | None = Field(
-        None, description="more scopes by role, such as `staff=read chat approve admin, guest=read`"
-    )
-    browser_token_life: int = Field(3600, ge=1, description="longest life of a token of POST /api/tokens")
     metrics_token: SecretStr | None = Field(
         None, description="token that `GET /metrics` needs in `Authorization: Bearer`; without it /metrics is open"
     )
     max_body_bytes: int = Field(4_000_000, ge=1000, description="largest request body")
-    max_turn_bytes: int = Field(
-        8_000_000,
-        ge=1000,
-        description="most text of a message, or of the results in a request, with the documents that it names",
-    )
     max_upload_bytes: int = Field(5_000_000, ge=1000, description="largest image or document of users and tools")
     session_url: SecretStr | None = Field(
         None,
@@ -272,16 +246,10 @@ class Settings(Section):
         "new text twice as often",
     )
     stream_life: float = Field(1800, gt=0, description="longest life of an SSE connection; then the client reconnects")
-    stream_sender: Literal["direct", "sse-starlette"] = Field(
-        "direct", description="what sends the streams of turns: see [streams](settings.md#streams)"
-    )
     heartbeat: float = Field(15, gt=0, description="pause between comments that keep an SSE stream open")
     lease: float = Field(10, gt=0, description="a replica that does not renew its lease for this long loses its turns")
     poll_interval: float = Field(1, gt=0, description="pause between looks at the queue when no notification comes")
     grace_period: float = Field(10, ge=0, description="time that running turns get to finish when the server stops")
-    retain_idempotency_keys_days: float = Field(
-        30, gt=0, description="days for which a repeated request is recognised by its idempotency key"
-    )
     retain_audit_days: float = Field(
         365, gt=0, description="days for which the audit trail is kept; refused logins at most 30"
     )
@@ -307,7 +275,7 @@ def read_settings(sections: Sequence[type[Section]] = ()) -> Settings:
         else:
             settings = read if isinstance(read, Settings) else settings
     if wrong or settings is None:
-        raise ConfigError(*wrong)
+        raise ConfigError(*dict.fromkeys(wrong))  # sections may share fields
     return settings
 
 
@@ -366,6 +334,9 @@ def _unknown(sections: Sequence[type[Section]]) -> Iterator[str]:
     for name in read_environment():
         if name.startswith(_PREFIX) and name not in known and name not in OF_THE_CLIENT:
             where = "" if name in os.environ else ".env: "
+            if remedy := _REMOVED.get(name.removeprefix(_PREFIX)):
+                yield f"{where}{name} {remedy}; remove it."
+                continue
             # Without the prefix that all share, or any name would be close to another.
             bare = {each.removeprefix(_PREFIX): each for each in known}
             close = difflib.get_close_matches(name.removeprefix(_PREFIX), bare, n=1)

@@ -24,23 +24,27 @@ if TYPE_CHECKING:
 
     from turnstream.api.http.call_group import CallGroup
     from turnstream.api.identity.stored import StoredTokens
-    from turnstream.api.identity.way import Admit, Authenticate, FindMember, LoginScopes
+    from turnstream.api.identity.way import Admit, Authenticate, FindMember
     from turnstream.api.neighbours import Neighbours
     from turnstream.api.reads import ReadCopy
-    from turnstream.api.services import Services
+    from turnstream.api.services import Feed, Services
     from turnstream.config import Section, Settings
     from turnstream.domain.plans import Plans
+    from turnstream.engine.call_policies import CallPolicy
     from turnstream.engine.hooks import Hooks
-    from turnstream.engine.side_calls import SideCalls
+    from turnstream.engine.model_route import ModelPolicy
     from turnstream.engine.text_checks import TextChecks, TextGuard
     from turnstream.engine.upkeep.sweeps import Sweep
     from turnstream.kit.signals import Signals
     from turnstream.llm.models.api import ModelApi
     from turnstream.llm.models.catalog import Models
     from turnstream.llm.models.connect import MakePool
+    from turnstream.llm.transport.calls import MakeCalls
     from turnstream.llm.transport.interceptor import Interceptor
     from turnstream.storage.chats.search import Search
+    from turnstream.storage.contents import Codec
     from turnstream.storage.database import Database
+    from turnstream.storage.owners.owner_keys import OwnerKeys
     from turnstream.storage.runs.queue import Renewals, WebhookKind
     from turnstream.tools.sources import SourceKind
     from turnstream.tools.tool import Tool
@@ -60,7 +64,8 @@ Check = Callable[["Settings", "Models", bool], Awaitable[str]]
 class Context:
     """The parts of the running server that an extension may use. `database` sees the rows of all owners. `replica` is
     the id of this replica. A queue is read every `poll_interval` seconds, and at a stop running work has `grace_period`
-    seconds to end. `call_links` makes links to a call that waits, if an extension can.
+    seconds to end. `notify_peers` sends a payload to all other replicas. `call_links` makes links to a call that waits,
+    if an extension can.
     """
 
     settings: "Settings"
@@ -68,11 +73,12 @@ class Context:
     models: "Models"
     plans: "Plans"
     toolset: "Toolset"
-    side_calls: "SideCalls"
+    model_policy: "ModelPolicy"
     replica: UUID
     signals: "Signals"
     poll_interval: float
     grace_period: float
+    notify_peers: Callable[[str], Awaitable[None]]
     call_links: CallLinks | None = None
 
     def notify(self, owner: str, chat: UUID) -> None:
@@ -88,8 +94,9 @@ class Context:
 class Work:
     """The background work of an extension. `tasks` run until the server stops; the end of a task stops the server.
     Handlers get `state` from their services (`Services.states`). Each call is made only if `admit` does not refuse it.
-    `find_member` lets members of a chat act for its owner. Turns leave rows for these kinds of `webhooks`. `serving`
-    are tasks that post turns as requests do. `guards` check texts, one after the other. `runners` make tasks that stop
+    `feed` gives the list of chats its cursor. `find_member` lets members of a chat act for its owner. Turns leave rows
+    for these kinds of `webhooks`. `serving` are tasks that post turns as requests do. `guards` check texts, one after
+    the other. `call_policies` are around the calls of tools, the first outermost. `runners` make tasks that stop
     together with the running turns, of the checks of texts.
     """
 
@@ -99,9 +106,11 @@ class Work:
     state: object = None
     admit: "Admit | None" = None
     find_member: "FindMember | None" = None
+    feed: "Feed | None" = None
     webhooks: "Collection[WebhookKind]" = ()
     serving: "Sequence[Callable[[Services], Coroutine[Any, Any, None]]]" = ()
     guards: "Sequence[TextGuard]" = ()
+    call_policies: "Sequence[CallPolicy]" = ()
     runners: "Sequence[Callable[[TextChecks], Task]]" = ()
 
 
@@ -212,7 +221,14 @@ class NoFiles:
         return 0
 
 
-def _no_calls() -> "Sequence[CallGroup]":
+# The defaults of an extension that does not add the thing.
+
+
+def _none(*_: object) -> None:
+    return None
+
+
+def _nothing(*_: object) -> tuple[()]:
     return ()
 
 
@@ -220,70 +236,17 @@ def _no_work(_: Context) -> Work:
     return Work()
 
 
-def _no_providers(_: "Settings") -> "Sequence[ModelApi]":
-    return ()
-
-
-def _no_pool(_: "Settings") -> "MakePool | None":
-    return None
-
-
-def _no_tools(_: "Settings", __: "Database") -> "Sequence[Tool]":
-    return ()
-
-
-def _no_tool_sources(_: "Settings") -> "Sequence[SourceKind]":
-    return ()
-
-
 def _no_interceptors(_: "Settings") -> "AbstractContextManager[Sequence[Interceptor]]":
     return nullcontext(())
 
 
-def _no_recordings(_: "Settings") -> TurnFiles | None:
-    return None
-
-
-def _no_database(_: "Settings") -> OwnDatabase | None:
-    return None
-
-
-def _no_processes(_: "Settings") -> ServerProcesses | None:
-    return None
-
-
-def _no_copy(_: "Settings") -> DatabaseCopy | None:
-    return None
-
-
 @asynccontextmanager
-async def _no_way(_: "Settings", __: "LoginScopes") -> "AsyncIterator[Authenticate | None]":
+async def _no_way(*_: object) -> AsyncIterator[None]:
     yield None
 
 
-@asynccontextmanager
-async def _no_stored_way(_: "Settings", __: "LoginScopes", ___: "Database") -> "AsyncIterator[Authenticate | None]":
-    yield None
-
-
-def _no_token_way(_: "Settings", __: "StoredTokens") -> "Authenticate | None":
-    return None
-
-
-def _no_middleware(_: "Settings") -> "Sequence[Middleware]":
-    return ()
-
-
-def _no_call_links(_: "Settings", __: "Database") -> CallLinks | None:
-    return None
-
-
-async def _nothing_elsewhere(_: "Settings", __: "Database", ___: str) -> None:
+async def _nothing_elsewhere(*_: object) -> None:
     """Owners have nothing outside of the database."""
-
-
-def _no_cell(_: "Settings") -> None:
-    """The server is the only cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,40 +255,40 @@ class Extension:
     their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for
     it, and `stored_way` another way, for credentials in rows; `token_way` accepts tokens of the server in another place
     than the header, and `middleware` is around all calls. `providers` are APIs of models, `pool` makes a provider of
-    the clients for its keys, `tools` are its own tools, `tool_sources` kinds of tools from elsewhere. `interceptors`
-    opens those of model calls, the nearest to the network first. `recordings` are files of turns, if the settings ask
-    for them. `database` is a Postgres that the server runs itself, `copy` a standby for reads that may be old.
-    `processes` are several on one port. `cell` is the name that the settings give this server; its tokens have it in
-    them. `search` takes the place of the core's own search. `call_links` makes links to calls that wait, for webhooks.
-    `before_erasure` ends sessions and tokens of an owner at other servers, while the rows are there. `commands` are
-    modules by the name of the command that each defines: `usage`, or `owners move` in the group `owners`. `runs_jobs`:
-    it runs the calls of background tools.
+    the clients for its keys, `model_calls` send calls of models. `tools` are its own tools, `tool_sources` kinds of
+    tools from elsewhere. `interceptors` opens those of model calls, the nearest to the network first. `recordings` are
+    files of turns, if the settings ask for them. `database` is a Postgres that the server runs itself, `copy` a standby
+    for reads that may be old. `processes` are several on one port. `cell` is the name that the settings give this
+    server; its tokens have it in them. `search` takes the place of the core's own search. `codec` encrypts contents.
+    `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends sessions and tokens of an owner at
+    other servers, while the rows are there. `commands` are modules by the name of the command that each defines:
+    `usage`, or `owners move` in the group `owners`. `runs_jobs`: it runs the calls of background tools.
     """
 
     name: str
     summary: str
     settings: "type[Section] | None" = None
     checks: Mapping[str, Check] = field(default_factory=dict)
-    calls: "Callable[[], Sequence[CallGroup]]" = _no_calls
+    calls: "Callable[[], Sequence[CallGroup]]" = _nothing
     work: Callable[[Context], Work] = _no_work
-    way: "Callable[[Settings, LoginScopes], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
-    stored_way: "Callable[[Settings, LoginScopes, Database], AbstractAsyncContextManager[Authenticate | None]]" = (
-        _no_stored_way
-    )
-    token_way: "Callable[[Settings, StoredTokens], Authenticate | None]" = _no_token_way
-    middleware: "Callable[[Settings], Sequence[Middleware]]" = _no_middleware
-    providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers
-    pool: "Callable[[Settings], MakePool | None]" = _no_pool
-    tools: "Callable[[Settings, Database], Sequence[Tool]]" = _no_tools
-    tool_sources: "Callable[[Settings], Sequence[SourceKind]]" = _no_tool_sources
+    way: "Callable[[Settings], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
+    stored_way: "Callable[[Settings, Database], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
+    token_way: "Callable[[Settings, StoredTokens], Authenticate | None]" = _none
+    middleware: "Callable[[Settings], Sequence[Middleware]]" = _nothing
+    providers: "Callable[[Settings], Sequence[ModelApi]]" = _nothing
+    pool: "Callable[[Settings], MakePool | None]" = _none
+    model_calls: "Callable[[Settings], MakeCalls | None]" = _none
+    tools: "Callable[[Settings, Database], Sequence[Tool]]" = _nothing
+    tool_sources: "Callable[[Settings], Sequence[SourceKind]]" = _nothing
     interceptors: "Callable[[Settings], AbstractContextManager[Sequence[Interceptor]]]" = _no_interceptors
-    recordings: "Callable[[Settings], TurnFiles | None]" = _no_recordings
-    database: "Callable[[Settings], OwnDatabase | None]" = _no_database
-    copy: "Callable[[Settings], DatabaseCopy | None]" = _no_copy
-    processes: "Callable[[Settings], ServerProcesses | None]" = _no_processes
-    cell: "Callable[[Settings], str | None]" = _no_cell
+    recordings: "Callable[[Settings], TurnFiles | None]" = _none
+    database: "Callable[[Settings], OwnDatabase | None]" = _none
+    copy: "Callable[[Settings], DatabaseCopy | None]" = _none
+    processes: "Callable[[Settings], ServerProcesses | None]" = _none
+    cell: "Callable[[Settings], str | None]" = _none
     search: "Callable[[Database], Search] | None" = None
-    call_links: "Callable[[Settings, Database], CallLinks | None]" = _no_call_links
+    codec: "Callable[[Settings, OwnerKeys], Codec | None]" = _none
+    call_links: "Callable[[Settings, Database], CallLinks | None]" = _none
     before_erasure: "Callable[[Settings, Database, str], Awaitable[None]]" = _nothing_elsewhere
     commands: Mapping[str, str] = field(default_factory=dict)
     runs_jobs: bool = False
@@ -351,11 +314,12 @@ def selected(settings: "Settings") -> Sequence[Extension]:
     out: a server that people log in to must not be open because the extension for that is missing.
     """
     found = _selected(settings)
+    used = {name for each in found if each.settings is not None for name in each.settings.model_fields}
     for extension in left_out(found):
         section = extension.settings
         given = {} if section is None else settings.section(section).model_dump(exclude_unset=True, exclude_none=True)
-        if section is not None and given:
-            name = config.variables(section)[min(given)]
+        if section is not None and (unused := given.keys() - used):
+            name = config.variables(section)[min(unused)]
             raise ConfigError(
                 f"{name} is a setting of the extension {extension.name}, which TURNSTREAM_EXTENSIONS leaves out."
             )
@@ -411,6 +375,18 @@ def before_erasure(
 def copy_of(settings: "Settings", extensions: Iterable[Extension]) -> DatabaseCopy | None:
     """The copy of the first extension that has one. Raises ConfigError."""
     return next((copy for each in extensions if (copy := each.copy(settings)) is not None), None)
+
+
+def own_database(settings: "Settings", extensions: Sequence[Extension] | None = None) -> OwnDatabase:
+    """The one of an extension. Raises ConfigError if none has any."""
+    found = (each.database(settings) for each in (selected(settings) if extensions is None else extensions))
+    own = next((each for each in found if each is not None), None)
+    if own is None:
+        raise ConfigError(
+            "DATABASE_URL must name a Postgres. Or let the server run its own: pip install 'turnstream[embedded]', and"
+            " add embedded to TURNSTREAM_EXTENSIONS."
+        )
+    return own
 
 
 def processes_of(settings: "Settings", extensions: Iterable[Extension]) -> ServerProcesses | None:

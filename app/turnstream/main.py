@@ -16,7 +16,6 @@ from starlette.types import Lifespan
 from turnstream.api.dispatch import routes_of
 from turnstream.api.http.connection import SafeHeaders
 from turnstream.api.http.errors import HANDLERS, failed
-from turnstream.api.http.openapi import OpenApi
 from turnstream.api.identity.authenticator import Authenticator
 from turnstream.api.identity.way import Authenticate
 from turnstream.api.plans import OwnerPlans
@@ -36,7 +35,7 @@ from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url
 from turnstream.setup.engine import Engine, background, started
 from turnstream.setup.identity import metrics_token
-from turnstream.setup.master_keys import master_keys, opened_owner_keys
+from turnstream.setup.master_keys import master_keys, open_codec, opened_owner_keys
 from turnstream.setup.models import model_apis
 from turnstream.setup.parts import (
     Given,
@@ -49,7 +48,7 @@ from turnstream.setup.parts import (
     opened_ways,
 )
 from turnstream.setup.plans import read_plans
-from turnstream.setup.policies import allowances, turn_ceilings, turn_limits
+from turnstream.setup.policies import allowances, most_rounds, turn_limits
 from turnstream.storage.database import connect
 from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.stream.delivery import Deliveries
@@ -95,11 +94,9 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
 
 
-def application(settings: Settings, services: Services) -> Starlette:
-    """The HTTP side alone, around services that already run."""
-    app = _starlette(settings, selected(settings))
-    app.state.services = services
-    return app
+def application(settings: Settings) -> Starlette:
+    """The HTTP side alone. It answers once the services that run are its `state.services`."""
+    return _starlette(settings, selected(settings))
 
 
 def _starlette(
@@ -117,7 +114,8 @@ def _starlette(
             Middleware(ServerErrorMiddleware, handler=failed),
         ],
     )
-    app.state.openapi = OpenApi(parts, lambda: schemas_by_name(model_apis(settings, extensions)))
+    app.state.call_groups = parts
+    app.state.model_parameters = lambda: schemas_by_name(model_apis(settings, extensions))
     app.router.redirect_slashes = False  # a redirect would name the host of the request, which the client chose
     return app
 
@@ -152,6 +150,7 @@ async def running(
         }
         database = await stack.enter_async_context(connect(url, **options))
         api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))
+        database.codec = api.codec = await stack.enter_async_context(open_codec(settings, extensions, masters, url))
         stored, ways = await opened_ways(settings, given, extensions, database, stack)
         toolset = await opened_toolset(settings, given, extensions, database, stack)
         owner_keys = await opened_owner_keys(database, masters, settings)
@@ -169,12 +168,12 @@ async def running(
             interval,
             masters.ids if masters else (),
         )
-        engine = await stack.enter_async_context(started(parts, direct_url, api, process))
+        engine = await stack.enter_async_context(started(parts, direct_url, process))
         owner_plans = OwnerPlans(plans)
         streams = OwnerStreams(owner_plans)
         await stack.enter_async_context(background(engine.failed, stored.record_uses, StreamWatch(streams).run))
         search, cell = search_of(extensions, api), own_cell(settings, extensions)
-        storage = Storage.of(api, database, search, plans.default.running_turns, cell)
+        storage = Storage.of(api, database, search, cell)
         opened = copy.open(api, engine.replica, engine.renewals) if copy else nullcontext()
         read_copy = await stack.enter_async_context(opened)
         services = Services(
@@ -182,11 +181,11 @@ async def running(
             admissions=[work.admit for work in engine.works.values() if work.admit is not None],
             storage=storage,
             reads=Reads(storage.reads, read_copy),
-            live=_live(settings, engine),
+            live=_live(engine),
             resolver=Resolver(
                 models,
                 toolset,
-                Defaults(model, settings.system_prompt, turn_limits(settings), turn_ceilings(settings)),
+                Defaults(model, settings.system_prompt, turn_limits(settings), most_rounds(settings)),
                 allowed,
             ),
             http=_http_settings(settings, recordings_of(settings, extensions).owners),
@@ -207,13 +206,14 @@ async def running(
         yield services
 
 
-def _live(settings: Settings, engine: Engine) -> Live:
+def _live(engine: Engine) -> Live:
     worker = engine.worker
     return Live(
         directory=engine.directory,
-        deliveries=Deliveries() if settings.stream_sender == "direct" else None,
+        deliveries=Deliveries(),
         chat_wakeups=engine.chat_wakeups,
-        feed=engine.feed,
+        feed=next((work.feed for work in engine.works.values() if work.feed), None),
+        notify_owner=engine.notify_owner,
         wake=worker.wake,
         refresh=worker.refresh,
         cancel=worker.cancel,
@@ -226,12 +226,10 @@ def _live(settings: Settings, engine: Engine) -> Live:
 def _http_settings(settings: Settings, recorded_owners: frozenset[str] | None) -> HttpSettings:
     return HttpSettings(
         max_body_bytes=settings.max_body_bytes,
-        max_turn_bytes=settings.max_turn_bytes,
         max_upload_bytes=settings.max_upload_bytes,
         stream_life=settings.stream_life,
         heartbeat=settings.heartbeat,
         recorded_owners=recorded_owners,
-        browser_token_life=settings.browser_token_life,
         metrics_token=metrics_token(settings),
     )
 

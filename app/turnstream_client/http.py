@@ -181,6 +181,20 @@ class AsyncClient:
         call = quote(tool_use_id, safe="")
         return await self._retry("POST", f"/api/chats/{chat}/turns/{turn}/calls/{call}/cancel", _RETRY_CANCEL_FOR)
 
+    async def schedules(self) -> list[Json]:
+        """The schedules of the owner, and behind them the triggers, which have a `path`."""
+        schedules = (await self._call("GET", "/api/schedules"))["schedules"]
+        return [*schedules, *(await self._call("GET", "/api/triggers"))["triggers"]]
+
+    async def change_schedule(self, method: str, each: Json | None, body: Json | None = None, call: str = "") -> Json:
+        """Creates a schedule (POST, without `each`); replaces (PUT) or deletes (DELETE) a schedule or a trigger; posts
+        to its `call`.
+        """
+        path = (
+            "/api/schedules" if each is None else f"/api/{'triggers' if 'path' in each else 'schedules'}/{each['id']}"
+        )
+        return await self._call(method, path + call, json=body)
+
     def follow(self, chat: str, turn: str, cursor: str | None = None, *, caught_up: bool = False) -> "StreamFollower":
         """The events of a turn after `cursor`, to its last one. With `caught_up` each connection has a notice of this
         name behind what there was.

@@ -21,9 +21,9 @@ from turnstream.domain.errors import ConfigError
 from turnstream.domain.kinds import TOOL_RESULT
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Turn
-from turnstream.extension import read_settings, selected
+from turnstream.extension import own_database, read_settings, selected
 from turnstream.llm.models.catalog import Models
-from turnstream.setup.databases import check_present, database_url, own_database
+from turnstream.setup.databases import check_present, database_url
 from turnstream.setup.models import offline_models
 from turnstream.setup.policies import worker_policy
 from turnstream.storage.database import Database, connect

@@ -20,6 +20,7 @@ from turnstream_terminal.chat_list import print_chats, print_turns, short_ids, t
 from turnstream_terminal.chat_session import ChatSession
 from turnstream_terminal.console import ForegroundRunner
 from turnstream_terminal.errors import explained
+from turnstream_terminal.schedule_list import changed_body, local_zone, print_schedules, schedule_of
 from turnstream_terminal.text import json_line, one_line, printable, sentence, short_input
 from turnstream_terminal.turn_parts import job_notes
 
@@ -46,6 +47,9 @@ HELP: Final = """\
 /now N         send it into the answer that runs; /later N: ask it next
 /withdraw N    take it out of the queue
 /calls         list the calls of this branch that run in the background; /stop N: stop one
+/schedules     list schedules and triggers; /pause N, /resume N, /run N, /delete N: change one
+/schedule WHEN TEXT
+               send TEXT in this chat at times: WHEN is 60m (minutes), or a cron expression
 /more          show the last answer in full, with thinking, tool inputs and tool results
 /quit          leave (Ctrl-D leaves too)
 Ctrl-C         stop the answer that is being written; at the prompt, leave
@@ -74,6 +78,7 @@ class ChatPrompt:
         self._branches: list[Json] = []
         self._queue: list[Json] = []
         self._calls: list[Json] = []
+        self._schedules: list[Json] = []
         self._last: Assembler | None = None
 
     def loop(self, chat: Json | None) -> None:
@@ -138,6 +143,8 @@ class ChatPrompt:
                 print_chats(self._console, self._listed, datetime.now().astimezone(), excerpts=True)
             case "search":
                 self._warn("Give /search the words to look for.")
+            case "schedules" | "schedule" | "pause" | "resume" | "run" | "delete":
+                self._use_schedules(command, argument)
             case "open" if argument.isdecimal() and 1 <= int(argument) <= len(self._listed):
                 self.open(self._listed[int(argument) - 1])
             case "open" if argument or self._session.chat:
@@ -207,6 +214,33 @@ class ChatPrompt:
                 self._show_grants(chat)
             case _:
                 self._warn("Give /revoke a number from /grants.")
+
+    def _use_schedules(self, command: str, argument: str) -> None:
+        known = argument.isdecimal() and 1 <= int(argument) <= len(self._schedules)
+        each = self._schedules[int(argument) - 1] if known else None
+        match command:
+            case "schedules":
+                pass
+            case "schedule":
+                body = schedule_of(argument, local_zone(), self._session.chat)
+                if body is None:
+                    self._warn(
+                        "Give /schedule the time and the text, such as: /schedule 30 7 * * 1-5 Is the tide high?"
+                    )
+                    return
+                self._run(self._client.change_schedule("POST", None, body))
+            case _ if each is None or (command == "run" and "path" in each):
+                self._warn(f"Give /{command} a number from /schedules{' that is no trigger' * (command == 'run')}.")
+                return
+            case "run":
+                self._run(self._client.change_schedule("POST", each, call="/run"))
+            case "delete":
+                self._run(self._client.change_schedule("DELETE", each))
+            case _:
+                body = changed_body(each, paused=command == "pause")
+                self._run(self._client.change_schedule("PUT", each, body))
+        self._schedules = self._run(self._client.schedules())
+        print_schedules(self._console, self._schedules)
 
     def _use_queue(self, chat: str, command: str, argument: str) -> None:
         number, _, text = argument.partition(" ")

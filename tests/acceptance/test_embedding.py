@@ -104,7 +104,8 @@ async def test_a_program_knows_who_asks_by_a_function_of_its_own(database_url: s
 async def test_fastapi_has_it_under_a_prefix_with_tools_hooks_users_and_metrics_of_its_own(
     database_url: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "harbour.py").write_text(blocks("In FastAPI", "python")[0], encoding="utf-8")
+    program = Path(__file__).parents[2] / "examples/fastapi/host.py"
+    (tmp_path / "harbour.py").write_text(program.read_text(encoding="utf-8"), encoding="utf-8")
     running = Host(database_url, tmp_path, "harbour:host", TURNSTREAM_DB_SCHEMA="chat")
     await running.start()
     try:

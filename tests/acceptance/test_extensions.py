@@ -18,6 +18,7 @@ from tests.support.http_client import Event, Parser, said
 from tests.support.installed import dependencies, extras, installed, link_dependencies, run
 from tests.support.server_process import Server
 from turnstream.api.routes import CORE
+from turnstream.extensions.openapi.calls import CALLS
 from turnstream_client.assembler import Assembler
 
 ROOT = Path(__file__).parents[2]
@@ -145,7 +146,8 @@ async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
 
 
 @pytest.mark.parametrize(
-    ("extensions", "libraries"), [("none", set()), ("ai_sdk,guardrails", {"dialects", "guards", "outgoing"})]
+    ("extensions", "libraries"),
+    [("none", set()), ("ai_sdk,guardrails", {"dialects", "guards", "outgoing", "side_calls"})],
 )
 async def test_a_server_imports_the_libraries_of_its_extensions_and_no_others(
     database_url: str, tmp_path: Path, extensions: str, libraries: set[str]
@@ -186,12 +188,14 @@ async def test_a_server_imports_the_libraries_of_its_extensions_and_no_others(
     result = next(block["text"] for block in turn["blocks"] if block["type"] == "tool_result")
     modules = json.loads(result)
     assert {"turnstream.api.exchange", "turnstream.engine.executor"} <= {*modules}
-    assert {name.split(".")[1] for name in modules} & {*LIBRARIES} == libraries
+    loaded = {name.split(".")[1] for name in modules} & {*LIBRARIES}
+    assert loaded - {"logins"} == libraries  # settings of all extensions are read
 
 
 async def test_calls_of_extensions_are_not_there_without_them(server: StartServer) -> None:
-    running = await server(TURNSTREAM_EXTENSIONS="none", TURNSTREAM_DEMO_DELAY="", ANTHROPIC_API_KEY="sk-ant-0")
-    left_out = [endpoint for endpoint in (*ENDPOINTS, *OPENAI) if endpoint not in CORE.endpoints]
+    running = await server(TURNSTREAM_EXTENSIONS="openapi", TURNSTREAM_DEMO_DELAY="", ANTHROPIC_API_KEY="sk-ant-0")
+    present = (*CORE.endpoints, *CALLS.endpoints)
+    left_out = [endpoint for endpoint in (*ENDPOINTS, *OPENAI) if endpoint not in present]
     assert len(left_out) > 20
     async with httpx2.AsyncClient(base_url=running.url) as client:
         paths = (await client.get("/openapi.json")).json()["paths"]

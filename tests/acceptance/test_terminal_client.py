@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
+import httpx2
 import pytest
 
 from tests.acceptance.conftest import StartServer
@@ -244,6 +245,42 @@ async def test_a_call_that_reports_is_listed_and_stopped_after_its_answer(
         await terminal.sees("No call runs in the background.")
         reported = provider.requests[2].messages[-1].blocks[-1].text
         assert "The user stopped this call while it ran. It may have taken effect." in reported
+        terminal.type("\x04")
+        assert await terminal.ended() == 0
+
+
+async def test_schedules_are_made_paused_run_and_deleted_at_the_prompt(
+    database_url: str, open_terminal: OpenTerminal
+) -> None:
+    async with serving(database_url) as running, httpx2.AsyncClient(base_url=running.url, trust_env=False) as client:
+        body = {"name": "Reports", "request": {"blocks": [{"type": "text", "text": "Sort it."}]}}
+        terminal = open_terminal(running)
+        await terminal.sees_prompt()
+        terminal.type("/schedules\r")
+        await terminal.sees("There are no schedules and no triggers.")
+        terminal.type("/schedule soon\r")
+        await terminal.sees("Give /schedule the time and the text")
+        terminal.type("/schedule 90m Is the tide high?\r")
+        await terminal.sees("  1  Is the tide high?  every 90 min · next 2")
+        trigger = (await client.post("/api/triggers", json=body)).json()
+        terminal.type("/run 1\r")
+        await terminal.sees(f"  2  Reports  {trigger['path']}")
+        async with TurnProbe(running) as probe:
+            await probe.until(lambda turn: turn["status"] == "complete")
+        terminal.type("/schedules\r")
+        await terminal.sees("  1  Is the tide high?  every 90 min · next 2", " · last 2")
+        terminal.type("/pause 1\r")
+        await terminal.sees("  1  Is the tide high?  every 90 min · paused · last 2")
+        terminal.type("/pause 2\r")
+        await terminal.sees(f"  2  Reports  paused · {trigger['path']}")
+        assert (await client.get(trigger["path"])).json()["paused"] == "person"
+        terminal.type("/run 2\r")
+        await terminal.sees("Give /run a number from /schedules that is no trigger.")
+        terminal.type("/resume 1\r")
+        await terminal.sees("every 90 min · next 2")
+        terminal.type("/delete 1\r")
+        await terminal.sees("  1  Reports")
+        assert (await client.get("/api/schedules")).json() == {"schedules": []}
         terminal.type("\x04")
         assert await terminal.ended() == 0
 

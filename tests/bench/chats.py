@@ -17,6 +17,7 @@ from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
 from turnstream.config import Settings
 from turnstream.domain.turns import TurnRequest
+from turnstream.extensions.direct_calls.calls import DirectCalls
 from turnstream.kit.ids import new_id
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Models, ProviderModels
@@ -118,7 +119,7 @@ async def _measured(site: Site, url: str, sizes: Sequence[int]) -> Rows:
 async def _server(site: Site, url: str) -> AsyncIterator[Services]:
     settings = Settings(_env_file=None, database_url=url, model="bench", port=0)
     async with (
-        AnthropicProvider("key", site.provider.url) as provider,
+        AnthropicProvider("key", site.provider.url, make_calls=DirectCalls) as provider,
         running(settings, Given(Models([ProviderModels(provider, ["bench"])]), Toolset(()))) as services,
     ):
         yield services

@@ -41,7 +41,7 @@ _IN_A_ROW = 3  # probes that are as fast as before
 _PATIENCE = 120.0  # seconds, for the accepted turns and for the probes, behind the arrivals
 _DEFAULTS = {
     f"TURNSTREAM_{name.upper()}": str(Settings.model_fields[name].default)
-    for name in ("owner_running_turns", "owner_queued_turns", "owner_streams")
+    for name in ("owner_running_turns", "owner_streams")
 }
 
 

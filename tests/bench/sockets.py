@@ -17,6 +17,7 @@ from uuid import uuid4
 from tests.support.responses_server import PaidAnswer, ResponsesServer, responses_server
 from turnstream.domain.blocks import Block
 from turnstream.domain.turns import ToolSpec
+from turnstream.extensions.direct_calls.calls import DirectCalls
 from turnstream.extensions.openai.provider import OpenAIResponsesProvider
 from turnstream.llm.provider import Message, ModelCall, ModelRequest
 
@@ -49,7 +50,10 @@ async def _model(server: ResponsesServer) -> int:
 
 async def measured(transport: str, calls: int, kilobytes: int) -> tuple[float, int]:
     """The seconds and the sent bytes of a turn."""
-    async with responses_server() as server, OpenAIResponsesProvider("a key", server.url) as provider:
+    async with (
+        responses_server() as server,
+        OpenAIResponsesProvider("a key", server.url, make_calls=DirectCalls) as provider,
+    ):
         model = asyncio.create_task(_model(server))
         words = Message("user", (Block(0, 0, 0, "text", "y" * 1000 * kilobytes),))
         tools = (ToolSpec("look", "Looks.", '{"type": "object"}'),)

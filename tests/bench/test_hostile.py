@@ -14,7 +14,7 @@ from tests.bench.load import LoadResult, Times
 from tests.bench.long_attacks import Outcome
 from tests.bench.scenarios import FaultError
 from tests.bench.watched_server import ON_PURPOSE, ProvenWatch
-from turnstream.engine import loop_watch
+from turnstream.extensions.watches import loop_watch
 
 HEADER = "a header of 12 MB"
 CALM = LoadResult(

@@ -9,7 +9,7 @@ from time import thread_time
 from typing import Self
 
 from turnstream.cli import commands
-from turnstream.engine import loop_watch
+from turnstream.extensions.watches import loop_watch
 
 ON_PURPOSE = 50.0
 

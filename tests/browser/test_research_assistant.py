@@ -1,5 +1,6 @@
-"""The research assistant of docs/agents.md: three agents and a long tool, over a closed browser and a deploy."""
+"""The example research_assistant: three agents and a long tool, over a closed browser and a deploy."""
 
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from tests.browser.conftest import SitDown
 from tests.browser.test_talk import use
 from tests.faults.model import Call, Gate, Model, Step, Use, model_api
 from tests.support.http_client import Client, turn_url
-from tests.support.pages import blocks
+from tests.support.pages import ROOT
 from tests.support.server_process import Server
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.extensions("agents", "http_tools")]
@@ -73,9 +74,8 @@ async def model() -> AsyncIterator[Model]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def site(database_url: str, tmp_path: Path, model: Model, office: Office) -> AsyncIterator[tuple[Server, Server]]:
-    for name, language in (("tools.toml", "toml"), ("ships.py", "python")):
-        (code,) = blocks("docs/agents.md", "A research assistant", language)
-        (tmp_path / name).write_text(code)
+    for name in ("tools.toml", "ships.py"):
+        shutil.copy(ROOT / "examples/research_assistant" / name, tmp_path)
     settings = {
         "ANTHROPIC_API_KEY": "none",
         "ANTHROPIC_BASE_URL": model.url,

@@ -13,7 +13,7 @@ from tests.extensions.mcp.oauth_issuer import Office, office
 from tests.extensions.mcp.test_sign_in import desk_at
 from tests.support.http_client import Client
 from tests.support.http_server import Server
-from turnstream.extensions.mcp.sign_ins import SignIns
+from turnstream.extensions.mcp.offers import Offers
 from turnstream.kit.sealing import new_master_key
 from turnstream.scripted import message_of, text
 
@@ -29,9 +29,10 @@ async def place() -> AsyncIterator[Office]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def site(database_url: str, place: Office) -> AsyncIterator[Server]:
     async with desk_at(database_url, None, place, new_master_key()) as desk:
-        sign_ins = desk.server.services.states["mcp"]
-        assert isinstance(sign_ins, SignIns)
-        sign_ins.oauth.base = desk.server.url  # known since it listens
+        offers = desk.server.services.states["mcp"]
+        assert isinstance(offers, Offers)
+        assert offers.sign_ins is not None
+        offers.sign_ins.oauth.base = desk.server.url  # known since it listens
         yield desk.server
 
 

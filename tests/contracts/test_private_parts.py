@@ -4,24 +4,18 @@ import asyncio
 import re
 import socket
 import tomllib
+from datetime import UTC, datetime
+from decimal import Decimal
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
-import anthropic
 import asyncpg
-import httpx2
-import openai
 import pytest
-from aiohttp import ClientTimeout
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from yarl import URL
 
-from tests.support.canned import canned_server
-from turnstream.llm.transport.http import http_client
-from turnstream.llm.transport.kept_open import pooled_connection
-from turnstream.llm.transport.sdk_session import session_for
-from turnstream.storage.driver import is_in_transaction, socket_of, terminate
+from turnstream.storage.driver import is_in_transaction, know_arrays, terminate
 
 ROOT = Path(__file__).parents[2]
 # Libraries of the core of which a private part is used, each in one module.
@@ -34,28 +28,6 @@ def test_a_library_whose_private_parts_are_used_has_an_upper_bound(package: str)
     (bounds,) = (each.removeprefix(package) for each in needed if re.match(rf"{package}\W", each))
     newest = tuple(map(int, distribution(package).version.split(".")[:2]))
     assert bounds.endswith(f",<{newest[0]}.{newest[1] + 1}"), "raise it when this version has passed these tests"
-
-
-@pytest.mark.parametrize("make", [anthropic.DefaultAioHttpClient, openai.DefaultAioHttpClient])
-async def test_the_session_below_an_sdk_gives_connections_of_its_pool(make: type[httpx2.AsyncClient]) -> None:
-    async with canned_server() as server, http_client(make) as network:
-        found = session_for(network, httpx2.URL(server.url))
-        assert found is not None
-        session, proxy = found
-        assert (proxy, session.closed) == (None, False)
-        options = {"url": URL(server.url), "timeout": ClientTimeout(), "server_hostname": None}
-        first = await pooled_connection(session, "POST", options)
-        assert not first.closed
-        first.release()
-        assert server.connections == 1
-        async with session.post(server.url) as response:
-            await response.read()
-        assert server.connections == 1, "the call has taken the connection that was released"
-
-
-async def test_a_client_over_another_transport_has_no_session() -> None:
-    async with httpx2.AsyncClient() as network:
-        assert session_for(network, httpx2.URL("http://127.0.0.1")) is None
 
 
 async def test_a_transaction_that_could_not_begin_is_seen_on_the_connection(database_url: str) -> None:
@@ -71,7 +43,7 @@ async def test_a_transaction_that_could_not_begin_is_seen_on_the_connection(data
 
 async def test_a_connection_is_closed_while_its_statement_is_still_being_cancelled(database_url: str) -> None:
     connection: Any = await asyncpg.connect(database_url, command_timeout=0.05)
-    link = socket_of(connection)
+    link = connection._transport.get_extra_info("socket")
     assert link is not None
     assert link.family == socket.AF_UNIX
     with pytest.raises(TimeoutError):
@@ -80,6 +52,36 @@ async def test_a_connection_is_closed_while_its_statement_is_still_being_cancell
     terminate(connection)
     assert connection.is_closed()
     await cancellation  # it is not cancelled with the connection
+
+
+ARRAYS: list[tuple[str, list[Any]]] = [
+    ("bool", [True, None]),
+    ("bytea", [b"a"]),
+    ("bigint", [2**40]),
+    ("integer", [1]),
+    ("json", ['{"a": 1}']),
+    ("float8", [0.5]),
+    ("timestamptz", [datetime(2026, 1, 1, tzinfo=UTC)]),
+    ("numeric", [Decimal("1.5")]),
+    ("uuid", [UUID(int=1)]),
+]
+
+
+@pytest.mark.parametrize(("element", "value"), ARRAYS, ids=[name for name, _ in ARRAYS])
+async def test_an_array_type_is_known_without_a_question_to_postgres(
+    element: str, value: list[Any], database_url: str
+) -> None:
+    plain, ours = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+    know_arrays(ours)
+    expected = await plain.fetchval(f"SELECT $1::{element}[]", value)
+    types = [(await each.prepare(f"SELECT $1::{element}[]")).get_parameters() for each in (plain, ours)]
+    assert types[0] == types[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncpg.Connection, "_introspect_types", None)
+        assert await ours.fetchval(f"SELECT $1::{element}[]", value) == expected == value
+        assert await ours.fetchval(f"SELECT $1::{element}[]", None) is None
+    await plain.close()
+    await ours.close()
 
 
 def test_the_protocol_of_uvicorn_has_the_steps_that_a_connection_extends() -> None:

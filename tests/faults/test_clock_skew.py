@@ -20,7 +20,7 @@ from tests.faults.wrong_clock import clock_off_by
 from tests.support.effort import FULL
 from tests.support.http_client import Client, Json, said, turn_url
 from turnstream.extensions.embedded import cluster
-from turnstream.stream.feed import FeedCursor
+from turnstream.extensions.feed.reader import FeedCursor
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("a C compiler")]
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.support.canned import Answer, CannedServer, canned_server
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ProviderError
+from turnstream.extensions.direct_calls.calls import DirectCalls
 from turnstream.extensions.gemini.provider import GeminiProvider
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.llm.anthropic.provider import AnthropicProvider
@@ -62,7 +64,7 @@ def _response(status: str, **members: Any) -> dict[str, Any]:
 
 SDK_APIS = {
     "anthropic": Api(
-        AnthropicProvider,
+        partial(AnthropicProvider, make_calls=DirectCalls),
         "/v1/messages",
         event(type="message_start", message={"usage": {"input_tokens": 3}}),
         event(type="content_block_start", index=0, content_block={"type": "text", "text": ""})
@@ -71,14 +73,14 @@ SDK_APIS = {
         "request-id",
     ),
     "openai-chat": Api(
-        OpenAIChatProvider,
+        partial(OpenAIChatProvider, make_calls=DirectCalls),
         "/chat/completions",
         chunk({"role": "assistant"}),
         chunk({"content": "Hi"}),
         chunk({}, "stop") + b"data: [DONE]\n\n",
     ),
     "openai-responses": Api(
-        OpenAIResponsesProvider,
+        partial(OpenAIResponsesProvider, make_calls=DirectCalls),
         "/responses",
         event(type="response.created", response=_response("in_progress")),
         event(type="response.output_item.added", output_index=0, item={"type": "message", "id": "msg_1"})

@@ -20,11 +20,11 @@ from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.accounts import Accounts
-from turnstream.storage.owners.charges import Charges
 from turnstream.stream.directory import Directory
 from turnstream.stream.live import LiveView
 from turnstream.tools.policy import Summarise
 from turnstream.tools.tool import tool
+from turnstream.usage_sums import usage_sums
 
 PRICES: dict[str, Prices] = {"scripted": Prices(1.0, 10.0), "small": Prices(0.5, 1.0)}
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 10, "cache_creation_input_tokens": 1, "output_tokens": 20}
@@ -152,18 +152,17 @@ async def test_usage_is_summed_by_what_is_asked_for(harness: Harness) -> None:
         await harness.finish(replica, first)
         await harness.finish(replica, await harness.ask("More", after=first))
         await harness.finish(replica, await harness.ask(model="unpriced"))
-    charges = Charges(harness.database)
     row = await harness.database.row(Statement("SELECT CAST(now() AT TIME ZONE 'UTC' AS date) AS today"))
     assert row is not None
     today = row["today"]
-    total, *chats = await charges.usage(OWNER, ["chat", "model"], today, today, 10)
+    total, *chats = await usage_sums(harness.database, OWNER, ["chat", "model"], today, today, 10)
     assert (total.calls, total.unpriced, total.cost) == (3, 1, 0.000622)
     assert total.tokens == BilledTokens(300, 30, 3, 60)
     assert [(each.model, each.calls, each.cost) for each in chats] == [("scripted", 2, 0.000622), ("unpriced", 1, None)]
     assert chats[0].chat == first.chat
-    everybody, owner = await charges.usage(None, ["owner"], today, today, 10)
+    everybody, owner = await usage_sums(harness.database, None, ["owner"], today, today, 10)
     assert (everybody.calls, owner.owner, owner.calls) == (3, OWNER, 3)
-    (nothing,) = await charges.usage("nobody", ["day"], today, today, 10)
+    (nothing,) = await usage_sums(harness.database, "nobody", ["day"], today, today, 10)
     assert (nothing.calls, nothing.cost, nothing.tokens) == (0, None, BilledTokens())
 
 

@@ -17,15 +17,15 @@ from turnstream.domain.kinds import USER_TEXT
 from turnstream.domain.limits import seconds_used
 from turnstream.domain.log import open_actions_of
 from turnstream.domain.turns import Turn
-from turnstream.domain.why import reasons
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
+from turnstream.explanations.reasons import reasons
+from turnstream.explanations.rows import TurnStates
+from turnstream.extensions.inbox.waiting_rows import WaitingCalls
 from turnstream.extensions.jobs.stop_rows import JobStops
 from turnstream.kit.clock import CLOCK
 from turnstream.scripted import ScriptedProvider, message_of, text, tool_use
-from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.exchanges import Exchanges, Target
-from turnstream.storage.chats.waiting import WaitingCalls
 from turnstream.tools.tool import Detached, PersonQuestion, ToolContext, tool, tools_of
 
 ACCEPT = AskAnswer("result", '{"action":"accept","content":{"name":"Ada"}}')
@@ -122,7 +122,7 @@ async def test_answers_wake_a_job_that_has_detached_with_its_questions(
         assert turn.jobs[0].state == "detached"
         assert turn.waits_for_person
         assert [call.tool_use_id for call in await WaitingCalls(harness.database).page(OWNER, 10, None)] == ["a"]
-        state = await Activities(harness.database).of(asked.turn)
+        state = await TurnStates(harness.database).of(asked.turn)
         assert "for an answer to a question of moor" in " ".join(reasons(state))
         (webhook,) = await rows.fetch("SELECT calls FROM waiting_webhooks")
         assert json.loads(webhook["calls"])[0]["type"] == "elicitation"

@@ -16,15 +16,15 @@ from turnstream.domain.errors import ClaimLost
 from turnstream.domain.jobs import JobChild
 from turnstream.domain.kinds import USER_TEXT
 from turnstream.domain.turns import Turn
-from turnstream.domain.why import reasons
 from turnstream.engine.hooks import AfterTool, BeforeTool, Hooks
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN, JobEnd
+from turnstream.explanations.reasons import reasons
+from turnstream.explanations.rows import TurnStates
 from turnstream.extensions.jobs.result_rows import JobResults, PutResult
 from turnstream.extensions.jobs.rows import Detachment, Jobs
 from turnstream.extensions.jobs.tokens import digest_of_token
 from turnstream.kit.ids import new_id
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turn_counts import JobCounts, TurnCounts
@@ -583,7 +583,7 @@ async def test_a_turn_that_waits_for_a_job_waits_for_no_person(
         asked = await waiting(harness, replica, works)
         assert not (await harness.turn(asked)).waits_for_person
         assert await rows.fetchval("SELECT count(*) FROM waiting_webhooks") == 0
-        state = await Activities(harness.database).of(asked.turn)
+        state = await TurnStates(harness.database).of(asked.turn)
         (sentence,) = reasons(state)
         assert sentence.startswith(f"It waits for the job {state.jobs[0].id} of the tool dig, which has been running")
         assert state.jobs[0].replica is not None
@@ -602,7 +602,7 @@ async def test_a_turn_that_waits_for_an_agent_says_what_the_agent_waits_for(
         await until(harness, child, "waiting")
         await rows.execute("UPDATE jobs SET replica = NULL, handle = '{}', due_at = 'infinity'")
         await rows.execute("UPDATE jobs SET deadline = now() + interval '2 hours'")
-        state = await Activities(harness.database).of(parent.turn)
+        state = await TurnStates(harness.database).of(parent.turn)
         (sentence,) = reasons(state)
         assert "which has been detached for" in sentence
         assert sentence.endswith("it is settled from outside, or ended by its deadline in 2 hours.")
@@ -610,14 +610,14 @@ async def test_a_turn_that_waits_for_an_agent_says_what_the_agent_waits_for(
         assert (job.state, job.child) == ("detached", None)
         handle = f'{{"chat": "{child.chat}", "turn": "{child.turn}"}}'
         await rows.execute("UPDATE jobs SET kind = 'child', handle = $1", handle)
-        (sentence,) = reasons(await Activities(harness.database).of(parent.turn))
+        (sentence,) = reasons(await TurnStates(harness.database).of(parent.turn))
         assert f"on which the turn {child.turn} works, which is waiting: It waits for an approval of pay" in sentence
         (job,) = (await harness.turn(parent)).jobs
         assert job.child == JobChild(child.chat, child.turn, "waiting")
         await rows.execute('UPDATE jobs SET handle = \'{"turn": "elsewhere"}\'')
         (job,) = (await harness.turn(parent)).jobs
         assert job.child is None
-        life = [event.what for event in await Activities(harness.database).life(parent.turn)]
+        life = [event.what for event in await TurnStates(harness.database).life(parent.turn)]
         assert f"tool dig runs as the job {job.id}" in life
 
 

@@ -13,12 +13,12 @@ import asyncpg
 import pytest
 
 from tests.support.large_database import Size, load_sql, row_id
+from turnstream.explanations.rows import OPEN_TURNS
 from turnstream.extensions.admin import operations
+from turnstream.extensions.feed.rows import GET_CHANGED_CHATS
 from turnstream.kit.ids import new_id
-from turnstream.storage import activities
 from turnstream.storage.chats import chat_changes, chats, exchanges, search, turns
 from turnstream.storage.database import Statement
-from turnstream.storage.owners import owner_changes
 from turnstream.storage.runs import queue
 
 MODES = ("force_custom_plan", "force_generic_plan")
@@ -83,7 +83,7 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "rounds of the whole path": (turns.GET_ROUNDS, {"turns": WHOLE}, 8 * len(WHOLE)),
     "a list of chats": (chats.LIST_CHATS, {"owner": OWNER, "limit": 50, "before": None, "before_id": None}, 400),
     "what has changed for an owner": (
-        owner_changes.GET_CHANGED_CHATS,
+        GET_CHANGED_CHATS,
         {"owner": OWNER, "since": NOW, "most": None, "known": [], "known_at": []},
         100,
     ),
@@ -103,7 +103,7 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "the slow tools of an hour": (operations.GET_TOOLS, {}, 300 + 5 * SIZE.recent),
     "the failed turns of an hour": (operations.GET_FAILURES, {}, 20),
     "the replicas": (operations.GET_REPLICAS, {}, 50),
-    "the open turns of a status": (activities.OPEN_TURNS, {"status": "waiting", "limit": 50, "most": None}, 50),
+    "the open turns of a status": (OPEN_TURNS, {"status": "waiting", "limit": 50, "most": None}, 50),
 }
 
 

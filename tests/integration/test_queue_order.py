@@ -16,13 +16,13 @@ from turnstream.domain.chats import OnBusy
 from turnstream.domain.errors import Conflict
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import Status, Turn, TurnError, TurnRequest
+from turnstream.extensions.queue.rows import Behind, Change, QueuedMessages
 from turnstream.kit.clock import DatabaseClock
 from turnstream.kit.ids import new_id
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from turnstream.storage.chats.chats import LOCK_CHAT
 from turnstream.storage.chats.exchanges import Draft, Exchanges, Target
-from turnstream.storage.chats.queued import Behind, Change, QueuedMessages
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Row, Statement, Transaction, connect
 from turnstream.storage.runs import queue

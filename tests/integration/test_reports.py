@@ -18,13 +18,13 @@ from turnstream.extensions.jobs import rows as jobs
 from turnstream.extensions.jobs.result_rows import JobResults, PutResult
 from turnstream.extensions.jobs.stop_rows import JobStops
 from turnstream.extensions.jobs.tokens import digest_of_token
+from turnstream.extensions.queue.rows import QueuedMessages
 from turnstream.guards.guard import EndTurn, Guard, Mask, Pass, Passage, Ruling, TakeBack, TextSpan
 from turnstream.kit.ids import new_id
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats import reports
 from turnstream.storage.chats.exchanges import Exchanges, Target
-from turnstream.storage.chats.queued import QueuedMessages
 from turnstream.storage.chats.turns import ToolResults, Turns
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.runs.queue import Queue

@@ -13,7 +13,7 @@ import pytest
 
 from turnstream.config import Settings
 from turnstream.engine.upkeep.sweeps import Sweep
-from turnstream.extensions import retention, webhooks
+from turnstream.extensions import retention, tool_results, webhooks
 from turnstream.setup import engine
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.pool import Pool
@@ -143,7 +143,9 @@ async def explained(database_url: str) -> AsyncIterator[Explained]:
 
 
 def _sweeps(database: Database) -> Sequence[Sweep]:
-    return [sweep for part in (engine, retention, webhooks) for sweep in part.sweeps_of(SETTINGS, database)]
+    return [
+        sweep for part in (engine, retention, tool_results, webhooks) for sweep in part.sweeps_of(SETTINGS, database)
+    ]
 
 
 SWEEPS = [sweep.name for sweep in _sweeps(Database(Pool(_connect, 1), 30.0))]

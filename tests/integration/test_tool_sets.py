@@ -14,15 +14,15 @@ from tests.integration.test_row_security import acting_for
 from tests.support.harness import OWNER, Asked, Harness
 from tests.support.locks import Locker
 from tests.support.sweeping import swept
+from turnstream.copies.cutting import cut_after
+from turnstream.copies.rows import Fork, Forks
 from turnstream.dialects.past_exchanges import Histories, PastExchange
 from turnstream.domain.blocks import Block
-from turnstream.domain.fork import cut_after
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import HttpCall, ToolSpec, TurnRequest
 from turnstream.extensions.archives.archives import OwnerExport, OwnerImport
 from turnstream.kit.ids import new_id
 from turnstream.scripted import ScriptedProvider, message_of, text
-from turnstream.storage.chats.branches import Branches, Fork
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement, connect
@@ -194,7 +194,7 @@ async def test_everything_that_reads_a_request_has_its_tools(harness: Harness, l
         async with exchanges.beside(OWNER, turn, None) as draft:
             sibling = await draft.create_sibling(turn.request)
         fork = Fork(cut_after(turn, None), new_chat=True)
-        chat, copy = await Branches(harness.database).fork(OWNER, fork, None)
+        chat, copy = await Forks(harness.database).make(OWNER, fork, None)
         past = PastExchange([Block(0, 0, 0, TEXT, "Then")], [Block(0, 1, 1, TEXT, "Yes")], ["end_turn"])
         recorded = await Histories(harness.database).record(OWNER, chat, [past], turn.request)
     assert recorded is not None

@@ -16,6 +16,7 @@ from turnstream.domain.plans import Plan, Plans
 from turnstream.domain.rounds import Prices
 from turnstream.domain.turns import OutputSpec
 from turnstream.engine.hooks import Hooks
+from turnstream.extensions.doctor.inspection import inspect_postgres
 from turnstream.kit.ids import new_id
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import Provider
@@ -23,7 +24,6 @@ from turnstream.scripted import ScriptedProvider, message_of, text
 from turnstream.setup.configuration import digests_of
 from turnstream.setup.parts import Parts
 from turnstream.storage.database import Statement
-from turnstream.storage.inspection import inspect_postgres
 from turnstream.storage.runs.queue import Queue
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.tool import tool

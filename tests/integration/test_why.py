@@ -14,10 +14,10 @@ from tests.support.http_server import Server, pausing, serving
 from tests.support.server_process import clean_environment
 from turnstream.cli import commands
 from turnstream.domain.errors import NotFound
-from turnstream.domain.why import TurnState, reasons
 from turnstream.engine.upkeep.activity_reports import ActivityReports
+from turnstream.explanations.reasons import TurnState, reasons
+from turnstream.explanations.rows import TurnStates
 from turnstream.scripted import Pause, ScriptedProvider, message_of, text, tool_use
-from turnstream.storage.activities import Activities
 from turnstream.storage.database import Statement
 from turnstream.tools.tool import tool
 
@@ -32,9 +32,8 @@ async def pay() -> str:
 
 async def reported(harness: Harness, replica: Replica, asked: Asked) -> TurnState:
     """The state as another replica sees it after the next report."""
-    activities = Activities(harness.database)
-    await ActivityReports(replica.worker.activity, activities, replica.queue.replica).report()
-    return await activities.of(asked.turn)
+    await ActivityReports(replica.worker.activity, harness.database, replica.queue.replica).report()
+    return await TurnStates(harness.database).of(asked.turn)
 
 
 async def test_the_silence_of_a_provider_and_a_queue_behind_it_are_seen_from_elsewhere(harness: Harness) -> None:
@@ -54,9 +53,9 @@ async def test_the_silence_of_a_provider_and_a_queue_behind_it_are_seen_from_els
         assert (await reported(harness, replica, second)).behind == first.turn
         pause.go.set()
         await harness.finish(replica, second)
-    assert reasons(await Activities(harness.database).of(first.turn)) == ["It has ended: end_turn"]
+    assert reasons(await TurnStates(harness.database).of(first.turn)) == ["It has ended: end_turn"]
     with pytest.raises(NotFound):
-        await Activities(harness.database).of(uuid4())
+        await TurnStates(harness.database).of(uuid4())
 
 
 async def test_a_running_tool_and_its_reader_are_named_and_a_replica_that_is_gone_too(harness: Harness) -> None:
@@ -80,7 +79,7 @@ async def test_a_running_tool_and_its_reader_are_named_and_a_replica_that_is_gon
         assert (state.readers, [call.name for call in state.known_calls]) == (1, ["dig"])
         assert reasons(state)[0].startswith("The tool dig has been running for ")
         await harness.database.rows(NO_LEASE)
-        assert reasons(await Activities(harness.database).of(asked.turn))[0].startswith(
+        assert reasons(await TurnStates(harness.database).of(asked.turn))[0].startswith(
             "The replica that ran it is gone"
         )
         go.set()
@@ -91,9 +90,9 @@ async def test_the_life_of_a_turn_is_a_table_from_rows(harness: Harness) -> None
     async with harness.replica(ScriptedProvider([message_of(tool_use("pay", {}, "a"))]), [pay]) as replica:
         asked = await harness.ask(tools=[pay])
         await waits(harness, replica, asked)
-    activities = Activities(harness.database)
-    assert reasons(await activities.of(asked.turn)) == ["It waits for an approval of pay, 0 seconds by now."]
-    life = await activities.life(asked.turn)
+    states = TurnStates(harness.database)
+    assert reasons(await states.of(asked.turn)) == ["It waits for an approval of pay, 0 seconds by now."]
+    life = await states.life(asked.turn)
     assert [event.what.split(":")[0] for event in life if "first text" not in event.what] == [
         "created",
         "claimed for the first time",
@@ -101,7 +100,7 @@ async def test_the_life_of_a_turn_is_a_table_from_rows(harness: Harness) -> None
         "round 1 sealed by attempt 1",
         "waits for a person",
     ]
-    (listed,) = await activities.open(10)
+    (listed,) = await states.open(10)
     assert (listed.id, [ask.kind for ask in listed.asks]) == (asked.turn, ["approval"])
 
 

@@ -31,8 +31,10 @@ async def ask(settings: Settings, stage: Stage, **options: Any) -> UUID:
     """Posts a turn, and waits until it has ended."""
     model = "claude-sonnet-5-5"
     stage.rehearse(model, [Play(200, ANSWER, [50], "whole", [], "end_turn")] * 9)
+    app = application(settings)
     async with running(settings) as services:
-        transport = httpx2.ASGITransport(app=application(settings, services), client=("127.0.0.1", 1))
+        app.state.services = services
+        transport = httpx2.ASGITransport(app=app, client=("127.0.0.1", 1))
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
             body = {"model": model, "tools": [], "blocks": [{"type": "text", "text": "High?"}], **options}
             posted = await client.post("/api/turns", json=body)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support.calls import PARTS
 from tests.support.model_apis import schemas_by_name
-from turnstream.api.http.openapi import OpenApi
+from turnstream.extensions.openapi.document import OpenApi
 
 FOLDER = Path(__file__).parent
 WEB = FOLDER.parents[1] / "app/turnstream/web"

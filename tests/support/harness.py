@@ -182,11 +182,22 @@ class Harness:
         provider_for = provider if callable(provider) else lambda _: provider
         toolset = toolset or Toolset(tools, max_result_chars=1000, patience=TICK)
         checks = Guard.joined(guards, policy.plans) if guards else NO_CHECKS
-        worker = KillableWorker(
-            self.database, queue, directory, provider_for, toolset, policy, clock, hooks, checks=checks
-        )
-        from tests.support.job_runner import runner_for  # noqa: PLC0415, a test without jobs does not need the extension
+        # A test without jobs, caches and summaries does not need these extensions.
+        from tests.support.call_policies import policies_for  # noqa: PLC0415
+        from tests.support.job_runner import runner_for  # noqa: PLC0415
 
+        worker = KillableWorker(
+            self.database,
+            queue,
+            directory,
+            provider_for,
+            toolset,
+            policy,
+            clock,
+            hooks,
+            checks=checks,
+            call_policies=policies_for(self.database, toolset, policy),
+        )
         jobs = runner_for(queue, toolset, policy.plans, checks, signals, most_jobs, policy.poll_interval)
         rounds = RoundWriter(self.database, directory, TICK)
         journaling = JournalWriter(Journal(self.database, queue.replica), directory, TICK)

@@ -22,26 +22,33 @@ FOLDER: Final = ROOT / "docs/reference"
 
 _LEVELS = {"info", "warning", "error", "exception", "critical"}
 _LINK = re.compile(r"\]\((?=[\w-]+\.md)")  # descriptions have links of the folder docs
-_ROW = re.compile(r"^\| `([\w.]+)` \| (\w+) \| (.*) \|$", re.MULTILINE)
+_SEPARATED = re.compile("[,;] separated by commas")
+_MEANING = re.compile(r"^- `([\w.]+)`: (.*)$", re.MULTILINE)
 
 
 def settings() -> str:
-    """One table for the core, and one for each extension that has settings."""
-    parts = [
-        "# Every setting\n\nThe page [settings](../settings.md) begins with the twenty that most operators set.\n",
-        f"## The core\n\n{_settings(Settings)}",
-        *(
-            f"## {each.name}\n\nThe [extension](../extensions.md) for {each.summary}.\n\n{_settings(each.settings)}"
-            for each in installed().values()
-            if each.settings is not None
-        ),
-    ]
+    """One list for the core, and one for each extension that has settings, under its name. A setting of several
+    extensions is described once.
+    """
+    introduction = (
+        "# Every setting\n\nThe page [settings](../settings.md) begins with the twenty that most operators set."
+        " A default is in brackets; without one the setting is empty or false. Lists are separated by commas.\n"
+    )
+    parts, described = [introduction, f"## The core\n\n{_settings(Settings, {})}"], dict[str, str]()
+    for each in installed().values():
+        if each.settings is not None:
+            parts.append(f"## {each.name}\n\n{_settings(each.settings, described)}")
+            described = {_name(field): each.name for field in each.settings.model_fields.values()} | described
     return "\n".join(parts)
 
 
-def _settings(section: type[Section]) -> str:
-    rows = ([f"`{_name(field)}`", _default(field), field.description or ""] for field in section.model_fields.values())
-    return _table(["setting", "default", "meaning"], rows)
+def _settings(section: type[Section], described: Mapping[str, str]) -> str:
+    return "".join(
+        f"- `{_name(field)}`: see [{described[_name(field)]}](#{described[_name(field)]})\n"
+        if _name(field) in described
+        else f"- `{_name(field)}`{_default(field)}: {_LINK.sub('](../', _SEPARATED.sub('', field.description or ''))}\n"
+        for field in section.model_fields.values()
+    )
 
 
 def _name(field: FieldInfo) -> str:
@@ -49,37 +56,40 @@ def _name(field: FieldInfo) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    return "" if field.default in {None, ""} else f"`{field.default}`"
+    is_empty = field.default in {None, ""} or field.default is False
+    return "" if is_empty else f" (`{field.default}`)"
 
 
 def metrics() -> str:
     return (
-        "# Every metric\n\nThe page [monitoring](../monitoring.md#metrics) has the address and the token.\n\n"
-        + _table(["metric", "type", "labels", "meaning"], map(_metric, METRICS))
+        "# Every metric\n\nThe page [monitoring](../monitoring.md#metrics) has the address and the token."
+        " A name that ends in `_total` is a counter.\n\n" + "".join(map(_metric, METRICS))
     )
 
 
 METRICS: Final = tuple(value for value in vars(telemetry).values() if isinstance(value, MetricWrapperBase))
 
 
-def _metric(metric: MetricWrapperBase) -> Sequence[str]:
+def _metric(metric: MetricWrapperBase) -> str:
     (family,) = metric.describe()
     name = f"{family.name}_total" if family.type == "counter" else family.name
-    return [f"`{name}`", family.type, " ".join(f"`{label}`" for label in metric._labelnames), family.documentation]
+    labels = ", ".join(f"`{label}`" for label in metric._labelnames)
+    histogram = ", histogram" if family.type == "histogram" else ""
+    return f"- `{name}`{f' by {labels}' if labels else ''}{histogram}: {family.documentation}\n"
 
 
 def log_events() -> str:
-    """The code has the events and their levels. The page keeps the meanings: its rows stay in their order, the row of
-    an event that is no longer logged goes, and a new event gets a row without a meaning at the end.
+    """The code has the events and their levels. The page keeps the meanings: the line of an event that is no longer
+    logged goes, and a new event gets a line without a meaning.
     """
-    page = FOLDER / "log-events.md"
-    meanings = {(event, level): meaning for event, level, meaning in _ROW.findall(page.read_text(encoding="utf-8"))}
-    logged = logged_events()
-    rows = [[f"`{event}`", level, meaning] for (event, level), meaning in meanings.items() if (event, level) in logged]
-    rows += [[f"`{event}`", level, ""] for event, level in sorted(logged - set(meanings))]
-    return "# Every log event\n\nThe page [monitoring](../monitoring.md#logs) has the form of the lines.\n\n" + _table(
-        ["event", "level", "meaning"], rows
-    )
+    page = (FOLDER / "log-events.md").read_text(encoding="utf-8")
+    meanings = dict(_MEANING.findall(page))
+    logged = sorted(logged_events())
+    parts = ["# Every log event\n\nThe page [monitoring](../monitoring.md#logs) has the form of the lines.\n"]
+    for level in ("critical", "error", "warning", "info"):
+        lines = (f"- `{event}`: {meanings.get(event, '')}\n" for event, found in logged if found == level)
+        parts.append(f"## {level.capitalize()}\n\n{''.join(lines)}")
+    return "\n".join(parts)
 
 
 def logged_events() -> set[tuple[str, str]]:
@@ -104,14 +114,10 @@ def commands_page() -> str:
 
 
 _COMMANDS = """
-- `chat` needs the [distribution](../contributing.md#distributions) turnstream-terminal, `conformance` needs
-  turnstream-conformance.
-- `chat` and `compare` are clients. `--server` or `TURNSTREAM_URL` is the URL of the server, `--token` or
-  `TURNSTREAM_TOKEN` the token.
+- `chat` and `conformance` need a [distribution](../contributing.md#distributions) of their own.
+- `chat` and `compare` are clients: `--server` or `TURNSTREAM_URL`, `--token` or `TURNSTREAM_TOKEN`.
 - All other commands read the [settings](../settings.md) and open the database: that of `DATABASE_URL`, else the
-  embedded one in `TURNSTREAM_DATA_DIR`, a path relative to the current folder.
-- If there is no embedded database, `serve`, `migrate`, `tokens create` and `owners import` create one; `doctor`
-  notes that there is none. The others fail with a sentence.
+  embedded one in `TURNSTREAM_DATA_DIR`. Without one, `serve`, `migrate`, `tokens create` and `owners import` create it.
 - Commands that write print the database they wrote to.
 """
 

@@ -13,12 +13,12 @@ from typing import Final
 
 from sphinx.application import Sphinx
 
-from tests.support.pages import PAGES, ROOT
+from tests.support.pages import ROOT
 
 FOLDER: Final = ROOT / ".site"
 VERSION: Final = version("turnstream")
 
-# Each page once, in the order of the navigation. The decisions follow the last kind by themselves.
+# Each page once, in the order of the navigation.
 KINDS: Final = {
     "Tutorials": ("docs/quickstart.md", "docs/tutorial.md"),
     "How-to guides": (
@@ -52,7 +52,6 @@ KINDS: Final = {
         "docs/ag-ui.md",
         "app/turnstream/web/packages/copilotkit.md",
         "docs/programs.md",
-        "docs/operations.md",
         "docs/settings.md",
         "docs/identity.md",
         "docs/postgres.md",
@@ -87,6 +86,7 @@ KINDS: Final = {
         "docs/comparison.md",
         "docs/benchmarks.md",
         "docs/architecture.md",
+        "docs/decisions.md",
         "docs/life-of-a-turn.md",
         "docs/security.md",
         "app/turnstream/web/README.md",
@@ -117,9 +117,7 @@ _SETTINGS = {
 
 def kinds() -> dict[str, list[Path]]:
     """The pages of each kind."""
-    found = {kind: [ROOT / page for page in pages] for kind, pages in KINDS.items()}
-    found["Explanation"] += [page for page in PAGES if page.parent.name == "decisions"]
-    return found
+    return {kind: [ROOT / page for page in pages] for kind, pages in KINDS.items()}
 
 
 def copy_pages(target: Path) -> None:

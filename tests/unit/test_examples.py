@@ -14,10 +14,12 @@ import pytest
 from tests.support.model_apis import APIS
 from tests.support.pages import BLOCKS, ROOT, Block, blocks
 from tests.support.programs import path_of
-from turnstream.api.schemas.requests import BrowserTokenIn, ChatChanges
-from turnstream.api.schemas.responses import BrowserTokenOut, ExcerptOut, Problem, WhyOut
+from turnstream.api.schemas.requests import ChatChanges
+from turnstream.api.schemas.responses import ExcerptOut, Problem
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.config import Settings
+from turnstream.extensions.browsers.schemas import BrowserTokenIn, BrowserTokenOut
+from turnstream.extensions.why.calls import WhyOut
 from turnstream.setup.policies import allowances
 from turnstream_lab.comparison import Question, read_plan
 
@@ -41,7 +43,6 @@ USAGE = "tests/extensions/usage/test_usage.py::test_operators_see_the_usage_of_a
 OPERATORS = "tests/extensions/admin/test_admin.py::test_the_commands_list_replicas_and_drain_one"
 DOCUMENTS = "tests/acceptance/test_pages.py::test_documents_are_imported_and_put_as_the_page_says"
 AGENTS = "tests/extensions/agents/test_agents.py::test_the_agents_of_the_page_can_be_read"
-ASSISTANT = "tests/browser/test_research_assistant.py::test_a_research_survives_a_closed_browser_and_a_deploy"
 TOOLS_PAGE = "tests/integration/test_tools_page.py::"
 CLIENT_TOOL = f"{TOOLS_PAGE}test_the_example_of_a_client_tool_works"
 APPROVAL = f"{TOOLS_PAGE}test_the_example_of_an_approval_with_another_input_works"
@@ -149,10 +150,6 @@ CHECKED = {
     ("docs/embedding.md", "Beside your own routes", "python"): BESIDE,
     ("docs/embedding.md", "Beside your own routes", "sh"): BESIDE,
     ("docs/embedding.md", "Beside your own routes", "text"): BESIDE,
-    ("docs/embedding.md", "In FastAPI", "python"): (
-        "tests/acceptance/test_embedding.py::"
-        "test_fastapi_has_it_under_a_prefix_with_tools_hooks_users_and_metrics_of_its_own"
-    ),
     ("docs/embedding.md", "Your own users", "python"): (
         "tests/acceptance/test_embedding.py::test_a_program_knows_who_asks_by_a_function_of_its_own"
     ),
@@ -309,6 +306,9 @@ CHECKED = {
     ("docs/runbooks.md", "A turn does not move", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "Jobs are overdue", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "Schedules are paused", "sh"): RUNBOOKS,
+    ("docs/schedules.md", "Triggers", "python"): (
+        "tests/extensions/schedules/test_triggers.py::test_the_program_of_the_page_starts_a_turn"
+    ),
     ("docs/schedules.md", "Schedules", "json"): (
         "tests/extensions/schedules/test_schedules.py::test_the_schedule_of_the_page_is_accepted"
     ),
@@ -339,13 +339,10 @@ CHECKED = {
         f"{TOOLS_PAGE}test_the_tool_of_the_page_that_detaches_looks_again_with_its_handle"
     ),
     ("docs/agents.md", "Agents", "toml"): AGENTS,
-    ("docs/agents.md", "A research assistant", "toml"): ASSISTANT,
-    ("docs/agents.md", "A research assistant", "python"): ASSISTANT,
     ("docs/tools.md", "A tool without the decorator", "text"): "a signature; mypy compares it with the protocol `Tool`",
     ("docs/tools.md", "Declaring tools", "python"): DECLARED,
     ("docs/tools.md", "Declaring tools", "toml"): DECLARED,
     ("docs/http-tools.md", "HTTP tools", "toml"): HTTP_TOOL,
-    ("docs/http-tools.md", "HTTP tools", "python"): HTTP_TOOL,
     ("docs/http-tools.md", "HTTP tools", "text"): HTTP_TOOL,
     ("docs/mcp.md", "MCP servers", "python"): OWN_TOOLS,
     ("docs/mcp.md", "MCP servers", "toml"): f"{MCP}test_the_servers_of_the_page_can_be_declared",

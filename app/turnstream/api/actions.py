@@ -97,7 +97,7 @@ async def store_answers(
     answered = await services.storage.actions.answer(owner, turn.chat_id, turn.id, decisions, key, identity, message)
     if not answered.ended:
         await services.live.refresh(turn.id)
-        services.live.feed.notify(owner)
+        services.live.notify_owner(owner)
     return answered
 
 

@@ -27,7 +27,7 @@ async def create_chat(request: Request) -> Response:
     settings = await new_settings(services, owner, new.settings, "settings")
     chat = await services.storage.chats.create(owner, new.title, new.system_prompt, settings)
     services.recent_chats.keep(chat)
-    services.live.feed.notify(owner)
+    services.live.notify_owner(owner)
     return json_response(chat_out(chat), 201, {"Location": path_for(request, f"/api/chats/{chat.id}")})
 
 
@@ -40,11 +40,12 @@ async def list_chats(request: Request) -> Response:
 
     async def read(storage: ReadStorage) -> ChatPage:
         # Taken before the chats are read, so that the feed from there misses nothing.
-        feed = None if before else await services.live.feed.cursor(storage.time)
+        feed = None if before else services.live.feed
+        cursor = feed and await feed.cursor(services.storage.of_owner, storage.time)
         page = await storage.chats.page(owner, limit + 1, place_of_page(before))
         token = page_behind(page[limit - 1].chat) if len(page) > limit else None
         chats = [listed_chat(chat, jobs=jobs) for chat, jobs in page[:limit]]
-        return ChatPage(chats=chats, next=token, cursor=feed and str(feed))
+        return ChatPage(chats=chats, next=token, cursor=cursor)
 
     return json_response(await services.reads.read(request, read))
 

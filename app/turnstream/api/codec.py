@@ -13,7 +13,6 @@ from turnstream.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE
 from turnstream.domain.results import count_files
 from turnstream.domain.turns import TurnError
 from turnstream.kit.json_values import has_too_many_values
-from turnstream.storage.owners.charges import UsageSum
 
 # Members of the provider's object that a block has under names of its own, or that carry nothing for a client.
 _SENT_ELSEWHERE = frozenset({"type", "id", "name", "input", "text", "thinking", "tool_use_id"})
@@ -110,8 +109,3 @@ def block_json(block: Block) -> dict[str, Any]:
     data: dict[str, Any] = {"index": block.index, "round": block.round, "type": block.type}
     data |= identity_json(block.type, block.tool_use_id, block.name)
     return data | {"text": block.text} | block_details(block)
-
-
-def figures_json(used: UsageSum) -> dict[str, Any]:
-    tokens = {f"{kind}_tokens": count for kind, count in asdict(used.tokens).items()}
-    return {"calls": used.calls, **tokens, "cost": used.cost, "unpriced": used.unpriced}

@@ -25,7 +25,6 @@ from turnstream.domain.events import BlockDelta, Event, Notice, TurnEnd
 from turnstream.domain.output import Phase
 from turnstream.domain.turns import Status, Turn
 from turnstream.storage.chats.chat_changes import DeletedTurns
-from turnstream.storage.owners.owner_changes import TurnStatus
 
 
 class _Described(BaseModel):
@@ -347,51 +346,6 @@ CHAT_EVENTS: Mapping[str, type[BaseModel]] = {
     **{name: _of_turn(model) for name, model in EVENTS.items() if model not in _OF_STREAM},
     "access_ended": AccessEndedNotice,
     "caught_up": CaughtUpNotice,
-}
-
-
-# --- the feed of an owner --------------------------------------------------------------------------------------------
-
-
-class FeedChatEvent(ChatOut):
-    """A chat as it is now: one that was made or changed, or in which a turn was made."""
-
-
-class FeedChatDeletedEvent(EventSchema):
-    """A chat was deleted."""
-
-    id: UUID
-
-
-class FeedTurnEvent(EventSchema):
-    """An assistant turn as it is now: one that was made, or whose status or number of `waiting` calls or background
-    `jobs` has changed; and each that is open when the connection begins.
-    """
-
-    chat: UUID
-    turn: UUID
-    role: Literal["assistant"]
-    status: Status
-    stop_reason: str | None
-    waiting: int
-    jobs: int
-
-    @classmethod
-    def members(cls, event: TurnStatus) -> dict[str, Any]:
-        state = {"status": event.status, "stop_reason": event.stop_reason, "waiting": event.waiting, "jobs": event.jobs}
-        return {"chat": event.chat, "turn": event.id, "role": "assistant", **state}
-
-
-class FeedResetEvent(EventSchema):
-    """The cursor is too old, or too much has changed since: read the list of chats again, and continue from here."""
-
-
-FEED_EVENTS: Mapping[str, type[BaseModel]] = {
-    "chat": FeedChatEvent,
-    "chat_deleted": FeedChatDeletedEvent,
-    "turn": FeedTurnEvent,
-    "reset": FeedResetEvent,
-    "access_ended": AccessEndedNotice,
 }
 
 

@@ -1,4 +1,4 @@
-"""The use cases of an exchange: post a message, generate its answer again, copy it, cancel the answer.
+"""The use cases of an exchange: post a message, generate its answer again, cancel the answer.
 
 Each one checks first, then opens the transaction, writes and commits: no file is stored, and nothing but the chat is
 read while the chat is locked.
@@ -12,15 +12,13 @@ from uuid import UUID
 from turnstream.api.attachments import allowed_blocks, check_attachments, steer_blocks, user_blocks
 from turnstream.api.caller import check_turn, of_caller, with_author, with_fixed
 from turnstream.api.schemas.blocks import TextBlockIn
-from turnstream.api.schemas.requests import ForkIn, NewTurn, TurnOptions
+from turnstream.api.schemas.requests import NewTurn, TurnOptions
 from turnstream.api.sealed_headers import has_plain_secrets, sealed
 from turnstream.api.services import Services, check_rate
 from turnstream.domain.blocks import Block
 from turnstream.domain.chats import Chat, title_from
-from turnstream.domain.errors import Conflict, RequestRefused
-from turnstream.domain.fork import cut_after
+from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import Turn
-from turnstream.storage.chats.branches import Fork
 from turnstream.storage.chats.exchanges import (
     Draft,
     Exchange,
@@ -31,8 +29,6 @@ from turnstream.storage.chats.exchanges import (
     Target,
     key_refused,
 )
-
-_TITLE_OF_FORK = 290  # characters of the original's title
 
 
 async def post_message(
@@ -105,37 +101,6 @@ async def generate_again(
     return exchange
 
 
-async def fork_turn(
-    services: Services, owner: str, chat: UUID, turn: UUID, options: ForkIn, key: IdempotencyKey | None
-) -> Exchange:
-    """Copies the path to a turn into a new chat, or the turn as a branch beside it. A copied user turn is answered."""
-    storage = services.storage
-    try:
-        if options.title is not None and options.into == "branch":
-            raise RequestRefused("`title` is that of a new chat: send it with `into`: `chat`.", field="title")
-        source = await storage.chats.get(owner, chat)
-        original = await storage.turns.get(owner, chat, turn)
-        request = None
-        if original.role == "user":
-            answer = await storage.chat_changes.newest_answer(chat, turn)
-            if answer is None:
-                raise Conflict(f"Turn {turn} has no answer whose request its copy could have.")
-            before = await storage.exchanges.answer(owner, chat, answer)
-            assert before.request is not None
-            await admit(services, owner, TurnOptions())
-            request = of_caller(services.resolver.again(with_fixed(TurnOptions()), before.request))
-        title = options.title or (source.title and f"{source.title[:_TITLE_OF_FORK]} (fork)")
-        fork = Fork(cut_after(original, options.block), options.into == "chat", title, request)
-        made_in, leaf = await storage.branches.fork(owner, fork, key, services.plans.of(owner).queued_turns)
-    except (KeyTaken, RequestRefused) as error:
-        return await made_before(services, owner, key, error)
-    copied = await storage.turns.get(owner, made_in, leaf)
-    assert copied.parent_id is not None
-    exchange = Exchange(await storage.turns.get(owner, made_in, copied.parent_id), copied)
-    notify(services, owner, exchange)
-    return exchange
-
-
 async def cancel_turn(services: Services, owner: str, chat: UUID, turn: UUID) -> Turn:
     """Returns the turn as it is now: a running turn has not ended yet."""
     found = await services.storage.turns.cancel(owner, chat, turn)
@@ -143,7 +108,7 @@ async def cancel_turn(services: Services, owner: str, chat: UUID, turn: UUID) ->
         services.live.wake()  # another turn may have waited for its end
     else:
         await services.live.cancel(turn)
-    services.live.feed.notify(owner)
+    services.live.notify_owner(owner)
     return found
 
 

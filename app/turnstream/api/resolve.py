@@ -25,29 +25,27 @@ from turnstream.tracing import TRACING
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The server's own values, used if neither turn nor chat has one. `ceilings` are the limits, by name, above
-    which no turn may ask for more; those in `_CEILINGS` are ceilings in any case.
+    """The server's own values, used if neither turn nor chat has one. No turn may ask for more
+    than `most_rounds` tool rounds, if the operator has set that, or for more than the limits in `_CEILINGS`.
     """
 
     model: str
     system_prompt: str | None
     limits: Limits
-    ceilings: Mapping[str, float] = field(default_factory=dict)
+    most_rounds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Allowances:
     """The operator's permissions for turns. `params` are the guarded parameters, `provider_tools` the types of the
     providers' own tools (None: those that reach nothing of the operator's account), `models` patterns of names, with *
-    for any characters (None: all). A turn may ask for `max_tokens` of an answer, and for `output_calls` model calls for
-    its output.
+    for any characters (None: all). A turn may ask for `max_tokens` of an answer.
     """
 
     params: AllowedParams = field(default_factory=AllowedParams)
     provider_tools: frozenset[str] | None = None
     models: Sequence[str] | None = None
     max_tokens: int | None = None
-    output_calls: int | None = None
 
     def has_model(self, name: str) -> bool:
         return self.models is None or any(fnmatchcase(name, pattern) for pattern in self.models)
@@ -88,6 +86,9 @@ _OF_ACCOUNTS = frozenset(
 
 # Limits that the operator's settings are the ceilings of, if they are set.
 _CEILINGS = ("hard_max_rounds", "max_calls", "budget_tokens", "budget_cost", "budget_seconds")
+
+# Model calls that a turn may ask for its output: attempts times iterations.
+_MOST_OUTPUT_CALLS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +287,8 @@ class Resolver:
 
     def _ceilings(self) -> Mapping[str, float]:
         own = {name: getattr(self.defaults.limits, name) for name in _CEILINGS}
-        return {**self.defaults.ceilings, **{name: most for name, most in own.items() if most is not None}}
+        own["max_rounds"] = self.defaults.most_rounds
+        return {name: most for name, most in own.items() if most is not None}
 
     def _check_limits(self, limits: LimitsIn | None, field: str) -> None:
         ceilings = dict(self._ceilings())
@@ -370,9 +372,9 @@ class Resolver:
         operator allows.
         """
         most = 0 if output is None else output.max_attempts * output.max_iterations
-        if self.allowed.output_calls is not None and most > self.allowed.output_calls:
+        if most > _MOST_OUTPUT_CALLS:
             detail = "`output.max_attempts` times `output.max_iterations` must be at most"
-            raise RequestRefused(f"{detail} {self.allowed.output_calls:,} model calls.", field="output.max_attempts")
+            raise RequestRefused(f"{detail} {_MOST_OUTPUT_CALLS:,} model calls.", field="output.max_attempts")
         budget = request.limits.budget_cost
         if budget is not None and budget != self.defaults.limits.budget_cost:
             for name, prices in prices_of(self.models, request.model).items():

@@ -1,78 +1,48 @@
-"""The table of all API calls, from which the router and the OpenAPI document are made."""
+"""The table of the core's API calls, from which the router and the OpenAPI document are made."""
 
-from typing import cast, get_args
-
-from starlette.requests import Request
-from starlette.responses import Response
+from collections.abc import Mapping
 
 from turnstream.api import (
     actions,
-    approvals,
     catalog,
     chats,
     health,
-    queue,
     tokens,
     turns,
     uploads,
-    waiting,
 )
-from turnstream.api.http.call_group import CallGroup
+from turnstream.api.events import CHAT_EVENTS, EVENTS
+from turnstream.api.http.call_group import CallGroup, EventStream
 from turnstream.api.http.endpoint import Endpoint, Limit, Query
-from turnstream.api.http.openapi import STREAMS, OpenApi, Version
 from turnstream.api.schemas.requests import (
-    BrowserTokenIn,
     ChatChanges,
-    ForkIn,
     NewChat,
     NewTurn,
     NewTurnInNewChat,
-    QueueChange,
     TurnOptions,
 )
 from turnstream.api.schemas.responses import (
-    ApprovalsOut,
     BranchDeleted,
-    BrowserTokenOut,
     ChatOut,
     ChatPage,
-    Decided,
     Deleted,
-    EntryWithdrawn,
     ExchangeOut,
     GrantsOut,
     IdentityOut,
     ModelsOut,
     PathPage,
-    QueueEntryOut,
-    QueueOut,
     Revoked,
     ToolsOut,
     TurnOut,
     TurnsOut,
     UploadDeleted,
     UploadOut,
-    WaitingPage,
     WholeOut,
-    WhyOut,
 )
 from turnstream.api.schemas.tools import ActionsIn
-from turnstream.api.services import path_for
 from turnstream.api.streams import chat as chat_stream
-from turnstream.api.streams import feed as feed_stream
 from turnstream.api.streams import turn as turn_stream
-from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Scope
-
-
-async def get_openapi(request: Request) -> Response:
-    document: OpenApi = request.app.state.openapi
-    version = request.query_params.get("version", "3.1")
-    if version not in get_args(Version):
-        raise RequestRefused("`version` of OpenAPI must be 3.1 or 3.2.", field="version")
-    return Response(
-        document.text(path_for(request, "") or "/", cast("Version", version)), media_type="application/json"
-    )
 
 
 def _limit(default: int, most: int) -> Query:
@@ -179,16 +149,6 @@ ENDPOINTS = (
         events="ChatStream",
     ),
     Endpoint(
-        "GET /api/stream",
-        feed_stream.stream_feed,
-        "Follow what happens in all of the owner's chats: made, changed, deleted; turns made, waiting, ended",
-        gives="text/event-stream",
-        problems=(400,),
-        queries=(Query("cursor", "the id of the last event received, or the cursor of a list of chats"),),
-        headers=("Last-Event-ID",),
-        events="Feed",
-    ),
-    Endpoint(
         "GET /api/chats/{chat}/turns/{turn}",
         turns.get_turn,
         "One turn, with a cursor to go on from",
@@ -213,14 +173,6 @@ ENDPOINTS = (
         problems=(404, 422),
         queries=(_limit(100, 500),),
         headers=_OLD,
-    ),
-    Endpoint(
-        "GET /api/chats/{chat}/turns/{turn}/why",
-        turns.get_why,
-        "What an answer is busy with or waits for, in sentences, and its life so far",
-        gives=WhyOut,
-        problems=(404,),
-        reach="turn",
     ),
     Endpoint(
         "GET /api/chats/{chat}/turns/{turn}/siblings",
@@ -273,58 +225,6 @@ ENDPOINTS = (
         limits=(*_WRITES, "uploads"),
     ),
     Endpoint(
-        "GET /api/chats/{chat}/queue",
-        queue.list_queue,
-        "The messages that no model call has received: steers of running turns, and queued messages in their order",
-        gives=QueueOut,
-        problems=(404,),
-    ),
-    Endpoint(
-        "PATCH /api/chats/{chat}/queue/{entry}",
-        queue.change_entry,
-        "Edit or move a message in the queue, or change it between `queued` and `steer`; 409 once it is delivered",
-        QueueChange,
-        QueueEntryOut,
-        problems=(404, 409, 422),
-        limits=(*_WRITES, "queued_turns"),
-    ),
-    Endpoint(
-        "DELETE /api/chats/{chat}/queue/{entry}",
-        queue.withdraw_entry,
-        "Withdraw a message from the queue, for good; 409 once it is delivered",
-        gives=EntryWithdrawn,
-        problems=(404, 409),
-        queries=(Query("version", "of the entry as the client has read it; without it, in any version"),),
-    ),
-    Endpoint(
-        "GET /api/waiting",
-        waiting.list_waiting,
-        "The calls that wait for the owner, in all chats, those that wait for longest first",
-        gives=WaitingPage,
-        problems=(400, 422),
-        queries=(_limit(50, 200), Query("after", "`next` of an earlier page")),
-    ),
-    Endpoint(
-        "GET /api/approvals",
-        approvals.list_approvals,
-        "The calls of other owners that wait for a decision of the caller, as a policy's `approvers` name them",
-        gives=ApprovalsOut,
-        problems=(422,),
-        queries=(_limit(50, 200),),
-        scopes=("approve",),
-    ),
-    Endpoint(
-        "POST /api/approvals/{turn}",
-        approvals.decide,
-        "Decide about calls of a turn that name the caller as an approver",
-        ActionsIn,
-        Decided,
-        problems=(404, 409, 422),
-        headers=_KEY,
-        limits=_WRITES,
-        scopes=("approve",),
-    ),
-    Endpoint(
         "GET /api/chats/{chat}/grants",
         actions.list_grants,
         "The approvals that are remembered for the chat, oldest first",
@@ -360,33 +260,11 @@ ENDPOINTS = (
         streams=True,
     ),
     Endpoint(
-        "POST /api/chats/{chat}/turns/{turn}/fork",
-        turns.fork,
-        "Copy the turn as a branch beside it, or the path to it into a new chat; whole, or up to one of its blocks",
-        ForkIn,
-        ExchangeOut,
-        (201,),
-        (404, 409, 422),
-        headers=_KEY,
-        limits=(*_WRITES, *_POSTS),
-        streams=True,
-    ),
-    Endpoint(
         "GET /api/me",
         tokens.get_identity,
         "Whose the credential is, and what it allows",
         gives=IdentityOut,
         reach="handler",
-    ),
-    Endpoint(
-        "POST /api/tokens",
-        tokens.create_token,
-        "Exchange the credential for a short-lived token that allows less, for a browser",
-        BrowserTokenIn,
-        BrowserTokenOut,
-        problems=(404,),
-        scopes=("read", "send", "chat", "approve"),
-        limits=_WRITES,
     ),
     Endpoint("GET /api/models", catalog.list_models, "The models of this server", gives=ModelsOut, reach="handler"),
     Endpoint("GET /api/tools", catalog.list_tools, "The tools of this server", gives=ToolsOut, reach="handler"),
@@ -438,15 +316,15 @@ ENDPOINTS = (
         problems=(401, 500),
         open=True,
     ),
-    Endpoint(
-        "GET /openapi.json",
-        get_openapi,
-        "This document",
-        gives="application/json",
-        problems=(422,),
-        queries=(Query("version", "of OpenAPI: `3.1`, or `3.2`, which has a schema for the items of streams"),),
-        open=True,
-    ),
 )
 
-CORE = CallGroup(ENDPOINTS, streams=STREAMS)
+ABOUT_EVENTS = "Server-sent events, each with JSON as its data and the cursor behind it as its id. "
+_STREAMS: Mapping[str, EventStream] = {
+    "Stream": EventStream(f"{ABOUT_EVENTS}The stream ends after the last event of the turn.", EVENTS),
+    "ChatStream": EventStream(
+        f"{ABOUT_EVENTS}An event of a turn is that of the turn's own stream, with the turn's id besides.",
+        CHAT_EVENTS,
+    ),
+}
+
+CORE = CallGroup(ENDPOINTS, streams=_STREAMS)

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final, Self
+from datetime import datetime
+from typing import Final, Protocol, Self
 from uuid import UUID
 
 from starlette.requests import Request
@@ -24,22 +25,17 @@ from turnstream.domain.guards import Place
 from turnstream.domain.identity import Identity
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn
-from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions
-from turnstream.storage.chats.approvals import Approvals
 from turnstream.storage.chats.branches import Branches
 from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.chats.grants import Grants
-from turnstream.storage.chats.queued import QueuedMessages
 from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turn_counts import TurnCounts
 from turnstream.storage.chats.turns import ToolResults, Turns
-from turnstream.storage.chats.waiting import WaitingCalls
 from turnstream.storage.database import ANONYMOUS, OWNER, Database
 from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
-from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.documents import DocumentTexts
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.tokens import Tokens
@@ -47,7 +43,6 @@ from turnstream.storage.owners.uploads import Uploads
 from turnstream.stream.chat.wakeups import ChatWakeups
 from turnstream.stream.delivery import Deliveries
 from turnstream.stream.directory import Directory
-from turnstream.stream.feed import OwnerFeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +53,18 @@ class Storage:
     of_owner: Database
     accounts: Accounts
     chats: Chats
-    charges: Charges
     chat_changes: ChatUpdates
     search: Search
     turns: Turns
     turn_counts: TurnCounts
     exchanges: Exchanges
     branches: Branches
-    queued: QueuedMessages
     actions: Actions
     grants: Grants
-    waiting: WaitingCalls
-    approvals: Approvals
     results: ToolResults
     documents: DocumentTexts
     uploads: Uploads
     tokens: Tokens
-    activities: Activities
 
     @classmethod
     def of(
@@ -82,34 +72,28 @@ class Storage:
         database: Database,
         everything: Database,
         search: Search,
-        most_running: int | None = None,
         cell: str | None = None,
     ) -> Self:
-        """`database` is held to the owner of the request if row-level security is on, `everything` is not. An owner
-        without a plan may have `most_running` turns at once. Tokens are created for `cell`.
+        """`database` is held to the owner of the request if row-level security is on, `everything` is not. Tokens
+        are created for `cell`.
         """
         return cls(
             database=everything,
             of_owner=database,
             accounts=Accounts(everything),
             chats=Chats(database),
-            charges=Charges(database),
             chat_changes=ChatUpdates(database),
             search=search,
             turns=Turns(database),
             turn_counts=TurnCounts(everything),
             exchanges=Exchanges(database),
             branches=Branches(database),
-            queued=QueuedMessages(database, everything),
             actions=Actions(database),
             grants=Grants(database),
-            waiting=WaitingCalls(database),
-            approvals=Approvals(database),
             results=ToolResults(database),
             documents=DocumentTexts(database),
             uploads=Uploads(database),
             tokens=Tokens(everything, cell),
-            activities=Activities(everything, most_running),
         )
 
     @property
@@ -117,19 +101,27 @@ class Storage:
         return ReadStorage(self.chats, self.chat_changes, self.search, self.turns)
 
 
+class Feed(Protocol):
+    """The feed of an owner, as the list of chats needs it."""
+
+    async def cursor(self, database: Database, time: datetime | None = None) -> str:
+        """The cursor of a client that reads all chats as they were at `time`, or now."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Live:
     """The turns that run, and the signals to the workers: `wake` when a turn can be claimed, `refresh` when a message
     or an answer has arrived at one, `cancel` when one is to stop. `reserve_slot` gives the id of this replica if a turn
-    may be claimed while it is written; `begin` then gets the turn, its owner and the end of its path. Without
-    `deliveries` sse-starlette sends the streams of turns too. `check_message` returns the text of a message as it may
-    be stored, by owner and plan of the credential.
+    may be claimed while it is written; `begin` then gets the turn, its owner and the end of its path. `check_message`
+    returns the text of a message as it may be stored, by owner and plan of the credential.
     """
 
     directory: Directory
-    deliveries: Deliveries | None
+    deliveries: Deliveries
     chat_wakeups: ChatWakeups
-    feed: OwnerFeed
+    feed: Feed | None
+    notify_owner: Callable[[str], None]
     wake: Callable[[], None]
     refresh: Callable[[UUID], Awaitable[None]]
     cancel: Callable[[UUID], Awaitable[None]]
@@ -140,7 +132,7 @@ class Live:
     def notify(self, owner: str, chat: UUID) -> None:
         """Wakes the readers of a chat and of its owner's feed, after a change was committed."""
         self.chat_wakeups.notify(chat)
-        self.feed.notify(owner)
+        self.notify_owner(owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +142,16 @@ class HttpSettings:
     """
 
     max_body_bytes: int
-    max_turn_bytes: int
     max_upload_bytes: int
     stream_life: float
     heartbeat: float
     recorded_owners: frozenset[str] | None
-    browser_token_life: int
     metrics_token: str | None
+
+    @property
+    def max_turn_bytes(self) -> int:
+        """The most text of a message, or of the results in a request, with the documents that it names."""
+        return 2 * self.max_body_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,84 +1,22 @@
-"""Handlers of credentials: what one allows, and its exchange for a short-lived token of a browser that allows less."""
+"""The handler of credentials: what one allows."""
 
-from datetime import timedelta
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from turnstream.api.caller import check_named
-from turnstream.api.http.reading import check_path, read_body
-from turnstream.api.schemas.requests import BrowserTokenIn, ChatSettings, FixedOptions
-from turnstream.api.schemas.responses import BrowserTokenOut, IdentityOut
-from turnstream.api.sealed_headers import new_settings
-from turnstream.api.services import Services, identity_of, services_and_owner, services_of
+from turnstream.api.schemas.responses import IdentityOut
+from turnstream.api.services import identity_of, services_of
 from turnstream.api.views import json_response
-from turnstream.domain.errors import Forbidden, RequestRefused
-from turnstream.domain.identity import FIXABLE, OF_A_PERSON, Identity, checked_scopes
-from turnstream.kit.clock import CLOCK
-from turnstream.storage.database import OWNER
-from turnstream.storage.owners.tokens import BROWSER_TOKEN, LOGIN_SESSION
-
-_USUAL_LIFE = 900  # seconds
+from turnstream.domain.identity import Identity, checked_scopes
 
 
 async def get_identity(request: Request) -> Response:
     features = sorted(name for name, state in services_of(request).states.items() if state is not None)
-    return json_response(IdentityOut(**_shown(identity_of(request)), features=features))
+    return json_response(IdentityOut(**shown(identity_of(request)), features=features))
 
 
-async def create_token(request: Request) -> Response:
-    services, owner = services_and_owner(request)
-    identity = identity_of(request)
-    sent, _ = await read_body(request, BrowserTokenIn)
-    if (identity.credential or "").startswith(BROWSER_TOKEN):
-        raise Forbidden("A short-lived token makes no others: exchange the credential that made it.")
-    if (identity.credential or "").startswith(LOGIN_SESSION):
-        raise Forbidden("A session makes no tokens, which would outlast it: send its cookie, or a stored token.")
-    if sent.owner is not None and sent.owner != owner:
-        identity.require("admin")
-        owner = sent.owner
-        OWNER.set(owner)
-    scopes = OF_A_PERSON & identity.scopes if sent.scopes is None else frozenset(sent.scopes)
-    for scope in checked_scopes(scopes):
-        identity.require(scope)
-    if sent.fixed is not None:
-        check_named(sent.fixed, "fixed.")
-    longest = services.http.browser_token_life
-    if sent.seconds is not None and sent.seconds > longest:
-        raise RequestRefused(f"`seconds` must be at most {longest:,}.", field="seconds")
-    if sent.turn is not None:
-        if sent.chat is None:
-            raise RequestRefused("`chat` must be the chat of the turn.", field="chat")
-        await services.storage.turns.get(owner, sent.chat, sent.turn)
-    elif sent.chat is not None:
-        await services.storage.chats.get(owner, sent.chat)
-    end = CLOCK.now() + timedelta(seconds=sent.seconds or min(_USUAL_LIFE, longest))
-    end = min(end, identity.expires_at or end)
-    if sent.plan is not None:
-        identity.require("admin")
-    plan = sent.plan or (identity.plan if owner == identity.owner else None)
-    fixed = await _fixed(sent.fixed or FixedOptions(), owner, services)
-    allowed = Identity(
-        owner,
-        scopes,
-        end,
-        identity.credential,
-        plan,
-        sent.chat,
-        sent.turn,
-        folder=_folder(sent, identity),
-        fixed={**fixed, **identity.fixed},
-        roles=identity.roles if owner == identity.owner else frozenset(),
-    )
-    if sent.documents is not None and not allowed.is_restricted:
-        detail = "`documents` must be left out, or come with `chat` or without the scope `chat`: else all are reached."
-        raise RequestRefused(detail, field="documents")
-    token = await services.storage.tokens.create_for_browser(allowed, identity.actor)
-    return json_response(BrowserTokenOut(token=token, **_shown(allowed)))
-
-
-def _shown(identity: Identity) -> dict[str, Any]:
+def shown(identity: Identity) -> dict[str, Any]:
     """Returns the members for a page. Fixed options are shown by name only, because a page need not know the operator's
     prompt.
     """
@@ -91,21 +29,3 @@ def _shown(identity: Identity) -> dict[str, Any]:
         "documents": identity.folder,
         "fixed": sorted(identity.fixed),
     }
-
-
-def _folder(sent: BrowserTokenIn, identity: Identity) -> str | None:
-    """Raises RequestRefused, and Forbidden for a folder that the credential does not reach."""
-    if sent.documents is None:
-        return identity.folder
-    check_path(sent.documents, "documents")
-    reached = identity.documents
-    if reached is None or not f"{sent.documents}/".startswith(reached):
-        raise Forbidden("`documents` must be a folder that the credential reaches.", field="documents")
-    return sent.documents
-
-
-async def _fixed(options: FixedOptions, owner: str, services: Services) -> dict[str, Any]:
-    """The options as they are stored. Raises RequestRefused for those that no turn here could have."""
-    named = {name: value for name in FIXABLE if (value := getattr(options, name)) is not None}
-    prompt = {name: named.pop(name) for name in ("system_prompt",) if name in named}
-    return {**prompt, **await new_settings(services, owner, ChatSettings(**named), "fixed")}

@@ -8,20 +8,19 @@ from starlette.responses import Response
 
 from turnstream.api.caller import check_named
 from turnstream.api.codec import to_json
-from turnstream.api.exchange import cancel_turn, fork_turn, generate_again, post_in_new_chat, post_message
+from turnstream.api.exchange import cancel_turn, generate_again, post_in_new_chat, post_message
 from turnstream.api.http.reading import id_in_query, id_of, idempotency_key_of, limit_of, read_body
 from turnstream.api.reads import ReadStorage
-from turnstream.api.schemas.requests import ForkIn, NewTurn, NewTurnInNewChat, TurnOptions
-from turnstream.api.schemas.responses import BranchDeleted, LifeEventOut, WhyOut
+from turnstream.api.schemas.requests import NewTurn, NewTurnInNewChat, TurnOptions
+from turnstream.api.schemas.responses import BranchDeleted
 from turnstream.api.sealed_headers import new_settings
-from turnstream.api.services import Services, identity_of, path_for, services_and_owner
+from turnstream.api.services import Services, path_for, services_and_owner
 from turnstream.api.streams.chat import cursor_behind
 from turnstream.api.streams.turn import stream_response
 from turnstream.api.views import ShownTurn, json_response, shown_turn
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.turns import Turn
-from turnstream.domain.why import reasons
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
 from turnstream.kit.offload import Portions
@@ -29,7 +28,7 @@ from turnstream.storage.chats.chat_changes import ChatState, place_of
 from turnstream.storage.chats.exchanges import Exchange, Parent, Target
 
 
-def _services_to_post(request: Request) -> tuple[Services, str]:
+def services_to_post(request: Request) -> tuple[Services, str]:
     """With a place for the stream of the answer, if the client asks for one."""
     services, owner = services_and_owner(request)
     if _wants_stream(request):
@@ -42,17 +41,17 @@ def _wants_stream(request: Request) -> bool:
 
 
 async def create_turn(request: Request) -> Response:
-    services, owner = _services_to_post(request)
+    services, owner = services_to_post(request)
     chat = id_of(request, "chat")
     new, body = await read_body(request, NewTurn)
     key = idempotency_key_of(request, body)
     parent: Parent = new.parent_id if "parent_id" in new.model_fields_set else "newest"
     exchange = await post_message(services, new, Target(owner, chat, parent, new.on_busy), key)
-    return await _exchange_response(request, services, owner, exchange)
+    return await exchange_response(request, services, owner, exchange)
 
 
 async def create_turn_in_new_chat(request: Request) -> Response:
-    services, owner = _services_to_post(request)
+    services, owner = services_to_post(request)
     new, body = await read_body(request, NewTurnInNewChat)
     key = idempotency_key_of(request, body)
     check_named(new.chat, "chat.")
@@ -61,27 +60,16 @@ async def create_turn_in_new_chat(request: Request) -> Response:
     now = CLOCK.now()
     chat = Chat(new_id(), owner, new.chat.title, new.chat.system_prompt, settings, created_at=now, updated_at=now)
     exchange = await post_in_new_chat(services, new, chat, key)
-    return await _exchange_response(request, services, owner, exchange)
+    return await exchange_response(request, services, owner, exchange)
 
 
 async def regenerate(request: Request) -> Response:
-    services, owner = _services_to_post(request)
+    services, owner = services_to_post(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
     options, body = await read_body(request, TurnOptions)
     key = idempotency_key_of(request, body)
     exchange = await generate_again(services, owner, chat, turn, options, key)
-    return await _exchange_response(request, services, owner, exchange)
-
-
-async def fork(request: Request) -> Response:
-    services, owner = _services_to_post(request)
-    chat, turn = id_of(request, "chat"), id_of(request, "turn")
-    options, body = await read_body(request, ForkIn)
-    if options.into == "chat":
-        identity_of(request).require_reach(None)
-    key = idempotency_key_of(request, body)
-    exchange = await fork_turn(services, owner, chat, turn, options, key)
-    return await _exchange_response(request, services, owner, exchange)
+    return await exchange_response(request, services, owner, exchange)
 
 
 async def cancel(request: Request) -> Response:
@@ -162,25 +150,6 @@ async def get_turn(request: Request) -> Response:
     return await (await services.reads.read(request, read)).response()
 
 
-async def get_why(request: Request) -> Response:
-    services, owner = services_and_owner(request)
-    turn = await services.storage.turns.get(owner, id_of(request, "chat"), id_of(request, "turn"))
-    state = await services.storage.activities.of(turn.id)
-    activity, life = state.activity, await services.storage.activities.life(turn.id)
-    return json_response(
-        WhyOut(
-            turn=turn.id,
-            status=state.status,
-            reasons=reasons(state),
-            stage=None if activity is None else activity.stage,
-            silent_seconds=state.silent,
-            readers=state.readers,
-            trace=state.trace,
-            life=[LifeEventOut(at=event.at, what=event.what) for event in life],
-        )
-    )
-
-
 async def get_siblings(request: Request) -> Response:
     services, owner = services_and_owner(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
@@ -211,7 +180,7 @@ async def _turns(services: Services, storage: ReadStorage, owner: str, chat: UUI
     return Response(to_json({"turns": bodies}), media_type="application/json")
 
 
-async def _exchange_response(request: Request, services: Services, owner: str, exchange: Exchange) -> Response:
+async def exchange_response(request: Request, services: Services, owner: str, exchange: Exchange) -> Response:
     """The exchange, or its stream if the client asks for one. The same for the first request and a repetition."""
     turn, portions = exchange.assistant_turn, Portions()
     url = path_for(request, f"/api/chats/{turn.chat_id}/turns/{turn.id}")

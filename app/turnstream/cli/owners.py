@@ -11,30 +11,11 @@ from turnstream.config import Settings
 from turnstream.extension import before_erasure, read_settings, recordings_of, selected
 from turnstream.setup.databases import database_name, open_present_database
 from turnstream.storage.owners.erasure import erase_owner
-from turnstream.storage.owners.owners import Owners
 
 
 @click.group(cls=OpenGroup)
 def owners() -> None:
     """List owners; export, import and erase what they have."""
-
-
-@owners.command("list")
-def list_owners() -> None:
-    """List every owner, with what they have.
-
-    The columns are chats, uploads and their bytes, documents, tokens, last change.
-    """
-
-    async def run() -> None:
-        async with open_present_database(read_settings()) as database:
-            for each in await Owners(database).list():
-                click.echo(
-                    f"{each.owner}\t{each.chats} chats\t{each.uploads} uploads\t{each.bytes} bytes"
-                    f"\t{each.documents} documents\t{each.tokens} tokens\t{each.changed_at:%Y-%m-%d}"
-                )
-
-    asyncio.run(run())
 
 
 @owners.command("erase")

@@ -19,9 +19,8 @@ from turnstream.cli.allocator import give_back_freed_memory
 from turnstream.cli.notices import READY, STOPPING, notify_supervisor, send_signs_of_life
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.extension import ServerProcess, processes_of, read_settings, selected
+from turnstream.extension import ServerProcess, own_database, processes_of, read_settings, selected
 from turnstream.main import application, running
-from turnstream.setup.databases import own_database
 from turnstream.setup.models import default_model, import_default_adapter
 from turnstream.telemetry import configure_logging, settle_garbage_collector, write_in_background
 
@@ -123,8 +122,9 @@ def serve(workers: int | None, process: str | None) -> None:
 async def _serve(settings: Settings, process: ServerProcess | None) -> None:
     signs = asyncio.create_task(send_signs_of_life())
     with bound(settings, shared=process is not None) as own_socket:
+        app: Any = application(settings)  # before turns run, whose loop its imports would hold
         async with running(settings, process=process) as services, AsyncExitStack() as stack:
-            app: Any = application(settings, services)
+            app.state.services = services
             sockets = [own_socket]
             if services.neighbours:
                 app, listener = stack.enter_context(services.neighbours.listening(app))

@@ -26,8 +26,8 @@ TurnstreamError
 └── ConfigError           the operator: a setting is wrong
 """
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 # The causes of a refusal, for programs: a client decides by its code, and shows the sentence to people.
 RefusalCode = Literal[
@@ -79,6 +79,11 @@ class RequestRefused(TurnstreamError):
         self.field = field
         if code is not None:
             self.code = code
+
+    @property
+    def members(self) -> Mapping[str, Any]:
+        """Further members of the problem document."""
+        return {}
 
 
 class Unauthorized(RequestRefused):
@@ -168,6 +173,10 @@ class TooMany(RequestRefused):
         super().__init__(detail)
         self.retry_after = retry_after
         self.limit = limit
+
+    @property
+    def members(self) -> Mapping[str, Any]:
+        return {"limit": self.limit}
 
 
 class ProviderError(TurnstreamError):

@@ -174,22 +174,5 @@ def shortening_block(shortening: Shortening, path: Sequence[Turn]) -> Block:
     return Block(len(running.blocks), shortening.made[1], running.attempt, SHORTENED, words, json.dumps(data))
 
 
-def with_new_ids(block: Block, ids: Mapping[UUID, UUID]) -> Block:
-    """Returns a summary or a shortening in which each id of a turn is replaced by the id of its copy (`ids`)."""
-    if block.data is None:
-        return block
-    data = json.loads(block.data)
-    if block.type == SUMMARY:
-        data["through"] = _new_id(data["through"], ids)
-    else:
-        for end in ("first", "last"):
-            data[end]["turn"] = _new_id(data[end]["turn"], ids)
-    return replace(block, data=json.dumps(data))
-
-
-def _new_id(id: str, ids: Mapping[UUID, UUID]) -> str:
-    return str(ids.get(UUID(id), id))
-
-
 def _named(position: Position, path: Sequence[Turn]) -> Mapping[str, Any]:
     return {"turn": str(path[position[0]].id), "round": position[1]}

@@ -10,6 +10,7 @@ from typing import assert_never
 
 import structlog
 
+from turnstream.domain.activity import Activity
 from turnstream.domain.assembly import assembled_answer, can_be_assembled, handoff_answer
 from turnstream.domain.blocks import CUT_SHORT, Block
 from turnstream.domain.charges import Charge, charge_of_request, charges_of, root_of
@@ -42,7 +43,6 @@ from turnstream.domain.steps import (
     unanswered_calls,
 )
 from turnstream.domain.turns import DELETED, Status, Turn, TurnError, TurnRequest
-from turnstream.domain.why import Activity
 from turnstream.engine.hooks import AfterRound, BeforeAttempt
 from turnstream.engine.metrics import count_retry, count_usage, logged_continuation
 from turnstream.engine.model_route import ModelAccess, ModelRoute

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from msgspec.json import encode as to_json
 
+from turnstream.domain.activity import Stage
 from turnstream.domain.asks import QUESTIONS, Ask, Steer
 from turnstream.domain.blocks import ACCEPTED, REJECTED, Block, CallState, PreliminaryOutput
 from turnstream.domain.errors import ClaimLost, StatementRefused
@@ -21,7 +22,6 @@ from turnstream.domain.results import summary_notes
 from turnstream.domain.rounds import Round, add_usage
 from turnstream.domain.steps import VOIDED
 from turnstream.domain.turns import Status, Turn, TurnError, check_transition
-from turnstream.domain.why import Stage
 from turnstream.kit.clock import CLOCK
 from turnstream.storage.runs.record import NewJob, Records, SettledCall
 from turnstream.stream.live import LiveView

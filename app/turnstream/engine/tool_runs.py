@@ -13,21 +13,19 @@ from typing import Any, Final
 
 import structlog
 
+from turnstream.domain.activity import RunningCall
 from turnstream.domain.asks import Ask, AskAnswer, AskKind, elicitation_id
-from turnstream.domain.blocks import READ_RESULT, Block, CallKey
+from turnstream.domain.blocks import Block, CallKey
 from turnstream.domain.deferred import NamedCalls
-from turnstream.domain.errors import ProviderError, TransientError
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.output import attempt_of
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn, TurnRequest
-from turnstream.domain.why import RunningCall
+from turnstream.engine.call_policies import PolicyCall
 from turnstream.engine.hooks import AfterTool, BeforeTool, OutputRejected
-from turnstream.engine.metrics import count_tokens
 from turnstream.engine.model_route import ModelAccess
 from turnstream.engine.preliminary import PreliminaryOutputs
 from turnstream.engine.recorder import Settlement
-from turnstream.engine.side_calls import SideCalls, prompt_for
 from turnstream.engine.tool_call import handle_text, measured, with_files_stored
 from turnstream.engine.tool_gate import (
     RunCall,
@@ -44,7 +42,6 @@ from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import CannotOpen
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.runs.record import NewJob
-from turnstream.storage.tool_cache import CachedResult
 from turnstream.telemetry import WAITS
 from turnstream.tools.outputs import OUTPUT, as_call
 from turnstream.tools.policy import count_policies
@@ -71,14 +68,12 @@ class ToolRuns:
         context: TurnContext,
         toolset: Toolset,
         models: ModelAccess,
-        side_calls: SideCalls,
         started_before: frozenset[CallKey] = frozenset(),
     ) -> None:
         self._context = context
         self._recorder = context.recorder
         self._toolset = toolset
         self._models = models
-        self._side_calls = side_calls
         self._started_before = started_before
         self._named = NamedCalls(context.recorder.turn.request)
         self._tasks: dict[CallKey, asyncio.Task[Outcome]] = {}
@@ -220,7 +215,8 @@ class ToolRuns:
                     if from_client or job is not None:
                         outcome = await self._checked(outcome, gate.turn, call.name or "")
                     if job is not None:
-                        outcome = await self._summarised(call, call.name or "", job.input_json, outcome)
+                        seen = self._as_policies_see(call, call.name or "", job.input_json)
+                        outcome = await self._settled(seen, outcome)
                         outcome = outcome if job.approval is None else with_approval(outcome, job.approval)
                     count_policies(self._label(call), outcome.notes)
                     unrun.append(Settlement(call, outcome, state))
@@ -325,64 +321,37 @@ class ToolRuns:
         return task
 
     async def _perform(self, call: Block, decision: RunCall) -> Outcome:
-        input_json, approval = decision.input_json, decision.approval
-        offered, owner, documents = self._request.tools, self._context.owner, self._request.documents
-        name = call.name if self._gate.role(call) is None else None
-        key = None if name is None else self._toolset.cache_key(name, input_json, offered, documents)
-        outcome = None if key is None else await self._from_cache(call, key)
-        if outcome is None:
-            outcome = await self._run(call, input_json)
+        input_json, run = decision.input_json, partial(self._run, call, decision.input_json)
+        if self._gate.role(call) is None:
+            seen = self._as_policies_see(call, call.name or "", input_json)
+            for policy in reversed(self._context.call_policies):
+                run = partial(policy.run, seen, run)
+            outcome = await run()
             if outcome.detached is not None:
                 return outcome
-            result, seconds = _to_keep(outcome), self._toolset.policy(name or "", offered).cache_seconds
-            if key is not None and result is not None and seconds is not None:
-                put = partial(self._context.cache.put, owner, key, name or "", result, seconds)
-                await retry_while_unavailable(put)
-        if name is not None:
-            outcome = await self._summarised(call, name, input_json, outcome)
-        outcome = outcome if approval is None else with_approval(outcome, approval)
-        return await with_files_stored(outcome, self._context.uploads, owner, self._context.spending.plan)
+            outcome = await self._settled(seen, outcome)
+        else:
+            outcome = await run()
+        outcome = outcome if decision.approval is None else with_approval(outcome, decision.approval)
+        return await with_files_stored(outcome, self._context.uploads, self._context.owner, self._context.spending.plan)
 
-    async def _summarised(self, call: Block, name: str, input_json: str, outcome: Outcome) -> Outcome:
-        """The outcome with a summary of a long text in its place, if the policy of its tool wants one. The whole
-        text is kept. Without a summary the outcome stays as it is.
-        """
-        policy = self._toolset.policy(name, self._request.tools).summarise
-        text = outcome.text if outcome.whole is None else outcome.whole
-        if policy is None or outcome.is_error or outcome.more or len(text) <= policy.above:
-            return outcome
-        owner, model = self._context.owner, policy.model or self._models.policy.summary_model or self._request.model
-        try:
-            if self._models.is_open(model, owner):
-                raise TransientError("breaker_open", "The last calls of this model have failed.")
-            with self._models.call(model, owner) as provider:
-                prompt, turn = prompt_for(name, input_json, text), self._recorder.turn
-                answer = await self._side_calls.ask("summary", owner, turn, provider, model, prompt)
-        except (ProviderError, TimeoutError) as error:
-            reason = error.type if isinstance(error, ProviderError) else "timeout"
-            log.warning("tool.not_summarised", tool=name, model=model, error=reason)
-            failed = replace(outcome, notes={**outcome.notes, "summary_failed": reason})
-            count_policies(self._label(call), {"summary_failed": reason})
-            return failed
-        note = {"of": len(text), "model": model, "usage": answer.usage, "cost": answer.cost}
-        count_policies(self._label(call), {"summarised": note})
-        count_tokens(answer.usage, self._models.policy.label(model))
-        hint = f"A summary, by {model}, of a result of {len(text):,} characters."
-        if any(spec.name == READ_RESULT for spec in self._request.tools):
-            hint += f' To read the whole, call {READ_RESULT} with tool_use_id "{call.tool_use_id}".'
-        notes = {key: value for key, value in outcome.notes.items() if key != "cut"} | {"summarised": note}
-        return replace(outcome, text=f"[{hint}]\n\n{answer.text}", whole=text, layout=None, notes=notes)
+    async def _settled(self, call: PolicyCall, outcome: Outcome) -> Outcome:
+        for policy in self._context.call_policies:
+            outcome = await policy.settled(call, outcome)
+        return outcome
 
-    async def _from_cache(self, call: Block, key: bytes) -> Outcome | None:
-        """The kept answer of an identical call of this owner, cut for this call."""
-        found = await retry_while_unavailable(partial(self._context.cache.get, self._context.owner, key))
-        if found is None:
-            return None
-        outcome = Outcome(found.text, data=found.client_data, notes={"cached": round(found.age, 1)})
-        outcome = self._toolset.fitted(call.name or "", outcome, call.tool_use_id or "", self._request.tools)
-        count_policies(self._label(call), outcome.notes)
-        # A guard may be newer than what is kept.
-        return await self._checked(outcome, self._recorder.turn, call.name or "")
+    def _as_policies_see(self, call: Block, name: str, input_json: str) -> PolicyCall:
+        turn = self._recorder.turn
+        return PolicyCall(
+            owner=self._context.owner,
+            turn=turn,
+            tool_use_id=call.tool_use_id or "",
+            name=name,
+            input_json=input_json,
+            label=self._label(call),
+            models=self._models,
+            check=lambda outcome: self._checked(outcome, turn, name),
+        )
 
     async def _run(self, call: Block, input_json: str) -> Outcome:
         await self._context.call_hooks(BeforeTool(self._context.owner, self._recorder.turn, call, input_json))
@@ -496,12 +465,3 @@ class ToolRuns:
         if spec.role is not None:  # its name is the caller's
             return spec.role
         return "(declared)" if spec.http or spec.client else spec.name
-
-
-def _to_keep(outcome: Outcome) -> CachedResult | None:
-    """The answer to keep for later calls, whole. None for a failure, another tool's answer, files, or a part."""
-    cut = outcome.notes.get("cut")
-    is_part = outcome.whole is not None and (cut is None or "kept" in cut)
-    if outcome.is_error or outcome.more or is_part or "fallback" in outcome.notes:
-        return None
-    return CachedResult(outcome.text if outcome.whole is None else outcome.whole, outcome.data)

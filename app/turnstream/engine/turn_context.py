@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from turnstream.domain.turns import Turn
+from turnstream.engine.call_policies import CallPolicy
 from turnstream.engine.hooks import HookEvent, HookRunner
 from turnstream.engine.recorder import Recorder
 from turnstream.engine.spending import Spending
@@ -15,7 +16,6 @@ from turnstream.storage.chats.reports import Reports
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.uploads import Uploads
-from turnstream.storage.tool_cache import ToolCache
 from turnstream.tools.toolset import OpenHeaders
 from turnstream.tracing import Span
 
@@ -38,7 +38,7 @@ class TurnContext:
     uploads: Uploads
     grants: Grants
     reports: Reports
-    cache: ToolCache
+    call_policies: Sequence[CallPolicy]
     charges: Charges
     spending: Spending
     updated: asyncio.Event

@@ -9,18 +9,18 @@ from uuid import UUID
 
 import structlog
 
+from turnstream.domain.activity import Activity
 from turnstream.domain.blocks import CallKey
 from turnstream.domain.errors import MODEL_NOT_AVAILABLE, ClaimLost, PermanentError, RequestRefused
 from turnstream.domain.history import without_withdrawn
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Status, Turn, TurnError, TurnRequest
-from turnstream.domain.why import Activity
+from turnstream.engine.call_policies import CallPolicy
 from turnstream.engine.executor import Executor
 from turnstream.engine.hooks import HookRunner, TurnEnded
 from turnstream.engine.metrics import count_ended_turn
 from turnstream.engine.model_route import ModelAccess
 from turnstream.engine.recorder import Recorder, to_the_end
-from turnstream.engine.side_calls import SideCalls
 from turnstream.engine.spending import Spending
 from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.tool_runs import ToolRuns
@@ -37,7 +37,6 @@ from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.runs.journal import OpenTexts
 from turnstream.storage.runs.record import Records
-from turnstream.storage.tool_cache import ToolCache
 from turnstream.stream.directory import Directory
 from turnstream.stream.live import LiveView
 from turnstream.tools.toolset import Toolset
@@ -65,11 +64,11 @@ class RunServices:
     hooks: HookRunner
     accounts: Accounts
     plans: Plans
-    side_calls: SideCalls
     notify_owner: Callable[[str], None]
     decline: Callable[[Turn], Awaitable[bool]]
     warm_paths: WarmPaths
     checks: TextChecks = NO_CHECKS
+    call_policies: Sequence[CallPolicy] = ()
 
 
 class TurnRun:
@@ -133,7 +132,7 @@ class TurnRun:
                 uploads=Uploads(storage),
                 grants=Grants(storage),
                 reports=Reports(storage),
-                cache=ToolCache(storage),
+                call_policies=services.call_policies,
                 charges=Charges(storage),
                 spending=Spending(services.accounts, owner, plan, turn.attempt),
                 updated=self.updated,
@@ -142,7 +141,7 @@ class TurnRun:
                 open_headers=services.toolset.open_headers,
                 checks=services.checks.of(owner, plan.name),
             )
-            tool_runs = ToolRuns(context, services.toolset, services.models, services.side_calls, started_before)
+            tool_runs = ToolRuns(context, services.toolset, services.models, started_before)
             executor = self._executor = Executor(context, tool_runs, services.models)
             log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)
             if turn.has_run_before:  # for the first attempt, the request that made the turn has notified

@@ -9,15 +9,15 @@ from uuid import UUID
 
 import structlog
 
+from turnstream.domain.activity import Activity
 from turnstream.domain.errors import ClaimLost, StorageError
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Turn
-from turnstream.domain.why import Activity
+from turnstream.engine.call_policies import CallPolicy
 from turnstream.engine.frame_clock import FrameClock
 from turnstream.engine.hooks import HookRunner, Hooks
 from turnstream.engine.model_route import ModelAccess, ModelBreakers, ModelPolicy
 from turnstream.engine.recorder import to_the_end
-from turnstream.engine.side_calls import SideCalls
 from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.turn_run import RunServices, TurnRun
 from turnstream.engine.warm_paths import WarmPaths
@@ -26,7 +26,6 @@ from turnstream.kit.signals import Signals
 from turnstream.llm.provider import Provider
 from turnstream.storage.database import FINAL_WRITE_TIMEOUT, OF_REQUEST, OWNER, Database, retry_while_unavailable
 from turnstream.storage.owners.accounts import Accounts
-from turnstream.storage.owners.charges import Charges
 from turnstream.storage.runs.queue import CANCEL, DRAIN, QUEUED, SUSPICIOUS, UPDATED, Claim, Queue
 from turnstream.stream.directory import Directory
 from turnstream.telemetry import TURNS_RUNNING
@@ -141,12 +140,11 @@ class Worker:
         hooks: Sequence[Hooks] = (),
         notify_owner: Callable[[str], None] = lambda _owner: None,
         checks: TextChecks = NO_CHECKS,
+        call_policies: Sequence[CallPolicy] = (),
     ) -> None:
         self._queue = queue
         self._policy = policy
         models = ModelAccess(provider_for, policy.model, clock, ModelBreakers(policy.model))
-        accounts, plans = Accounts(database), policy.plans
-        side_calls = SideCalls(Charges(database), accounts, plans, policy.model)
         runner = HookRunner(hooks)
         self._services = RunServices(
             database=database,
@@ -155,13 +153,13 @@ class Worker:
             toolset=toolset,
             models=models,
             hooks=runner,
-            accounts=accounts,
-            plans=plans,
-            side_calls=side_calls,
+            accounts=Accounts(database),
+            plans=policy.plans,
             notify_owner=notify_owner,
             decline=self._decline,
             warm_paths=WarmPaths(policy.warm_bytes),
             checks=checks,
+            call_policies=call_policies,
         )
         self._runs: dict[UUID, TurnRun] = {}
         self._woken = asyncio.Event()

@@ -19,6 +19,7 @@ _MASTER_BYTES = 32
 _OWNER_BYTES = 64  # AES-SIV uses one half for the authentication
 _NONCE_BYTES = 12
 _ID_BYTES = 8
+_CHANGED = "A stored secret was changed, or belongs to another owner or place."
 
 
 class CannotOpen(Exception):
@@ -74,17 +75,25 @@ class OwnerKey:
         self.master = master
 
     def seal(self, value: str, *context: str) -> str:
-        # AES-SIV refuses an empty text, and a header may be empty.
-        sealed = self._cipher.encrypt(b"\0" + value.encode(), [part.encode() for part in context])
-        return SEALED + urlsafe_b64encode(sealed).decode()
+        return SEALED + urlsafe_b64encode(self.encrypt(value.encode(), *context)).decode()
 
     def open(self, sealed: str, *context: str) -> str:
         """Raises CannotOpen."""
         try:
-            data = urlsafe_b64decode(sealed.removeprefix(SEALED))
-            return self._cipher.decrypt(data, [part.encode() for part in context])[1:].decode()
+            return self.decrypt(urlsafe_b64decode(sealed.removeprefix(SEALED)), *context).decode()
+        except ValueError:
+            raise CannotOpen(_CHANGED) from None
+
+    def encrypt(self, value: bytes, *context: str) -> bytes:
+        # AES-SIV refuses an empty text, and a header may be empty.
+        return self._cipher.encrypt(b"\0" + value, [part.encode() for part in context])
+
+    def decrypt(self, sealed: bytes, *context: str) -> bytes:
+        """Raises CannotOpen."""
+        try:
+            return self._cipher.decrypt(sealed, [part.encode() for part in context])[1:]
         except (InvalidTag, ValueError):
-            raise CannotOpen("A stored secret was changed, or belongs to another owner or place.") from None
+            raise CannotOpen(_CHANGED) from None
 
 
 def is_sealed(value: str) -> bool:

@@ -28,6 +28,7 @@ class Signals:
     now, so everything that waits for one looks at the rows. `wake`: there may be a turn to claim. `drain`: an operator
     has ordered it. `suspect`: Postgres was away, so what ended last may be lost, and run again elsewhere. `release`:
     running turns of these owners go back to the queue. `changed`: a change in a chat of an owner is committed.
+    `owner_changed`: the same for a change that readers of the chat do not see.
     """
 
     notified: Signal[[str]] = field(default_factory=Signal)
@@ -37,3 +38,4 @@ class Signals:
     suspect: Signal[[]] = field(default_factory=Signal)
     release: Signal[[Collection[str]]] = field(default_factory=Signal)
     changed: Signal[[str, UUID]] = field(default_factory=Signal)
+    owner_changed: Signal[[str]] = field(default_factory=Signal)

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from turnstream.config import Settings
-from turnstream.domain.errors import ConfigError
-from turnstream.extension import Extension, OwnDatabase, selected
+from turnstream.extension import Extension, own_database, selected
+from turnstream.setup.master_keys import master_keys, open_codec
 from turnstream.storage.database import Database, address_of, connect, in_schema, plain_url
 from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.storage.row_security import admit, embedded_api_url
@@ -25,18 +25,6 @@ async def database_url(settings: Settings, extensions: Sequence[Extension] | Non
     else:
         async with own_database(settings, extensions).open() as url:
             yield addressed(settings, url)
-
-
-def own_database(settings: Settings, extensions: Sequence[Extension] | None = None) -> OwnDatabase:
-    """The one of an extension. Raises ConfigError if none has any."""
-    found = (each.database(settings) for each in (selected(settings) if extensions is None else extensions))
-    own = next((each for each in found if each is not None), None)
-    if own is None:
-        raise ConfigError(
-            "DATABASE_URL must name a Postgres. Or let the server run its own: pip install 'turnstream[embedded]', and"
-            " add embedded to TURNSTREAM_EXTENSIONS."
-        )
-    return own
 
 
 def session_url(settings: Settings, url: str) -> str:
@@ -62,7 +50,11 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
     async with database_url(settings) as url:
         direct_url = session_url(settings, url)
         await upgrade_in_thread(direct_url)
-        async with connect(direct_url, size=settings.pool_size, actor=actor()) as database:
+        masters = master_keys(settings, make=False)
+        async with (
+            connect(direct_url, size=settings.pool_size, actor=actor()) as database,
+            open_codec(settings, selected(settings), masters, direct_url) as database.codec,
+        ):
             yield database
 
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +15,6 @@ import structlog
 from turnstream.config import Settings
 from turnstream.domain.errors import StorageError
 from turnstream.engine.frame_clock import FrameClock
-from turnstream.engine.loop_watch import LoopWatch
-from turnstream.engine.side_calls import SideCalls
 from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.upkeep.activity_reports import ActivityReports
 from turnstream.engine.upkeep.journal_writer import JournalWriter
@@ -24,7 +22,6 @@ from turnstream.engine.upkeep.recovery import ReplicaMonitor
 from turnstream.engine.upkeep.refusals import REFUSALS_KEPT_DAYS, RefusedLogins
 from turnstream.engine.upkeep.round_writer import RoundWriter
 from turnstream.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep
-from turnstream.engine.upkeep.transactions import TransactionWatch
 from turnstream.engine.worker import Worker, WorkerPolicy
 from turnstream.extension import Context, ServerProcess, Task, Work
 from turnstream.kit.ids import new_id
@@ -32,32 +29,27 @@ from turnstream.kit.signals import Signals
 from turnstream.setup.configuration import digests_of
 from turnstream.setup.parts import Parts
 from turnstream.setup.policies import worker_policy
-from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.database import Database
 from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.owners.audit import AuditTrail
-from turnstream.storage.owners.charges import Charges
-from turnstream.storage.owners.owner_changes import OwnerChanges
 from turnstream.storage.owners.uploads import Uploads
-from turnstream.storage.retention import Sweeps, old_keys, unused_tool_sets
+from turnstream.storage.retention import Sweeps, old_deletions, old_keys, unused_tool_sets
 from turnstream.storage.runs.journal import Journal, OpenTexts
 from turnstream.storage.runs.queue import Queue, Renewals
 from turnstream.storage.runs.session import ReplicaSession
 from turnstream.storage.runs.snapshots import Snapshots
-from turnstream.storage.tool_cache import ToolCache
 from turnstream.stream.chat.wakeups import ChatWakeups
 from turnstream.stream.directory import Directory
-from turnstream.stream.feed import OwnerFeed
 from turnstream.stream.mirror import Mirror
 
 log = structlog.get_logger(__name__)
 
 # Seconds between two checks for a lost notification of a chat.
 _CHAT_POLL = 5.0
-# How often the reader of a feed looks without a wake-up, in seconds.
-_FEED_LOOK = 10.0
+# Days for which a repeated request is recognised by its idempotency key.
+_KEYS_KEPT = 30
 # Seconds before a background task that failed because of Postgres is begun again.
 _RESTART = 1.0
 
@@ -69,7 +61,7 @@ class Engine:
     worker: Worker
     directory: Directory
     chat_wakeups: ChatWakeups
-    feed: OwnerFeed
+    notify_owner: Callable[[str], None]
     refusals: RefusedLogins
     failed: asyncio.Event
     replica: UUID
@@ -79,16 +71,18 @@ class Engine:
 
 
 @asynccontextmanager
-async def started(parts: Parts, url: str, api: Database, process: ServerProcess | None = None) -> AsyncIterator[Engine]:
-    """Runs the engine. At the end the worker stops first; then this replica leaves. `url` is for sessions; `api` is the
-    database of requests.
-    """
+async def started(parts: Parts, url: str, process: ServerProcess | None = None) -> AsyncIterator[Engine]:
+    """Runs the engine. At the end the worker stops first; then this replica leaves. `url` is for sessions."""
+
+    async def notify_peers(payload: str) -> None:
+        await monitor.notify_peers(payload)  # which is made behind the works
+
     settings, database = parts.settings, parts.database
     session_key, failed = secrets.randbits(62), asyncio.Event()
     signals, directory, clock = Signals(), Directory(), FrameClock(settings.frames)
     policy = worker_policy(settings, parts.models, parts.plans)
     replica = new_id()
-    works = _works(parts, policy, signals, replica)
+    works = _works(parts, policy, signals, replica, notify_peers)
     guards = [guard for work in works.values() for guard in work.guards]
     checks = guards[0].joined(guards, parts.plans) if guards else NO_CHECKS
     kinds = {kind for work in works.values() for kind in work.webhooks}
@@ -96,17 +90,27 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     queue = Queue(database, replica, address, session_key, kinds, digests, [*works], parts.master_keys)
     monitor = ReplicaMonitor(queue, Actions(database), settings.lease, signals, parts.renewal_interval)
     chat_wakeups = ChatWakeups(ChatUpdates(database), monitor.notify_peers, _CHAT_POLL)
-    feed = OwnerFeed(OwnerChanges(api), monitor.notify_peers, _FEED_LOOK)
     refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
+    notify_owner = signals.owner_changed.send
     hooks = [*(hook for work in works.values() for hook in work.hooks), *parts.hooks]
-    worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify, checks)
+    worker = Worker(
+        database,
+        queue,
+        directory,
+        provider_for,
+        parts.toolset,
+        policy,
+        clock,
+        hooks,
+        notify_owner,
+        checks,
+        [each for work in works.values() for each in work.call_policies],
+    )
     runners = [each(checks) for work in works.values() for each in work.runners]
-    for part in (worker, chat_wakeups.broadcast, feed.broadcast):
+    for part in (worker, chat_wakeups.broadcast):
         part.follow(signals)
     signals.changed.act(lambda _owner, chat: chat_wakeups.notify(chat))
-    signals.changed.act(lambda owner, _chat: feed.notify(owner))
     async with AsyncExitStack() as stack:
-        stack.enter_context(LoopWatch())
         await monitor.start()
         stack.push_async_callback(queue.leave)
         upkeep: list[Task] = [
@@ -118,18 +122,17 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
             ReplicaSession(url, session_key, signals.notified.send, monitor.disconnected, monitor.connected).run,
             chat_wakeups.broadcast.run,
             chat_wakeups.watch,
-            feed.broadcast.run,
             refusals.run,
             *_upkeep_of_rows(settings, database, works.values()),
         ]
         await stack.enter_async_context(background(failed, *upkeep))
-        reports = ActivityReports(worker.activity, Activities(database), queue.replica)
+        reports = ActivityReports(worker.activity, database, queue.replica)
         await stack.enter_async_context(background(failed, worker.run, *runners, reports.run))
         yield Engine(
             worker,
             directory,
             chat_wakeups,
-            feed,
+            notify_owner,
             refusals,
             failed,
             queue.replica,
@@ -139,9 +142,10 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
         )
 
 
-def _works(parts: Parts, policy: WorkerPolicy, signals: Signals, replica: UUID) -> Mapping[str, Work]:
+def _works(
+    parts: Parts, policy: WorkerPolicy, signals: Signals, replica: UUID, notify_peers: Callable[[str], Awaitable[None]]
+) -> Mapping[str, Work]:
     """Returns the background work of each extension, by the extension's name."""
-    side_calls = SideCalls(Charges(parts.database), Accounts(parts.database), parts.plans, policy.model)
     links = [extension.call_links(parts.settings, parts.database) for extension in parts.extensions]
     context = Context(
         settings=parts.settings,
@@ -149,11 +153,12 @@ def _works(parts: Parts, policy: WorkerPolicy, signals: Signals, replica: UUID) 
         models=parts.models,
         plans=parts.plans,
         toolset=parts.toolset,
-        side_calls=side_calls,
+        model_policy=policy.model,
         replica=replica,
         signals=signals,
         poll_interval=policy.poll_interval,
         grace_period=policy.grace_period,
+        notify_peers=notify_peers,
         call_links=next(filter(None, links), None),
     )
     return {extension.name: extension.work(context) for extension in parts.extensions}
@@ -168,7 +173,6 @@ def _address(settings: Settings, process: ServerProcess | None) -> str:
 def _upkeep_of_rows(settings: Settings, database: Database, works: Collection[Work]) -> Sequence[Task]:
     sweeps = [*sweeps_of(settings, database), *(each for work in works for each in work.sweeps)]
     return [
-        TransactionWatch(database).run,
         *(partial(each.run, Sweeps(database)) for each in sweeps),
         *(task for work in works for task in work.tasks),
     ]
@@ -177,12 +181,11 @@ def _upkeep_of_rows(settings: Settings, database: Database, works: Collection[Wo
 def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
     """Returns the sweeps: each removes old or unused rows at its interval."""
     uploads, trail = Uploads(database), AuditTrail(database)
-    keys = partial(old_keys, database, settings.retain_idempotency_keys_days)
+    keys = partial(old_keys, database, _KEYS_KEPT)
     return [
         Sweep("unused uploads", 6 * HOURS, partial(uploads.sweep, UNUSED_UPLOADS_KEPT)),
-        Sweep("deleted chats", 6 * HOURS, OwnerChanges(database).sweep),
+        Sweep("deleted chats", 6 * HOURS, partial(old_deletions, database)),
         Sweep("tool sets", 6 * HOURS, partial(unused_tool_sets, database)),
-        Sweep("tool cache", HOURS / 6, ToolCache(database).sweep),
         Sweep("reservations", HOURS / 6, Accounts(database).sweep),
         Sweep("open text", HOURS / 6, OpenTexts(database).sweep),
         Sweep("audit", 6 * HOURS, partial(trail.sweep, settings.retain_audit_days, REFUSALS_KEPT_DAYS)),

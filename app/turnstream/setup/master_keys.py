@@ -1,22 +1,23 @@
 """The master keys of the settings, or of a file beside an embedded database."""
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import structlog
 
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.extension import Extension
+from turnstream.extension import Extension, own_database
 from turnstream.kit.sealing import MasterKeys, new_master_key
-from turnstream.setup.databases import own_database
-from turnstream.storage.database import Database
+from turnstream.storage.contents import Codec
+from turnstream.storage.database import Database, connect_when_used
 from turnstream.storage.owners.owner_keys import OwnerKeys, count_lost_keys
 
 log = structlog.get_logger(__name__)
 
+_CONNECTIONS = 2  # of the codec
 HOW_TO_MAKE = "`openssl rand -base64 32` makes one; all replicas need the same"
 
 
@@ -47,6 +48,19 @@ async def opened_owner_keys(database: Database, masters: MasterKeys | None, sett
         log.warning("secrets.plain", remedy=f"set TURNSTREAM_MASTER_KEY: {HOW_TO_MAKE}")
         return None
     return OwnerKeys(database, masters, required=settings.require_encryption)
+
+
+@asynccontextmanager
+async def open_codec(
+    settings: Settings, extensions: Sequence[Extension], masters: MasterKeys | None, url: str
+) -> AsyncIterator[Codec | None]:
+    """The codec of the first extension that has one. It reads keys through connections of its own: a transaction that
+    waits for a key has one of the others. Without a master key there is none.
+    """
+    options = _CONNECTIONS, settings.postgres_timeout, settings.statement_cache, None
+    async with connect_when_used("keys", url, *options) as database:
+        keys = OwnerKeys(database, masters, required=settings.require_encryption) if masters else None
+        yield next((codec for each in extensions if keys and (codec := each.codec(settings, keys))), None)
 
 
 def _text_of(file: Path) -> str:

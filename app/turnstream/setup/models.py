@@ -18,6 +18,8 @@ from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.models.connect import connect_providers, import_adapter
 from turnstream.llm.models.registry import read_registry
 from turnstream.llm.provider import Message, ModelRequest
+from turnstream.llm.transport.calls import Calls
+from turnstream.llm.transport.http import MAX_EVENT_BYTES
 from turnstream.llm.transport.interceptor import Interceptor
 
 PREFERRED = "claude-sonnet-5-5"
@@ -35,7 +37,10 @@ async def open_models(settings: Settings, extensions: Sequence[Extension]) -> As
     with ExitStack() as stack:
         opened = [stack.enter_context(extension.interceptors(settings)) for extension in extensions]
         interceptors = [each for several in opened for each in several]
-        options = CallOptions(interceptors, settings.max_event_bytes, settings.model_calls == "direct")
+        longest_event = max(MAX_EVENT_BYTES, 2 * settings.max_reply_chars)
+        senders = (extension.model_calls(settings) for extension in extensions)
+        make_calls = next((each for each in senders if each is not None), Calls)
+        options = CallOptions(interceptors, longest_event, make_calls)
         specs = _providers(settings, extensions)
         pools = (extension.pool(settings) for extension in extensions)
         pool = next((each for each in pools if each is not None), None)

@@ -17,11 +17,9 @@ from turnstream.setup.identity import open_ways
 from turnstream.setup.models import check_chosen, default_among, open_models, served_model
 from turnstream.setup.policies import tool_settings
 from turnstream.setup.toolset import merged, open_toolset, source_kinds
-from turnstream.storage.chats.turns import ToolResults
 from turnstream.storage.database import Database
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.tools.outputs import Outputs
-from turnstream.tools.results import result_tools
 from turnstream.tools.toolset import Toolset
 
 
@@ -114,7 +112,6 @@ async def opened_toolset(
         toolset.outputs = merged(toolset.outputs, given.outputs or toolset.outputs)
         return _with_jobs(toolset, extensions)
     own = [tool for extension in extensions for tool in extension.tools(settings, database)]
-    own += result_tools(ToolResults(database), settings.max_result_chars)
     kinds = source_kinds(settings, extensions)
     opened = open_toolset(own, tool_settings(settings), given.outputs, connect_mcp=connect, kinds=kinds)
     return _with_jobs(await stack.enter_async_context(opened), extensions)

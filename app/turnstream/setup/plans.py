@@ -12,6 +12,9 @@ from turnstream.domain.errors import ConfigError
 from turnstream.domain.plans import KEPT, RATES, Plan, Plans
 from turnstream.kit.requirements import requirement
 
+# Turns of an owner that may wait in the queue, for each that may run.
+_QUEUED_FOR_EACH = 10
+
 
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -26,7 +29,7 @@ def read_plans(settings: Settings, plan_of: Callable[[str], Plan | str | None] |
     base = Plan(
         "default",
         running_turns=settings.owner_running_turns or None,
-        queued_turns=settings.owner_queued_turns or None,
+        queued_turns=_QUEUED_FOR_EACH * settings.owner_running_turns or None,
         streams=settings.owner_streams or None,
     )
     if settings.plans_file is None:

@@ -1,6 +1,6 @@
 """Values of the settings for tools and engine."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 
 from turnstream.api.resolve import Allowances
 from turnstream.config import Settings, read_environment
@@ -30,7 +30,6 @@ def worker_policy(settings: Settings, models: Models, plans: Plans) -> WorkerPol
             fallbacks=models.fallbacks,
             fitting=models.fitting,
             breaker=settings.model_breaker or None,
-            breaker_pause=settings.model_breaker_pause,
             summary_model=settings.summary_model,
             max_reply_chars=settings.max_reply_chars,
             prices=models.prices,
@@ -44,29 +43,20 @@ def turn_limits(settings: Settings) -> Limits:
     return Limits(
         max_rounds=settings.max_rounds,
         hard_max_rounds=settings.hard_max_rounds,
-        on_max_rounds=settings.on_max_rounds,
-        max_failed_rounds=settings.max_failed_rounds,
-        continue_after_tools=settings.continue_after_tools,
         recovery=settings.recovery,
-        max_recoveries=settings.max_recoveries,
         on_provider_failure=settings.on_provider_failure,
-        compact_at=settings.compact_at,
         compaction=settings.compaction,
         earlier_results=settings.earlier_results,
         max_calls=settings.max_calls,
         budget_tokens=settings.budget_tokens,
         budget_cost=settings.budget_cost,
         budget_seconds=settings.budget_seconds,
-        tell_rounds=settings.tell_rounds,
     )
 
 
-# Settings above which no turn may ask, if the operator has set them.
-_CEILINGS = ("max_rounds", "max_recoveries", "max_failed_rounds")
-
-
-def turn_ceilings(settings: Settings) -> Mapping[str, float]:
-    return {name: getattr(settings, name) for name in _CEILINGS if name in settings.model_fields_set}
+def most_rounds(settings: Settings) -> int | None:
+    """The tool rounds above which no turn may ask, if the operator has set them."""
+    return settings.max_rounds if "max_rounds" in settings.model_fields_set else None
 
 
 def allowances(settings: Settings, apis: Sequence[ModelApi]) -> Allowances:
@@ -75,7 +65,6 @@ def allowances(settings: Settings, apis: Sequence[ModelApi]) -> Allowances:
         None if settings.provider_tools_allow is None else frozenset(_listed(settings.provider_tools_allow)),
         None if settings.models_allow is None else _listed(settings.models_allow),
         settings.max_tokens,
-        settings.max_output_calls,
     )
 
 
@@ -97,7 +86,7 @@ def tool_settings(settings: Settings) -> ToolSettings:
         file=settings.tools_file,
         reference=settings.toolset,
         max_parallel=settings.parallel_tools,
-        max_request_tools=settings.parallel_request_tools,
+        max_request_tools=settings.parallel_tools,
         max_result_chars=settings.max_result_chars,
         max_file_bytes=settings.max_upload_bytes,
         environment=read_environment(),

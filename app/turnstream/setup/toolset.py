@@ -25,7 +25,7 @@ SETTINGS = {
     "file": "tools_file",
     "reference": "toolset",
     "max_parallel": "parallel_tools",
-    "max_request_tools": "parallel_request_tools",
+    "max_request_tools": "parallel_tools",
     "max_result_chars": "max_result_chars",
     "max_file_bytes": "max_upload_bytes",
     "signing_secret": "signing_secret",

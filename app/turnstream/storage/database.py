@@ -7,7 +7,6 @@ ninth of SQLAlchemy's execution per call.
 import asyncio
 import re
 import secrets
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
@@ -34,7 +33,8 @@ from turnstream.domain.errors import (
 )
 from turnstream.kit.backoff import backoff, jittered
 from turnstream.kit.clock import CLOCK
-from turnstream.storage.driver import socket_of, terminate
+from turnstream.storage.contents import Codec, SealedColumns
+from turnstream.storage.driver import terminate
 from turnstream.storage.hosts import SESSION_SETTINGS, open_connection
 from turnstream.storage.pool import Pool
 from turnstream.telemetry import POOL_IN_USE, POOL_REFUSALS, POOL_WAIT_SECONDS
@@ -56,9 +56,6 @@ ANSWER_TIMEOUT = 10.0
 
 # Seconds for the last writes of a server that stops, and again for its connections to close.
 FINAL_WRITE_TIMEOUT = 5.0
-
-# Seconds, a count, and milliseconds.
-_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 
 _ISOLATION: Final = SESSION_SETTINGS["default_transaction_isolation"]
 # The settings of a new session.
@@ -118,47 +115,50 @@ _WITH = re.compile(r"\s*WITH( RECURSIVE)?\b")
 class Statement:
     """One operation in SQL, with parameters as `:name`. Values go to the driver unchanged. A `timeout` in seconds
     replaces the database's own, and raises StatementTooLong. `for_owner` is the same with one more parameter, the
-    owner.
+    owner. `seals` are parameters, and `opens` columns of the result, that may be encrypted in the rows.
     """
 
-    __slots__ = ("_names", "for_owner", "sql", "timeout")
+    __slots__ = ("for_owner", "names", "opens", "seals", "sql", "timeout")
 
-    def __init__(self, sql: str, *, timeout: float | None = None) -> None:
-        self.timeout = timeout
-        self._names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
-        numbers = {name: f"${number}" for number, name in enumerate(self._names, 1)}
+    def __init__(
+        self,
+        sql: str,
+        *,
+        timeout: float | None = None,
+        seals: Sequence[SealedColumns] = (),
+        opens: Sequence[SealedColumns] = (),
+    ) -> None:
+        self.timeout, self.seals, self.opens = timeout, seals, opens
+        self.names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))  # $1 is the first one
+        numbers = {name: f"${number}" for number, name in enumerate(self.names, 1)}
         self.sql = _PARAMETER.sub(lambda found: numbers[found[1]], sql)
         # Postgres converts the parameter to the domain `owner_scope` before it plans and runs the statement, and the
         # domain's check sets the owner for this transaction (`schema.sql`): without a round trip, and also behind a
         # pooler. The query of the CTE is never run.
         found = _WITH.match(self.sql)
-        scope = f"AS (SELECT CAST(${len(self._names) + 1} AS owner_scope))"
+        scope = f"AS (SELECT CAST(${len(self.names) + 1} AS owner_scope))"
         recursive = (found and found[1]) or ""
         rest = f", {self.sql[found.end() :].lstrip()}" if found else f" {self.sql}"
         self.for_owner = f"WITH{recursive} the_owner {scope}{rest}"
 
-    @property
-    def names(self) -> Sequence[str]:
-        """The parameters in their order: $1 is the first one."""
-        return self._names
-
     def arguments(self, values: dict[str, Any]) -> list[Any]:
         """Raises KeyError when a parameter has no value."""
-        return [values[name] for name in self._names]
+        return [values[name] for name in self.names]
 
 
 class Transaction:
     """Statements inside one transaction."""
 
-    def __init__(self, raw: Any, key: SigningKey | None = None) -> None:
+    def __init__(self, raw: Any, key: SigningKey | None = None, codec: Codec | None = None) -> None:
         self._raw = raw
         self._key = key
+        self.codec = codec
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
-        sql, arguments = _prepared(statement, values, self._key)
+        sql, arguments = _prepared(statement, await _as_stored(self.codec, statement, values), self._key)
         with _limit_of(statement, self._raw):
             rows: Sequence[Row] = await self._raw.fetch(sql, *arguments, timeout=statement.timeout)
-        return rows
+        return await _as_given(self.codec, statement, values, rows)
 
     async def row(self, statement: Statement, **values: Any) -> Row | None:
         rows = await self.rows(statement, **values)
@@ -217,6 +217,7 @@ class Database:
     """
 
     key: SigningKey | None = None
+    codec: Codec | None = None
 
     def __init__(self, pool: Pool, timeout: float, key: SigningKey | None = None, name: str | None = None) -> None:
         self._pool = pool
@@ -240,8 +241,10 @@ class Database:
         return self.key.sign("principals", text) if self.key else text
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
+        stored = await _as_stored(self.codec, statement, values)
         async with self._connection() as raw:
-            return await _fetch(raw, statement, *_prepared(statement, values, self.key))
+            rows = await _fetch(raw, statement, *_prepared(statement, stored, self.key))
+        return await _as_given(self.codec, statement, values, rows)
 
     async def row(self, statement: Statement, **values: Any) -> Row | None:
         rows = await self.rows(statement, **values)
@@ -252,7 +255,7 @@ class Database:
         """Commits when the block ends, rolls back when it raises. In a `snapshot` all reads see one moment."""
         isolation = "repeatable_read" if snapshot else None
         async with self._connection() as raw, raw.transaction(isolation=isolation, readonly=snapshot):
-            yield Transaction(raw, self.key)
+            yield Transaction(raw, self.key, self.codec)
 
     def _lines(self) -> Sequence["_Line"]:
         """The lines in which a request waits before it is lent a connection. Half of them at most are for the requests
@@ -351,6 +354,23 @@ class _Line:
 
     def leave(self) -> None:
         self._places.release()
+
+
+async def _as_stored(codec: Codec | None, statement: Statement, values: dict[str, Any]) -> dict[str, Any]:
+    if codec is not None:
+        for contents in statement.seals:
+            values = await codec.seal(contents, values)
+    return values
+
+
+async def _as_given(
+    codec: Codec | None, statement: Statement, values: dict[str, Any], rows: Sequence[Row]
+) -> Sequence[Row]:
+    """A row with opened values is a mapping, and no sequence."""
+    if codec is not None and rows:
+        for contents in statement.opens:
+            rows = await codec.open(contents, values, rows)
+    return rows
 
 
 def _prepared(statement: Statement, values: dict[str, Any], key: SigningKey | None) -> tuple[str, list[Any]]:
@@ -541,7 +561,6 @@ async def _opened(url: str, statement_timeout: float, statement_cache: int, acto
     connection = await open_connection(
         url, timeout=statement_timeout, command_timeout=statement_timeout, statement_cache_size=statement_cache
     )
-    keep_alive(connection)
     if actor:
         await connection.execute("SELECT set_config('turnstream.actor', $1, false)", actor)
     return connection
@@ -551,16 +570,3 @@ async def _close(pool: Pool) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(FINAL_WRITE_TIMEOUT):
             await pool.close()
-
-
-def keep_alive(connection: Any) -> None:
-    """Lets the kernel end a connection over TCP whose other end is silent: an idle one within half a minute, one with
-    unacknowledged bytes within ten seconds. Otherwise a host that has vanished is believed in for hours.
-    """
-    link = socket_of(connection)
-    if link is None or link.family == socket.AF_UNIX:
-        return
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEP_ALIVE.items():
-        if hasattr(socket, option):  # not every system has them all
-            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -86,6 +86,10 @@ GET_PRESENT_TURNS = Statement("SELECT id FROM turns WHERE id = ANY(CAST(:turns A
 # A set is not touched by each turn that uses it, but once an hour: the set of a turn that is not committed yet was used
 # later than this (`keep_tool_set`). The index is asked for the next digest in its order: for an equal one, if few
 # sets are those of all turns, the planner may read the whole table.
+# The time for which deleted chats are remembered, for the feed of their owner. Older rows are swept later, so that no
+# reader misses a row.
+DELETIONS_KEPT = timedelta(days=30)
+SWEEP_DELETED_CHATS = walk_of("deleted_chats", ["owner", "chat_id"], "deleted_at < now() - CAST(:kept AS interval)")
 SWEEP_TOOL_SETS = walk_of(
     "tool_sets",
     ["owner", "digest"],
@@ -119,6 +123,12 @@ async def old_keys(database: Database, days: float) -> AsyncGenerator[int, None]
     for rows in (AGED_KEYS, AGED_WITHDRAWN_KEYS):
         async for removed in aged_rows(database, rows, days):
             yield removed
+
+
+def old_deletions(database: Database) -> AsyncGenerator[int, None]:
+    """Forgets chats that were deleted long ago."""
+    kept = DELETIONS_KEPT + timedelta(days=1)
+    return walk(database, SWEEP_DELETED_CHATS, {"owner": "", "chat_id": NO_ID}, ROWS, kept=kept)
 
 
 def unused_tool_sets(database: Database) -> AsyncGenerator[int, None]:

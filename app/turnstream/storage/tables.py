@@ -82,9 +82,9 @@ owner_keys = Table(
     info=owned("owner", "credential", closed=True),
 )
 
-# Sign-ins of owners to MCP servers, and those that have begun. `tokens` and `pending` are sealed. `version` counts the
-# tokens of a row: the replica that refreshes them holds the row for a while. `tools` are digests of the tools of the
-# server that the owner has accepted.
+# Sign-ins of owners to MCP servers, those that have begun, and servers of owners. `tokens` and `pending` are sealed.
+# `version` counts the tokens of a row: the replica that refreshes them holds the row for a while. `tools` are digests
+# of the tools of the server that the owner has accepted.
 sign_ins = Table(
     "sign_ins",
     metadata,
@@ -841,7 +841,8 @@ waiting_webhooks = Table(
 )
 
 # Messages that the server posts at ticks. `request` is the message as the API takes it; `every` is in seconds. Without
-# a chat each run has a new one. `paused` says why no tick is due.
+# a chat each run has a new one. `paused` says why no tick is due. A `trigger` has the secrets of signed messages, which
+# start runs in place of ticks; `next_at` is infinity. Up to `busy_until` its messages have used their rate.
 schedules = Table(
     "schedules",
     metadata,
@@ -860,7 +861,9 @@ schedules = Table(
     Column("paused", Text),
     Column("failures", Integer, nullable=False, server_default=text("0")),
     _now(),
-    CheckConstraint("num_nonnulls(cron, every) = 1", name="one_rule"),
+    Column("trigger", JSON),
+    Column("busy_until", DateTime(timezone=True)),
+    CheckConstraint("num_nonnulls(cron, every, trigger) = 1", name="one_rule"),
     CheckConstraint("missed IN ('run_once', 'skip', 'report')", name="missed"),
     CheckConstraint("paused IN ('person', 'failures')", name="paused"),
     Index(None, "owner"),

@@ -1,10 +1,8 @@
 """The toolset: lookup, validation and execution of the calls of a model. Every call gets one outcome."""
 
-import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from time import perf_counter
 from typing import Any
 
@@ -139,20 +137,20 @@ class Toolset:
 
     def policy(self, name: str, offered: Sequence[ToolSpec] | None = None) -> Policy:
         """The policy that applies to a call; the default one for a tool that does not exist."""
-        tool = self._find(name, offered)
+        tool = self.find(name, offered)
         return Policy() if tool is None else tool.policy
 
     def job_kind(self, name: str) -> str:
         """The kind of job that runs the calls of a background tool, in a word for people."""
-        return getattr(self._find(name, None), "job_kind", "tool")
+        return getattr(self.find(name, None), "job_kind", "tool")
 
     def stopped(self, name: str) -> Stopped | None:
         """Stops the work of a call of this tool that continues elsewhere. None for a tool that cannot."""
-        return getattr(self._find(name, None), "stopped", None)
+        return getattr(self.find(name, None), "stopped", None)
 
     def detaches(self, name: str) -> bool:
         """Whether a call that was begun inside its turn may become a job."""
-        return self.runs_jobs and getattr(self._find(name, None), "detaches", False)
+        return self.runs_jobs and getattr(self.find(name, None), "detaches", False)
 
     def needs_approval(self, name: str, input_json: str, offered: Sequence[ToolSpec] | None = None) -> bool:
         """Whether a person must allow this call. When the policy cannot decide, a person must."""
@@ -160,32 +158,14 @@ class Toolset:
         if not callable(approval):
             return approval == "always"
         try:
-            return bool(approval(_parse(input_json)))
+            return bool(approval(parse_input(input_json)))
         except BaseException as error:
             log.error("tool.approval_undecided", tool=name, exc_info=error)
             return True
 
-    def cache_key(
-        self, name: str, input_json: str, offered: Sequence[ToolSpec], documents: str | None = ""
-    ) -> bytes | None:
-        """The key under which an answer may be kept: of the tool as it is now, of the `documents` that it may read, and
-        of the input, whatever the order of its members. None for a call whose answer is not to be kept.
-        """
-        tool = self._find(name, offered)
-        if tool is None or tool.policy.cache_seconds is None or not tool.spec.read_only:
-            return None
-        try:
-            value = _parse(input_json)
-        except ValueError:
-            return None
-        version: list[object] = [tool.spec.name, tool.spec.description, tool.spec.input_schema, tool.policy.results]
-        if documents != "":
-            version.append(documents)
-        return sha256(json.dumps([version, value], sort_keys=True).encode()).digest()
-
     def tool_digest(self, name: str, offered: Sequence[ToolSpec]) -> str | None:
         """Identifies the tool that a grant is for. None if each call needs a decision of its own."""
-        tool, spec = self._find(name, offered), next((spec for spec in offered if spec.name == name), None)
+        tool, spec = self.find(name, offered), next((spec for spec in offered if spec.name == name), None)
         if tool is None or spec is None or tool.policy.approval_scope == "call" or tool.policy.approvers:
             return None
         return digest_of_tool(spec, tool.spec)
@@ -231,7 +211,7 @@ class Toolset:
             changed: str | None = None
             try:
                 if fallback.changes_input:
-                    changed = storable(serialize(input_of(fallback, _parse(input_json)), "json"))
+                    changed = storable(serialize(input_of(fallback, parse_input(input_json)), "json"))
             except BaseException as error:
                 log.error("tool.failed", exc_info=error)
                 second = Outcome(f"Its input could not be made ({type(error).__name__}).", is_error=True)
@@ -262,10 +242,10 @@ class Toolset:
         if name not in known:
             return Outcome(_unknown(name, known), kind="unknown")
         try:
-            _parse(input_json)
+            parse_input(input_json)
         except ValueError as error:
             return Outcome(f"The input of {name} {error}; send one JSON object.", kind="bad_input")
-        tool = self._find(name, offered)
+        tool = self.find(name, offered)
         return Outcome(f"The tool {name} is not available at the moment.", kind="unavailable") if tool is None else tool
 
     def _fallback(self, tool: Tool) -> Tool | None:
@@ -276,7 +256,7 @@ class Toolset:
             return None
         return None if tool.policy.stand_in is None else tools.get(tool.policy.stand_in.tool)
 
-    def _find(self, name: str, offered: Sequence[ToolSpec] | None) -> Tool | None:
+    def find(self, name: str, offered: Sequence[ToolSpec] | None) -> Tool | None:
         """A tool by name. When a request declared a tool of this name, that is never one of the server."""
         spec = next((spec for spec in offered or () if spec.name == name), None)
         if offered is not None and (spec is None or spec.client):
@@ -307,7 +287,7 @@ def _clean(input_json: str) -> str:
     return storable(input_json).strip() or "{}"
 
 
-def _parse(input_json: str) -> dict[str, Any]:
+def parse_input(input_json: str) -> dict[str, Any]:
     """The input as a dict; nothing at all means an empty object. Raises ValueError for anything else."""
     text = _clean(input_json)
     if has_too_many_values(text):

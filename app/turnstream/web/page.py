@@ -1,6 +1,4 @@
-"""The pages at `/`, `/admin` and `/shared/…`: static files, read and compressed at start, under a policy that runs no
-other code.
-"""
+"""The pages at `/`, `/admin` and `/shared/…`: static files, read at start, under a policy that runs no other code."""
 
 import functools
 import gzip
@@ -52,12 +50,19 @@ _HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StaticFile:
     content: bytes
-    compressed: bytes
     media_type: str
-    etag: str
+
+    @functools.cached_property
+    def etag(self) -> str:
+        return f'"{hashlib.sha256(self.content).hexdigest()[:16]}"'
+
+    @functools.cached_property
+    def compressed(self) -> bytes:
+        """Compressed for the first reader: all files at once would hold a starting server for a quarter of a second."""
+        return gzip.compress(self.content, mtime=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +105,14 @@ def page_routes() -> list[Route]:
 
 @functools.cache
 def read_site(folder: Path) -> Site:
-    """The files of a folder, read and compressed once in a process."""
+    """The files of a folder, read once in a process."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix in _TYPES)
     contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     version = hashlib.sha256(b"\0".join(contents.values())).hexdigest()[:12]
     contents["index.html"] = contents["index.html"].replace(_PRELOADS_PLACEHOLDER, _preloads(contents))
     for page in ("index.html", "admin.html", "shared.html"):
         contents[page] = contents[page].replace(_VERSION_PLACEHOLDER, f"static/v-{version}/".encode())
-    return Site({path: _static_file(path, content) for path, content in contents.items()}, version)
+    return Site({path: StaticFile(content, _TYPES[Path(path).suffix]) for path, content in contents.items()}, version)
 
 
 def _preloads(paths: Iterable[str]) -> bytes:
@@ -118,11 +123,6 @@ def _preloads(paths: Iterable[str]) -> bytes:
         if path.endswith(".js") and path not in _FETCHED_LATER and not path.startswith(("admin", "shared"))
     ]
     return "\n".join(f'<link rel="modulepreload" href="static/VERSION/{path}">' for path in modules).encode()
-
-
-def _static_file(path: str, content: bytes) -> StaticFile:
-    etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-    return StaticFile(content, gzip.compress(content, mtime=0), _TYPES[Path(path).suffix], etag)
 
 
 def _respond(request: Request, file: StaticFile, caching: str) -> Response:

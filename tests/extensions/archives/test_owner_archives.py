@@ -7,6 +7,7 @@ import os
 import tarfile
 from pathlib import Path
 
+import asyncpg
 import pytest
 from click.testing import CliRunner
 
@@ -23,6 +24,7 @@ from turnstream.extensions.archives.archives import OwnerExport
 from turnstream.extensions.archives.commands import _export, _import
 from turnstream.extensions.archives.tar import END, tar_member, tar_members
 from turnstream.extensions.documents.store import Documents
+from turnstream.extensions.schedules.trigger_store import TriggerRule
 from turnstream.kit.ids import new_id
 from turnstream.scripted import Pause, ScriptedProvider
 from turnstream.storage.chats.chats import Chats
@@ -79,6 +81,33 @@ async def test_an_archive_restores_what_was_erased(
     assert await rows_of(harness.url, without=LEFT_OUT) == whole
     await _export(settings, OWNER, tmp_path / "again.tar", None)
     assert (tmp_path / "again.tar").read_bytes() == (tmp_path / "ada.tar").read_bytes()
+
+
+async def test_the_trigger_of_a_chat_is_restored_paused_and_without_its_secrets(
+    harness: Harness, asked: Asked, settings: Settings, tmp_path: Path
+) -> None:
+    del asked
+    connection = await asyncpg.connect(harness.url)
+    try:
+        await connection.execute(
+            "INSERT INTO schedules (id, owner, name, chat_id, request, trigger, zone, missed, grace, next_at)"
+            " SELECT gen_random_uuid(), owner, 'reports', id, '{}', $1, 'UTC', 'skip', 1, 'infinity'"
+            " FROM chats LIMIT 1",
+            '{"secrets": {"a": "whsec_c2VjcmV0"}, "until": {}, "body": "data", "per_minute": 60}',
+        )
+        await _export(settings, OWNER, tmp_path / "ada.tar", None)
+        assert b"whsec" not in (tmp_path / "ada.tar").read_bytes()
+        await _erase(settings, OWNER)
+        assert await connection.fetchval("SELECT count(*) FROM schedules") == 0
+        await _import(settings, tmp_path / "ada.tar", None, trusted=True)
+        restored = await connection.fetchrow("SELECT paused, trigger::text, next_at::text AS next FROM schedules")
+    finally:
+        await connection.close()
+    assert restored is not None
+    assert restored["paused"] == "person"
+    assert restored["next"] == "infinity"
+    assert "secrets" not in restored["trigger"]
+    assert TriggerRule.read(restored["trigger"]).valid(0) == {}
 
 
 async def test_a_document_is_restored_whatever_ends_a_line_in_it(

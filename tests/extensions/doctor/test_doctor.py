@@ -18,8 +18,8 @@ from tests.support.server_process import clean_environment, free_port
 from turnstream.cli import commands
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.engine.upkeep.transactions import TransactionWatch
 from turnstream.extensions.doctor.command import Finding, examine
+from turnstream.extensions.watches.transactions import TransactionWatch
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
 from turnstream.main import running
@@ -300,7 +300,7 @@ async def test_ping_calls_providers_and_the_webhook(database_url: str) -> None:
 
 
 async def test_a_transaction_that_is_long_open_is_noted(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnstream.storage.inspection._LONG_OPEN", 0.0)
+    monkeypatch.setattr("turnstream.extensions.doctor.inspection._LONG_OPEN", 0.0)
     connection = await asyncpg.connect(database_url)
     async with connection.transaction():
         async with connect(database_url, size=1) as database:

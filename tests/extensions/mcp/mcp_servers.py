@@ -21,11 +21,14 @@ ROOT = str(Path(__file__).parents[3])
 TIME = McpServer("time", command=sys.executable, args=("-m", "mcp_server_time", "--local-timezone", "UTC"))
 PACES = McpServer("paces", command=sys.executable, args=("-m", "tests.extensions.mcp.mcp_paces"), cwd=ROOT)
 OLD_PACES = McpServer("paces", command=sys.executable, args=(*PACES.args, "--old"), cwd=ROOT)
+OFFERS = McpServer("offers", command=sys.executable, args=("-m", "tests.extensions.mcp.mcp_offers"), cwd=ROOT)
 BERLIN = '{"timezone": "Europe/Berlin"}'
 
 
 def process_of(server: McpServer) -> psutil.Process:
-    (found,) = [child for child in psutil.Process().children() if child.cmdline()[1:] == list(server.args)]
+    """Its process among the children of the tests, of which some may have ended and not been waited for."""
+    commands = {child: child.as_dict(["cmdline"])["cmdline"] or () for child in psutil.Process().children()}
+    (found,) = [child for child, command in commands.items() if [*command][1:] == [*server.args]]
     return found
 
 

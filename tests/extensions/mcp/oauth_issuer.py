@@ -241,6 +241,15 @@ class Calendar:
         self._mcp.tool()(self.events)
         self._mcp.tool()(self.invite)
 
+    def add_agenda(self) -> None:
+        """Offers a prompt for the subject of the token."""
+
+        async def agenda() -> str:
+            """What is on."""
+            return f"The agenda of {self._subject()}"
+
+        self._mcp.prompt()(agenda)
+
     @property
     def described(self) -> dict[str, Any]:
         """The metadata of the server (RFC 9728)."""
@@ -323,10 +332,8 @@ async def office() -> AsyncIterator[Office]:
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp, port: int) -> AsyncIterator[None]:
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=port, log_config=None, lifespan="on", timeout_graceful_shutdown=1
-    )
+async def listening(app: ASGIApp, port: int, host: str = "127.0.0.1") -> AsyncIterator[None]:
+    config = uvicorn.Config(app, host=host, port=port, log_config=None, lifespan="on", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     up = asyncio.Event()
     startup = server.startup

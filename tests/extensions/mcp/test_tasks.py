@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.extensions.mcp.mcp_servers import ROOT, context_with
+from tests.extensions.mcp.mcp_servers import ROOT, context_with, process_of
 from tests.support.server_process import free_port
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
@@ -30,6 +30,7 @@ class Tasking:
     servers: McpServers
     folder: Path
     process: psutil.Process | None = None
+    declared: McpServer | None = None
 
     async def call(self, tool: str, context: ToolContext | None = None) -> Outcome:
         toolset = Toolset([], sources=[self.servers])
@@ -72,7 +73,7 @@ async def tasking(kind: str, folder: Path, policy: Policy | None = None) -> Asyn
             declared = McpServer("tasks", url=f"http://127.0.0.1:{port}/mcp")
         declared = replace(declared, policy=policy or Policy())
         servers = await stack.enter_async_context(McpServers([declared], TIMING))
-        yield Tasking(servers, folder, process)
+        yield Tasking(servers, folder, process, declared)
 
 
 EXPIRED = "Failed to retrieve task: Task has expired."
@@ -189,8 +190,8 @@ async def test_a_task_outlives_the_connection_and_the_server(tmp_path: Path) -> 
     async with tasking("stdio", tmp_path) as tasks:
         calling = asyncio.create_task(tasks.call("wait", context_with(begun=begun)))
         await begun.wait()
-        (process,) = psutil.Process().children()
-        process.kill()
+        assert tasks.declared is not None
+        process_of(tasks.declared).kill()
         (tmp_path / "release").touch()
         outcome = await calling
     assert (outcome.kind, outcome.text) == ("ok", "wait done")

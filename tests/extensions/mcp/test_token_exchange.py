@@ -31,8 +31,8 @@ from tests.support.server_process import free_port
 from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.extensions.http_tools.tool import HttpTools
 from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.offers import Offers
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
-from turnstream.extensions.mcp.sign_ins import SignIns
 from turnstream.kit.sealing import new_master_key
 from turnstream.outgoing.addresses import Allowed
 from turnstream.outgoing.owner_tokens import HttpService
@@ -278,9 +278,10 @@ async def test_an_issuer_that_gives_back_the_token_of_the_caller_is_refused(desk
 async def test_an_expired_token_is_not_exchanged(desk: Desk, database_url: str) -> None:
     async with desk.client() as ada:
         await desk.result(ada, "find")
-        sign_ins = desk.server.services.states["mcp"]
-        assert isinstance(sign_ins, SignIns)
-        exchanges = sign_ins.exchanges
+        offers = desk.server.services.states["mcp"]
+        assert isinstance(offers, Offers)
+        assert offers.sign_ins is not None
+        exchanges = offers.sign_ins.exchanges
         await exchanges.close()
         past = datetime(2020, 1, 1, tzinfo=UTC)
         rows = await asyncpg.connect(database_url)

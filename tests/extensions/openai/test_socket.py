@@ -16,6 +16,7 @@ from tests.support.responses_server import PaidAnswer, ResponsesServer, response
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import PermanentError, TransientError
 from turnstream.domain.turns import ToolSpec
+from turnstream.extensions.direct_calls.calls import DirectCalls
 from turnstream.extensions.openai.provider import OpenAIResponsesProvider
 from turnstream.extensions.openai.responses import socket as sockets
 from turnstream.llm.provider import BlockOpened, BlockText, Message, MessageEnded, ModelCall, ModelRequest, Part
@@ -33,7 +34,7 @@ async def server() -> AsyncIterator[ResponsesServer]:
 
 @pytest.fixture
 async def provider(server: ResponsesServer) -> AsyncIterator[OpenAIResponsesProvider]:
-    async with OpenAIResponsesProvider("a key", server.url) as provider:
+    async with OpenAIResponsesProvider("a key", server.url, make_calls=DirectCalls) as provider:
         yield provider
 
 
@@ -303,7 +304,7 @@ async def test_a_provider_without_websockets_is_called_by_http_and_not_asked_aga
 
 
 async def test_calls_through_an_sdk_use_http(server: ResponsesServer) -> None:
-    async with OpenAIResponsesProvider("a key", server.url, direct=False) as provider:
+    async with OpenAIResponsesProvider("a key", server.url) as provider:
         _, asked = await answered(server, provider, first_of(uuid4()), ends)
     assert asked["stream"] is True
 

@@ -20,11 +20,11 @@ from tests.support.spans import PARENT, TRACE, collected, of_trace
 from turnstream.config import Settings
 from turnstream.domain import extras
 from turnstream.domain.errors import ConfigError, TransientError
+from turnstream.explanations.rows import TurnStates
 from turnstream.extensions.otel import EXTENSION, tracer
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from turnstream.storage.activities import Activities
 from turnstream.tools.tool import tool
 from turnstream.tracing import TRACING, trace_id
 
@@ -82,7 +82,7 @@ async def test_a_turn_that_two_replicas_ran_is_one_trace(harness: Harness, spans
     ]
     async with harness.replica(ScriptedProvider(replies), [look], address="here:1") as second:
         turn = await harness.finish(second, asked)
-    assert (await Activities(harness.database).of(asked.turn)).trace == TRACE
+    assert (await TurnStates(harness.database).of(asked.turn)).trace == TRACE
     found = of_trace(spans)
     runs = [span for span in found if span.name == "invoke_agent turnstream"]
     assert [attributes(run, "turnstream.attempt", "turnstream.recoveries")[1] for run in runs] == [0, 1]

@@ -83,7 +83,7 @@ async def test_the_settings_choose_what_is_swept(harness: Harness) -> None:
             for sweep in [*sweeps_of(settings, harness.database), *retention.sweeps_of(settings, harness.database)]
         }
 
-    always = {"unused uploads", "deleted chats", "tool cache", "old idempotency keys", "audit"}
+    always = {"unused uploads", "deleted chats", "old idempotency keys", "audit"}
     assert names() >= always
     assert names(retain_chats_days=1, retain_uploads_days=2) - names() == {"old chats", "old uploads"}
     await Documents(harness.database).put(OWNER, "kept.md", "Nothing sweeps documents.")

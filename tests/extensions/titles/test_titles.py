@@ -13,9 +13,9 @@ from turnstream.domain.chats import title_from
 from turnstream.domain.errors import TransientError
 from turnstream.domain.plans import Plans
 from turnstream.engine.hooks import TurnEnded
-from turnstream.engine.side_calls import SideCalls
 from turnstream.extensions.titles.writer import TitleWriter
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from turnstream.side_calls import SideCalls
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.owners.accounts import Accounts

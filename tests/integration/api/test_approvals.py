@@ -19,8 +19,8 @@ from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from turnstream.domain.errors import StatementRefused
 from turnstream.domain.identity import Identity
+from turnstream.extensions.inbox.approval_rows import Approvals
 from turnstream.scripted import message_of, text
-from turnstream.storage.chats.approvals import Approvals
 from turnstream.storage.database import OWNER, Statement, connect
 from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.row_security import admit, embedded_api_url

@@ -191,8 +191,10 @@ async def ids_of(client: Client) -> dict[str, str]:
     await client.get(posted["stream_url"])
     turn = posted["assistant_turn"]
     schedule = (await client.post("/api/schedules", json={"name": "n", "every": 86_400, "request": said("Hi")})).json()
+    trigger = (await client.post("/api/triggers", json={"name": "n", "request": said("Hi")})).json()
     return {
         "schedule": schedule["id"],
+        "trigger": trigger["id"],
         "chat": turn["chat_id"],
         "turn": turn["id"],
         "id": turn["chat_id"],

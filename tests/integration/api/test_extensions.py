@@ -93,7 +93,10 @@ GREETER = Extension("greeter", "a greeting", GreetingSettings, {"greeting": chec
 
 
 async def test_calls_and_work_of_an_extension_are_part_of_the_server(database_url: str) -> None:
-    async with serving(database_url, extensions=[GREETER], greeting="Moin") as server, Client(server.url) as api:
+    async with (
+        serving(database_url, extensions=[GREETER, installed()["openapi"]], greeting="Moin") as server,
+        Client(server.url) as api,
+    ):
         assert await api.json("GET", "/api/greeting") == {"greeting": "Moin"}
         refused = await api.json("GET", "/api/greeting?loud=1", 422)
         assert "loud" in refused["detail"]

@@ -24,12 +24,13 @@ from tests.support.http_server import Server, pausing, serving
 from tests.support.locks import Locker
 from tests.support.openapi_document import Document
 from tests.support.sweeping import swept
-from turnstream.api.events import FEED_EVENTS
+from turnstream.extensions.feed.events import FEED_EVENTS
+from turnstream.extensions.feed.reader import FeedCursor
+from turnstream.extensions.feed.rows import LATEST_COMMIT, OwnerChanges
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, tool_use
 from turnstream.storage.database import Statement
-from turnstream.storage.owners.owner_changes import LATEST_COMMIT, OwnerChanges
-from turnstream.stream.feed import FeedCursor
+from turnstream.storage.retention import old_deletions
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -176,7 +177,7 @@ async def test_a_turn_that_ended_meanwhile_is_sent_to_a_client_that_saw_it_open(
 async def test_on_one_connection_no_state_is_sent_twice_in_a_row(
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.stream.feed._READER_PAUSE", 0.0)
+    monkeypatch.setattr("turnstream.extensions.feed.reader._READER_PAUSE", 0.0)
     chats = [await api.chat() for _ in range(2)]
     last: dict[str, Json] = {}
     async with api.follow(FEED) as events:
@@ -221,7 +222,7 @@ async def test_a_change_that_is_committed_late_is_sent(
     """Its time is that of its statement, others have been sent since, and a list was read. Without an overlap any
     commit is as late as one that waits for a standby for half an hour.
     """
-    monkeypatch.setattr("turnstream.storage.owners.owner_changes.OVERLAP", timedelta(seconds=overlap))
+    monkeypatch.setattr("turnstream.extensions.feed.rows.OVERLAP", timedelta(seconds=overlap))
     late, other = await api.chat(title="Late"), await api.chat()
     change = "UPDATE chats SET title = 'Changed', updated_at = clock_timestamp() WHERE id = $1"
     async with api.follow(FEED) as events:
@@ -272,7 +273,7 @@ async def test_only_the_owners_changes_are_sent(api: Client, new_owner: NewOwner
     stranger = await new_owner()
     pause = Pause()
     theirs = await stranger.say(await stranger.chat(), model=server.scripts.model(pausing(pause, "Half ", "whole.")))
-    now, _ = await server.services.live.feed._changes.time()
+    now, _ = await OwnerChanges(server.services.storage.of_owner).time()
     made_up = FeedCursor(now, (UUID(theirs.assistant["id"]), uuid4()))
     async with api.follow(FEED, str(made_up)) as events, stranger.follow(FEED) as their_events:
         pause.go.set()
@@ -308,7 +309,7 @@ async def test_a_cursor_that_is_too_old_or_of_another_database_is_answered_with_
     api: Client, server: Server, cursor: str
 ) -> None:
     if cursor == "~":
-        cursor = str(FeedCursor((await server.services.live.feed.cursor()).time, None))
+        cursor = str(FeedCursor((await OwnerChanges(server.services.storage.of_owner).time())[1], None))
     chat = await api.chat(title="Before")
     async with api.follow(FEED, cursor) as events:
         reset = await anext(events)
@@ -324,7 +325,7 @@ async def test_a_cursor_that_is_too_old_or_of_another_database_is_answered_with_
 async def test_a_client_that_has_missed_too_many_changes_reads_its_list_again(
     api: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.stream.feed._MOST_MISSED", 2)
+    monkeypatch.setattr("turnstream.extensions.feed.reader._MOST_MISSED", 2)
     cursor = str(FeedCursor(datetime.now(UTC) - LATEST_COMMIT - timedelta(minutes=1)))
     for _ in range(2):
         await api.chat()
@@ -339,7 +340,7 @@ async def test_the_cursor_of_a_list_is_not_answered_with_a_reset_while_a_transac
     api: Client, database: Locker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next list would have the same cursor."""
-    monkeypatch.setattr("turnstream.stream.feed._MOST_MISSED", 2)
+    monkeypatch.setattr("turnstream.extensions.feed.reader._MOST_MISSED", 2)
     chat = UUID(id_of(await api.chat()))
     async with database.holding("UPDATE chats SET updated_at = clock_timestamp() WHERE id = $1", chat):
         names = {f"Chat {number}" for number in range(5)}
@@ -374,8 +375,8 @@ async def test_a_chat_that_is_found_again_and_again_is_read_whole_once(
 async def test_more_open_turns_than_a_cursor_names_are_a_reset_for_whoever_comes_back(
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.stream.feed._MOST_NAMED", 1)
-    monkeypatch.setattr("turnstream.stream.feed._BATCH", 1)
+    monkeypatch.setattr("turnstream.extensions.feed.reader._MOST_NAMED", 1)
+    monkeypatch.setattr("turnstream.extensions.feed.reader._BATCH", 1)
     pauses = [Pause(), Pause()]
     for pause in pauses:
         await api.say(await api.chat(), model=server.scripts.model(pausing(pause, "Half ", "whole.")))
@@ -392,8 +393,8 @@ async def test_an_old_turn_that_a_client_saw_open_is_sent_when_it_has_ended_also
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # They were there long before the list was read.
-    monkeypatch.setattr("turnstream.storage.owners.owner_changes.OVERLAP", timedelta(0))
-    monkeypatch.setattr("turnstream.stream.feed._BATCH", 1)
+    monkeypatch.setattr("turnstream.extensions.feed.rows.OVERLAP", timedelta(0))
+    monkeypatch.setattr("turnstream.extensions.feed.reader._BATCH", 1)
     pauses, turns = [Pause(), Pause()], []
     for pause in pauses:
         turns.append(await api.say(await api.chat(), model=server.scripts.model(pausing(pause, "Half ", "whole."))))
@@ -408,12 +409,12 @@ async def test_an_old_turn_that_a_client_saw_open_is_sent_when_it_has_ended_also
 
 
 async def test_deleted_chats_are_forgotten_after_the_age_of_the_oldest_cursor(api: Client, server: Server) -> None:
-    changes = OwnerChanges(server.services.storage.database)
+    database = server.services.storage.database
     await api.json("DELETE", await api.chat())
-    await swept(changes.sweep())
-    assert len(await server.services.storage.database.rows(AGE)) > 0
-    assert await swept(changes.sweep()) > 0
-    assert await server.services.storage.database.rows(AGE) == []
+    await swept(old_deletions(database))
+    assert len(await database.rows(AGE)) > 0
+    assert await swept(old_deletions(database)) > 0
+    assert await database.rows(AGE) == []
 
 
 # --- several replicas ------------------------------------------------------------------------------------------------
@@ -448,7 +449,7 @@ async def change_everything(near: Client, events: AsyncIterator[Event]) -> None:
 async def test_changes_at_one_replica_reach_the_readers_at_another(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.setup.engine._FEED_LOOK", 3600.0)
+    monkeypatch.setattr("turnstream.extensions.feed.reader._LOOK", 3600.0)
     async with two_replicas(database_url, document) as (near, far), far.follow(FEED) as events:
         await change_everything(near, events)
 
@@ -456,14 +457,14 @@ async def test_changes_at_one_replica_reach_the_readers_at_another(
 async def test_a_change_whose_notification_is_lost_is_found_by_looking(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.setup.engine._FEED_LOOK", 0.02)
+    monkeypatch.setattr("turnstream.extensions.feed.reader._LOOK", 0.02)
     monkeypatch.setattr("turnstream.stream.broadcast.Broadcast.receive", lambda self, payload: None)
     async with two_replicas(database_url, document) as (near, far), far.follow(FEED) as events:
         await change_everything(near, events)
 
 
 async def test_while_the_database_is_away_the_feed_waits(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnstream.setup.engine._FEED_LOOK", 0.01)
+    monkeypatch.setattr("turnstream.extensions.feed.reader._LOOK", 0.01)
     async with (
         proxied(database_url) as (url, proxy),
         serving(url) as server,

@@ -12,10 +12,10 @@ from tests.integration.api.test_chat_stream import take_until
 from tests.support.http_client import Client, Said, words_of
 from tests.support.http_server import Server, pausing
 from tests.support.sweeping import swept
+from turnstream.copies.cutting import LEFT_OUT, cut_after
+from turnstream.copies.rows import Fork, Forks
 from turnstream.domain.errors import NotFound
-from turnstream.domain.fork import LEFT_OUT, cut_after
 from turnstream.scripted import Pause, message_of, text, tool_use
-from turnstream.storage.chats.branches import Fork
 from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -169,14 +169,14 @@ async def test_a_fork_that_cannot_be_is_refused_with_a_reason(
     assert refused["errors"][0]["field"] == "title"
     await api.json("POST", f"{chat}/turns/{uuid4()}/fork", 404, json={})
     await (await new_owner()).json("POST", f"{turn.url}/fork", 404, json={})
-    monkeypatch.setattr("turnstream.storage.chats.branches._MOST_COPIED", 1)
+    monkeypatch.setattr("turnstream.copies.rows._MOST_COPIED", 1)
     refused = await api.json("POST", f"{turn.url}/fork", 422, json={"into": "chat"})
     assert "at most 1 turns" in refused["errors"][0]["message"]
     storage = server.services.storage
     original = await storage.turns.get(api.owner, UUID(chat.rpartition("/")[2]), UUID(turn.assistant["id"]))
     await api.json("DELETE", turn.url)
     with pytest.raises(NotFound, match="no turn"):
-        await storage.branches.fork(api.owner, Fork(cut_after(original, None), new_chat=False), None)
+        await Forks(storage.of_owner).make(api.owner, Fork(cut_after(original, None), new_chat=False), None)
 
 
 async def test_attachments_are_shared_and_stay_as_long_as_one_of_the_chats(api: Client, server: Server) -> None:

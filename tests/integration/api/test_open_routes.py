@@ -24,6 +24,7 @@ from turnstream.extensions.jobs.result_rows import PUT_RESULT
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
 from turnstream.extensions.mcp.sign_ins import GET_LINKED_ASK, GET_PENDING
+from turnstream.extensions.schedules.trigger_store import FIND_TRIGGER
 from turnstream.extensions.sharing.shares import FIND_SHARE
 from turnstream.extensions.workers.neighbours import FromNeighbours
 from turnstream.kit.sealing import new_master_key
@@ -68,6 +69,7 @@ LOOK_UP = {
     "GET /api/shared/{secret}": FIND_SHARE,
     "GET /api/shared/{secret}/files/{upload}": FIND_SHARE,
     "POST /api/jobs/{job}/result": PUT_RESULT,
+    "POST /api/triggers/{trigger}": FIND_TRIGGER,
 }
 WAITING = """
 SELECT count(*) FROM pg_stat_activity
@@ -132,7 +134,7 @@ async def test_anonymous_requests_share_two_of_ten_connections(
     ):
         for call in {*OPEN, *LOOK_UP, "GET /readyz", "GET /metrics"}:
             method, _, route = call.partition(" ")
-            async with locker.holding("LOCK TABLE shares, jobs, asks, sign_ins"):
+            async with locker.holding("LOCK TABLE shares, jobs, asks, sign_ins, schedules"):
                 requests = [asyncio.create_task(invented(nobody, method, route)) for _ in range(MANY)]
                 waiting, done = 0, 0
                 # Two wait for Postgres, and one for them.
@@ -157,6 +159,8 @@ async def invented(nobody: httpx2.AsyncClient, method: str, route: str) -> httpx
     path = re.sub(r"{[^}]+}", lambda _: str(uuid4()), route)
     query = f"?state={uuid4().hex}&code=c" if route.endswith("/callback") else ""
     headers = {"Authorization": f"Bearer {uuid4().hex}"} if route == "/api/jobs/{job}/result" else {}
+    if route == "/api/triggers/{trigger}":
+        headers = {"webhook-id": uuid4().hex}
     return await nobody.request(
         "GET" if method == "*" else method, path + query, headers=headers, json=BODIES.get(f"{method} {route}")
     )

@@ -3,7 +3,7 @@
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, get_args
@@ -14,6 +14,9 @@ import pytest
 import pytest_asyncio
 from openapi_spec_validator import validate
 
+from tests.extensions.mcp.mcp_servers import OFFERS
+from tests.extensions.mcp.oauth_issuer import listening
+from tests.extensions.mcp.test_own_servers import LOCAL, Wiki
 from tests.integration.proxy import proxied
 from tests.support.calls import ENDPOINTS, OPENAI
 from tests.support.http_client import Client, Event, Parser, said
@@ -25,7 +28,6 @@ from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.identity.authenticator import Authenticator
 from turnstream.api.identity.stored import StoredTokens
 from turnstream.api.plans import OwnerPlans
-from turnstream.api.schemas.requests import BrowserTokenIn, ForkIn, QueueChange
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.streams.response import OwnerStreams
 from turnstream.domain import events as domain
@@ -55,12 +57,24 @@ from turnstream.domain.plans import Plan, Plans
 from turnstream.domain.turns import TurnError
 from turnstream.extensions.ag_ui.schemas import RunInput
 from turnstream.extensions.ai_sdk.schemas import UiRequest
+from turnstream.extensions.browsers.schemas import BrowserTokenIn
+from turnstream.extensions.fork.calls import ForkIn
 from turnstream.extensions.jobs.tokens import digest_of_token
-from turnstream.extensions.schedules.schemas import ScheduleIn
+from turnstream.extensions.mcp.oauth import OAuth
+from turnstream.extensions.mcp.offers import Offers
+from turnstream.extensions.mcp.own_servers import OwnServers
+from turnstream.extensions.mcp.servers import McpServers, McpTiming
+from turnstream.extensions.mcp.sign_ins import SignIns
+from turnstream.extensions.queue.schemas import QueueChange
+from turnstream.extensions.schedules.schemas import ScheduleIn, TriggerIn
 from turnstream.extensions.self_service.schemas import ErasureIn
 from turnstream.extensions.sharing.schemas import MemberIn
+from turnstream.kit.clock import CLOCK
+from turnstream.kit.sealing import MasterKeys, new_master_key
+from turnstream.outgoing.signature import headers_of
 from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import Statement
+from turnstream.storage.owners.owner_keys import OwnerKeys
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -74,6 +88,7 @@ MANY_MEMBERS = (
 )
 ADD_MEMBER = "INSERT INTO chat_members (chat_id, member, role, created_by) VALUES ($1, $2, 'read', 'another')"
 SCHEDULE = {"name": "Daily", "every": 86_400, "request": said("Hi")}
+TRIGGER = {"name": "Reports", "request": said("Hi")}
 STREAM = {"Accept": "text/event-stream"}
 
 
@@ -135,6 +150,7 @@ class World:
     operator: Client
     server: Server
     stack: AsyncExitStack
+    secrets: dict[str, str] = field(default_factory=dict)  # of triggers, by their ids
 
     def of(self, endpoint: Endpoint) -> "World":
         """The same for calls of operators, which a token of a person does not allow."""
@@ -154,6 +170,10 @@ class World:
         if "{schedule}" in endpoint.path:
             made = await self.api.json("POST", "/api/schedules", 201, json=SCHEDULE)
             return filled(endpoint, {"{schedule}": made["id"]})
+        if "{trigger}" in endpoint.path:
+            made = await self.api.json("POST", "/api/triggers", 201, json=TRIGGER)
+            self.secrets[made["id"]] = made["secret"]
+            return filled(endpoint, {"{trigger}": made["id"]})
         if "{credential}" in endpoint.path:
             await self.server.token(self.api.owner)
             (credential, *_) = (await self.api.json("GET", "/api/account/credentials"))["credentials"]
@@ -313,6 +333,7 @@ def nothing_there(endpoint: Endpoint) -> str:
         "{replica}": str(uuid4()),
         "{job}": str(uuid4()),
         "{schedule}": str(uuid4()),
+        "{trigger}": str(uuid4()),
         "{credential}": str(uuid4()),
         "{server}": "none",
         "{share}": str(uuid4()),
@@ -323,8 +344,10 @@ def nothing_there(endpoint: Endpoint) -> str:
     return filled(endpoint, ids)
 
 
-def body_of(endpoint: Endpoint) -> dict[str, Any]:
+def body_of(endpoint: Endpoint, sent: object = None) -> dict[str, Any]:
     """What the endpoint may be asked with."""
+    if endpoint.path.startswith("/api/mcp/servers/") and endpoint.takes is not None:
+        return {"json": sent or {"url": "https://10.0.0.1/mcp"}}
     if isinstance(endpoint.takes, str):
         return {"content": "x"}
     if endpoint.takes is None:
@@ -333,6 +356,10 @@ def body_of(endpoint: Endpoint) -> dict[str, Any]:
         return {"json": {"actions": [{"type": "deny", "tool_use_id": "c", "input_digest": "d"}]}}
     if endpoint.takes is ScheduleIn:
         return {"json": SCHEDULE}
+    if endpoint.path.startswith("/api/mcp/"):
+        return {"json": {"server": "none", "uri" if "resources" in endpoint.path else "name": "none"}}
+    if endpoint.takes is TriggerIn:
+        return {"json": TRIGGER}
     if endpoint.takes is MemberIn:
         return {"json": MEMBER}
     if endpoint.takes is ActionsIn:
@@ -346,6 +373,37 @@ def body_of(endpoint: Endpoint) -> dict[str, Any]:
     return {"json": said("Hi") if "blocks" in getattr(endpoint.takes, "model_fields", ()) else {}}
 
 
+MASTER_KEY = new_master_key()
+
+
+@asynccontextmanager
+async def with_own_servers(world: World) -> AsyncIterator[dict[str, Any]]:
+    """Owners may add servers meanwhile. Yields the body that adds one."""
+    services, wiki = world.server.services, Wiki()
+    keys = OwnerKeys(services.storage.database, MasterKeys.read(MASTER_KEY))
+    own = OwnServers(LOCAL, McpTiming(answer_timeout=60))
+    own.use(services.storage.database, keys, SignIns(services.storage.database, keys, OAuth(""), {}, lambda *_: None))
+    world.server.app.state.services = replace(services, states={**services.states, "mcp": Offers({}, own=own)})
+    try:
+        async with listening(wiki.app, wiki.port):
+            yield {"url": wiki.url, "headers": {"X-Key": "secret"}}
+    finally:
+        world.server.app.state.services = services
+
+
+async def offered(world: World, endpoint: Endpoint) -> None:
+    services = world.server.services
+    async with McpServers([OFFERS], McpTiming(connect_timeout=60, answer_timeout=60)) as source:
+        (connection,) = source.connections
+        states = {**services.states, "mcp": Offers({"offers": connection})}
+        world.server.app.state.services = replace(services, states=states)
+        try:
+            chosen = {"uri": "notes://today"} if "resources" in endpoint.path else {"name": "rehearse"}
+            await world.api.request(endpoint.method, endpoint.path, json={"server": "offers", **chosen})
+        finally:
+            world.server.app.state.services = services
+
+
 def saying(words: str, chat: str) -> dict[str, Any]:
     return {"id": chat, "messages": [{"id": "m", "role": "user", "parts": [{"type": "text", "text": words}]}]}
 
@@ -357,9 +415,23 @@ def running(words: str, thread: str) -> dict[str, Any]:
 Provoke = Callable[[World, Endpoint], Awaitable[None]]
 
 
+async def deliver(world: World, path: str, content: bytes = b"a message") -> None:
+    """Sends a signed message to a trigger."""
+    headers = headers_of(world.secrets[path.rpartition("/")[2]], "msg_1", int(CLOCK.seconds()), content)
+    await world.nobody.request("POST", path, content=content, headers=headers)
+
+
 async def good(world: World, endpoint: Endpoint) -> None:
     if endpoint.takes is ErasureIn:
         await world.api.json(endpoint.method, endpoint.path, 202, json={"owner": world.api.owner})
+        return
+    if endpoint.path.startswith("/api/mcp/servers/"):
+        async with with_own_servers(world) as body:
+            await world.api.json("PUT", "/api/mcp/servers/wiki", json=body)
+            await world.api.request(endpoint.method, "/api/mcp/servers/wiki", **body_of(endpoint, body))
+        return
+    if endpoint.path.startswith("/api/mcp/") and endpoint.takes is not None:
+        await offered(world, endpoint)
         return
     is_requeue = endpoint.handler.__name__ == "requeue_turn"
     path = await (world.running(endpoint) if is_requeue else world.fill(endpoint))
@@ -377,6 +449,9 @@ async def good(world: World, endpoint: Endpoint) -> None:
             assert (await anext(events)).name == "chat"
         return
     headers = {"Authorization": f"Bearer {TOKEN_OF_JOB}"} if "{job}" in endpoint.path else {}
+    if endpoint.handler.__name__ == "receive_message":
+        await deliver(world, path)
+        return
     await world.api.request(endpoint.method, path, **body_of(endpoint), headers=headers)
     if endpoint.handler.__name__ == "put_upload":
         await world.api.request(endpoint.method, path, **body_of(endpoint))
@@ -420,6 +495,8 @@ async def not_there(world: World, endpoint: Endpoint) -> None:
     body = {"json": {"chat": str(uuid4())}} if endpoint.takes is BrowserTokenIn else body_of(endpoint)
     if endpoint.takes is ScheduleIn:
         body = {"json": {**SCHEDULE, "chat": str(uuid4())}}
+    if endpoint.takes is TriggerIn:
+        body = {"json": {**TRIGGER, "chat": str(uuid4())}}
     if endpoint.handler.__name__ == "undo_erasure":
         await world.api.delete(endpoint.path)  # what another case has asked for
     named = {query.name: str(uuid4()) for query in endpoint.queries if query.name == "turn"}
@@ -427,6 +504,11 @@ async def not_there(world: World, endpoint: Endpoint) -> None:
 
 
 async def not_now(world: World, endpoint: Endpoint) -> None:
+    if endpoint.path.startswith("/api/mcp/servers/"):
+        async with with_own_servers(world) as body:
+            for number in range(11):
+                await world.api.request("PUT", f"/api/mcp/servers/wiki-{number}", json=body)
+        return
     if "{entry}" in endpoint.path:
         outdated: dict[str, Any] = {"params": {"version": "any"}}
         if endpoint.takes is not None:
@@ -452,6 +534,11 @@ async def not_now(world: World, endpoint: Endpoint) -> None:
         source = {"type": "upload", "id": path.rpartition("/")[2]}
         await world.api.say(await world.api.chat(), blocks=[{"type": "document", "source": source}])
         await world.api.delete(path, params={"if": "unused"})
+        return
+    if endpoint.handler.__name__ == "receive_message":
+        path = await world.fill(endpoint)
+        await world.api.json("PUT", path, 200, json={**TRIGGER, "paused": True})
+        await deliver(world, path)
         return
     if endpoint.handler.__name__ == "cancel_call":
         path = await world.waiting(endpoint)
@@ -480,11 +567,17 @@ async def too_large(world: World, endpoint: Endpoint) -> None:
 
 
 async def wrong_kind(world: World, endpoint: Endpoint) -> None:
+    if endpoint.handler.__name__ == "receive_message":
+        await deliver(world, await world.fill(endpoint), b"\xff")
+        return
     await world.api.request(endpoint.method, await world.fill(endpoint), content=b"\xff")
 
 
 async def wrong_field(world: World, endpoint: Endpoint) -> None:
     path = filled(endpoint, {"{path:path}": "a/"}) if "{path" in endpoint.path else await world.fill(endpoint)
+    if endpoint.handler.__name__ == "receive_message":
+        await deliver(world, path, b"a\0b")
+        return
     content = b"[]" if endpoint.takes else b""
     numbers = {"limit", "turn", "startIndex", *(() if "{entry}" in endpoint.path else ("version",))}
     wrong = {query.name: "x" for query in endpoint.queries if query.name in numbers}
@@ -505,7 +598,10 @@ async def too_many(world: World, endpoint: Endpoint) -> None:
         blocks = [{"type": "image", "source": {"type": "base64", "data": b64encode(PIXEL).decode()}}]
         body = {"json": {"actions": [{"type": "result", "tool_use_id": "c", "blocks": blocks}]}}
     try:
-        await world.api.request(endpoint.method, path, **body)
+        if endpoint.handler.__name__ == "receive_message":
+            await deliver(world, path)
+        else:
+            await world.api.request(endpoint.method, path, **body)
     finally:
         world.server.app.state.services = services
 
@@ -638,6 +734,8 @@ async def test_the_bounds_of_a_limit_are_as_listed(api: Client, document: Docume
                 ids = {"{chat}": turn.assistant["chat_id"], "{turn}": turn.assistant["id"]}
                 if "{schedule}" in endpoint.path:
                     ids["{schedule}"] = (await api.json("POST", "/api/schedules", 201, json=SCHEDULE))["id"]
+                if "{trigger}" in endpoint.path:
+                    ids["{trigger}"] = (await api.json("POST", "/api/triggers", 201, json=TRIGGER))["id"]
                 path = filled(endpoint, ids)
                 most = parameter["schema"]["maximum"]
                 assert (await api.get(path, params={"limit": most})).status_code == 200

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,10 +87,11 @@ async def test_an_owner_has_no_more_turns_running_than_its_limit(database_url: s
 
 
 async def test_a_message_beyond_the_queue_of_its_owner_is_refused_and_nothing_is_stored(
-    database_url: str, document: Document
+    database_url: str, document: Document, tmp_path: Path
 ) -> None:
-    limits = {"owner_running_turns": 1, "owner_queued_turns": 2}
-    async with owners(database_url, document, **limits) as (server, ada, bob):
+    plans = tmp_path / "plans.toml"
+    plans.write_text('default = "small"\n[plans.small]\nrunning_turns = 1\nqueued_turns = 2\n')
+    async with owners(database_url, document, plans_file=plans) as (server, ada, bob):
         doors = Doors(server, 4)
         chat = await ada.chat()
         first = await ada.say(chat, "Ada 0", model=doors.name)

@@ -15,9 +15,9 @@ from tests.integration.api.test_error_texts import Bodies, check
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, serving
 from tests.support.model_apis import TABLES, guarded_names, parameters_of
-from turnstream.api.http.openapi import Json
 from turnstream.domain.errors import TransientError
 from turnstream.extensions.openai.quirks import QUIRKS
+from turnstream.extensions.openapi.document import Json
 from turnstream.llm.models.catalog import Model, ProviderModels
 from turnstream.llm.parameters import Parameter
 from turnstream.scripted import ScriptedProvider, message_of, text

@@ -5,6 +5,7 @@ import dataclasses
 from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -16,13 +17,18 @@ import pytest
 from tests.integration.api.chat_picture import ChatPicture, pictured
 from tests.integration.api.test_chat_stream import Visitor, all_turns, ended_turns, take_until, two_replicas
 from tests.integration.api.test_openapi import registered
-from tests.support.http_client import Client, Event, Said, said
+from tests.support.http_client import Client, Event, Parser, Said, said
 from tests.support.http_server import Server, pausing, serving
 from tests.support.locks import Locker
 from tests.support.openapi_document import Document
 from tests.support.pictures import PIXEL
+from turnstream.api.streams.chat import frame
+from turnstream.domain.turns import Turn
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, ScriptedProvider, message_of, text
+from turnstream.storage.chats.turns import Turns
+from turnstream.stream.chat.cursor import ChatCursor
+from turnstream.stream.chat.reader import ChatReader, Sources
 from turnstream_client.errors import RequestRejected
 from turnstream_client.http import AsyncClient
 
@@ -235,6 +241,37 @@ async def test_readers_of_the_chat_see_every_change(new_line: Any) -> None:
         await read_to_the_end(events, late)
     late.assert_shows(turns)
     assert words_to(line.provider.requests[-1]) == ["First", "Fourth", "Thirdly"]
+
+
+async def test_a_message_that_moves_while_a_reader_loads_it_is_sent_behind_the_turn_that_it_then_follows(
+    new_line: Any, server: Server
+) -> None:
+    line = await new_line()
+    second, third = await line.enqueue("Second", "Third")
+
+    class Late(Turns):
+        async def beginning(self, owner: str, chat_id: UUID, turn: UUID, most: int) -> tuple[Turn, frozenset[int]]:
+            if str(turn) == second["id"] and await line.words() == ["queued Second", "queued Third"]:
+                await line.change(second, after=third["id"])
+            return await super().beginning(owner, chat_id, turn, most)
+
+    services, picture = server.services, ChatPicture()
+    sources = Sources(
+        services.storage.chat_changes,
+        Late(services.storage.database),
+        services.live.directory,
+        services.live.chat_wakeups,
+    )
+    reader = ChatReader(sources, line.api.owner, UUID(line.chat.rpartition("/")[2]), ChatCursor(), frame)
+    parser = Parser()
+    async with aclosing(reader.frames()) as frames:
+        while not (picture.all_ended and len(picture.turns) == 6):
+            for event in parser.feed(await anext(frames)):
+                picture.take(event)
+            if third["turn"] in picture.turns:
+                line.pause.go.set()
+    picture.assert_shows(await all_turns(line.api, line.server, line.chat))
+    assert words_to(line.provider.requests[-1]) == ["First", "Third", "Second"]
 
 
 async def read_to_the_end(events: Any, picture: ChatPicture) -> list[Event]:

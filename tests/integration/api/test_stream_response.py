@@ -258,7 +258,7 @@ class Streaming:
     view: LiveView = field(default_factory=lambda: LiveView(turn_of(rounds=[begun()])))
     streams: OwnerStreams = field(default_factory=lambda: OwnerStreams(NO_LIMIT))
     directory: Directory = field(default_factory=Directory)
-    deliveries: Deliveries | None = field(default_factory=Deliveries)
+    deliveries: Deliveries = field(default_factory=Deliveries)
 
     def response(self, *, life: float = 60, heartbeat: float = 60) -> TurnResponse:
         async def never() -> Turn:
@@ -287,9 +287,9 @@ def is_whole(connection: Connection) -> bool:
 
 async def test_the_stream_of_a_turn_is_the_same_whatever_sends_it() -> None:
     sent = []
-    for deliveries in (Deliveries(), None):
-        connection, streaming = Outlet(), Streaming(LiveView(COMPLETE), deliveries=deliveries)
-        await streaming.response()(connection.get, connection.receive, connection.send)
+    outlet = Outlet()
+    for connection, scope in ((outlet, outlet.get), (Connection(), GET)):
+        await Streaming(LiveView(COMPLETE)).response()(scope, connection.receive, connection.send)
         assert is_whole(connection)
         headers = {pair for pair in connection.messages[0]["headers"] if pair[0] != b"connection"}
         sent.append((connection.messages[0]["status"], headers, connection.body))

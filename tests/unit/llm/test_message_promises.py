@@ -31,9 +31,9 @@ from tests.support.model_requests import (
     user,
     words,
 )
+from turnstream.copies.cutting import cut_after
 from turnstream.domain.asks import Steer
 from turnstream.domain.blocks import Block
-from turnstream.domain.fork import cut_after
 from turnstream.domain.history import COMPACTED
 from turnstream.domain.kinds import SUMMARY, USER_TEXT
 from turnstream.domain.results import ResultPart

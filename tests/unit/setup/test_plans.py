@@ -37,18 +37,18 @@ def test_the_settings_for_every_owner_hold_where_a_plan_does_not_name_a_limit(tm
     plans = read_plans(_settings(tmp_path, FILE, owner_running_turns=4, owner_streams=9))
     rates = {"requests_per_minute": 20, "tokens_per_day": 200_000, "calls_per_day": 500}
     kept = {"uploads": 100, "upload_bytes": 50_000_000}
-    assert plans.of("bob") == Plan("free", rates, running_turns=2, queued_turns=1000, streams=9, **kept)
-    assert plans.of("ada") == Plan("pro", {"cost_per_month": 20.5}, running_turns=4, queued_turns=1000, streams=9)
+    assert plans.of("bob") == Plan("free", rates, running_turns=2, queued_turns=40, streams=9, **kept)
+    assert plans.of("ada") == Plan("pro", {"cost_per_month": 20.5}, running_turns=4, queued_turns=40, streams=9)
 
 
 def test_without_a_file_the_settings_are_the_plan() -> None:
-    plans = read_plans(Settings(_env_file=None, owner_queued_turns=3), Plan)
-    default = Plan("default", running_turns=100, queued_turns=3, streams=200)
+    plans = read_plans(Settings(_env_file=None, owner_running_turns=3), Plan)
+    default = Plan("default", running_turns=3, queued_turns=30, streams=200)
     assert (plans.default, plans.of("ada")) == (default, Plan("ada"))
 
 
 def test_zero_takes_a_limit_away() -> None:
-    settings = Settings(_env_file=None, owner_running_turns=0, owner_queued_turns=0, owner_streams=0)
+    settings = Settings(_env_file=None, owner_running_turns=0, owner_streams=0)
     assert read_plans(settings).default == Plan("default")
 
 

@@ -46,7 +46,12 @@ def test_the_file_may_hold_settings_of_the_client_and_foreign_variables(tmp_path
         ("PORT", "65536", "TURNSTREAM_PORT must be at most 65535."),
         ("LEASE", "0", "TURNSTREAM_LEASE must be greater than 0."),
         ("RECOVERY", "hope", "TURNSTREAM_RECOVERY must be 'retry' or 'continue'."),
-        ("CONTINUE_AFTER_TOOLS", "perhaps", "TURNSTREAM_CONTINUE_AFTER_TOOLS must be true or false."),
+        ("REQUIRE_ENCRYPTION", "perhaps", "TURNSTREAM_REQUIRE_ENCRYPTION must be true or false."),
+        (
+            "MAX_TURN_BYTES",
+            "1",
+            "TURNSTREAM_MAX_TURN_BYTES is now twice TURNSTREAM_MAX_BODY_BYTES; remove it.",
+        ),
         ("WEBHOOK_URL", "here", "TURNSTREAM_WEBHOOK_URL must be a URL, such as https://x.org."),
         (
             "QQQ",

@@ -93,6 +93,10 @@ class Endpoint:
         return self.call.partition(" ")[2]
 
     @property
+    def is_stream(self) -> bool:
+        return self.gives == "text/event-stream"
+
+    @property
     def checks_query(self) -> bool:
         """Whether parameters of the query that are not among `queries` are refused."""
         return not self.open and not self.lenient

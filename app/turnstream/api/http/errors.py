@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import structlog
@@ -21,7 +20,6 @@ from turnstream.domain.errors import (
     TooMany,
     Unauthorized,
 )
-from turnstream.domain.queue import Delivered
 from turnstream.kit.requirements import sentence
 
 log = structlog.get_logger(__name__)
@@ -112,17 +110,7 @@ async def refused(request: Request, error: Exception) -> Response:
         address = request.client.host if request.client else "unknown"
         sent = "a token" if "authorization" in request.headers or hasattr(request.state, "access_token") else "no token"
         request.app.state.services.note_refusal(address, sent)
-    return problem(request, error.status, error.title, error.code, detail, errors, _headers(error), _members(error))
-
-
-def _members(error: RequestRefused) -> dict[str, Any]:
-    match error:
-        case TooMany(limit=limit):
-            return {"limit": limit}
-        case Delivered(recipient=recipient):
-            return {"delivered": asdict(recipient)}
-        case _:
-            return {}
+    return problem(request, error.status, error.title, error.code, detail, errors, _headers(error), error.members)
 
 
 def _headers(error: RequestRefused) -> dict[str, str]:
@@ -163,7 +151,7 @@ async def no_route(request: Request, error: Exception) -> Response:
         code: RefusalCode = "method_not_allowed"
         detail = f"This path does not take {request.method}; it takes {allowed}."
     else:
-        code, detail = "unknown_path", "This path does not exist; /openapi.json lists those that do."
+        code, detail = "unknown_path", "This server has no such path."
     return problem(request, error.status_code, error.detail, code, detail, headers=error.headers)
 
 

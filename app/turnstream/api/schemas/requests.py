@@ -9,8 +9,6 @@ from turnstream.api.schemas.blocks import BlockIn
 from turnstream.api.schemas.fields import Body, JsonObject, Storable, Title, storable_value
 from turnstream.api.schemas.tools import Description, ToolName, ToolsIn
 from turnstream.domain.chats import OnBusy
-from turnstream.domain.identity import LONGEST_OWNER, SCOPES, Scope
-from turnstream.domain.queue import EntryKind
 from turnstream.domain.search import SearchLanguage
 from turnstream.domain.turns import EarlierResults
 
@@ -107,19 +105,6 @@ class TurnOptions(FixedOptions):
     ] = None
 
 
-class ForkIn(Body):
-    """Target and end of a copy. The copy of a user turn is answered again."""
-
-    into: Annotated[
-        Literal["branch", "chat"],
-        Field(description="a sibling of the turn, or a new chat with the path to it"),
-    ] = "branch"
-    block: Annotated[
-        int | None, Field(ge=0, description="index of the last block that is copied; without it, the whole turn")
-    ] = None
-    title: Annotated[Title | None, Field(description="of the new chat; by default that of the chat, and (fork)")] = None
-
-
 class NewTurn(TurnOptions):
     """A user turn. Without `parent_id` it follows the newest turn; with null it starts a new branch at the root."""
 
@@ -130,22 +115,6 @@ class NewTurn(TurnOptions):
         OnBusy,
         Field(description="while a turn of this branch runs: refuse, run next, cancel it, add to it, run beside it"),
     ] = "reject"
-
-
-class QueueChange(Body):
-    """The changes of a message in the queue. Members that are left out stay. A change to the present value does
-    nothing.
-    """
-
-    version: Annotated[Storable, Field(description="of the entry as the client has read it")]
-    blocks: Annotated[list[BlockIn] | None, Field(min_length=1, max_length=100)] = None
-    kind: Annotated[
-        EntryKind | None,
-        Field(description="`steer`: it goes into the running turn; `queued`: it becomes a message behind that turn"),
-    ] = None
-    after: Annotated[
-        UUID | None, Field(description="the queued message that comes directly before it; null: it comes first")
-    ] = None
 
 
 class ChatSettings(Body):
@@ -180,25 +149,3 @@ class NewTurnInNewChat(NewTurn):
 
     parent_id: None = None
     chat: NewChat = NewChat()
-
-
-class BrowserTokenIn(Body):
-    """The rights of the new token: at most what the credential of the request does. `owner` and `plan` need the scope
-    `admin`, with which a backend makes tokens for its users.
-    """
-
-    scopes: Annotated[list[Scope] | None, Field(min_length=1, max_length=len(SCOPES))] = None
-    chat: Annotated[UUID | None, Field(description="the only chat that it reaches")] = None
-    turn: Annotated[UUID | None, Field(description="the only turn of the chat that it reaches")] = None
-    seconds: Annotated[int | None, Field(ge=1, description="its life; 900 without it")] = None
-    owner: Annotated[Storable | None, Field(min_length=1, max_length=LONGEST_OWNER)] = None
-    plan: Annotated[Storable | None, Field(min_length=1, max_length=100)] = None
-    documents: Annotated[
-        Storable | None,
-        Field(
-            min_length=1,
-            max_length=1024,
-            description="folder of documents that its messages may name and its turns' tools may read; none without it",
-        ),
-    ] = None
-    fixed: Annotated[FixedOptions | None, Field(description="options of all turns that it posts")] = None

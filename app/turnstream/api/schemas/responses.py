@@ -11,7 +11,6 @@ from turnstream.domain.errors import RefusalCode
 from turnstream.domain.identity import Scope
 from turnstream.domain.jobs import Delivery, OpenJobState
 from turnstream.domain.output import Phase
-from turnstream.domain.queue import EntryKind
 from turnstream.domain.turns import Status
 
 
@@ -276,70 +275,6 @@ class WholeOut(BaseModel):
     text: str
 
 
-class LifeEventOut(BaseModel):
-    at: datetime
-    what: str
-
-
-class WhyOut(BaseModel):
-    """The work or wait of a turn, up to a few seconds old, and its life so far."""
-
-    turn: UUID
-    status: Status
-    reasons: Annotated[list[str], Field(description="sentences for people, the most telling ones first")]
-    stage: Literal["processing", "streaming", "executing", "retrying"] | None
-    silent_seconds: Annotated[
-        float | None, Field(description="since the provider sent the last bytes, in a model call that is open")
-    ]
-    readers: Annotated[int, Field(description="streams that show the turn, on all replicas")]
-    trace: Annotated[str | None, Field(description="the id of its trace, where there are traces")]
-    life: list[LifeEventOut]
-
-
-class WaitingOut(BaseModel):
-    """A call that waits for the owner. Its turn has the whole input, and the digest for a decision."""
-
-    chat: UUID
-    title: Annotated[str | None, Field(description="of the chat")]
-    turn: UUID
-    tool_use_id: str
-    name: Annotated[str, Field(description="the tool")]
-    type: Literal["client", "approval", "elicitation", "sign_in"]
-    input: Annotated[str, Field(description="the beginning of the input, as JSON text")]
-    since: datetime
-    expires_at: datetime | None
-
-
-class WaitingPage(BaseModel):
-    calls: list[WaitingOut]
-    count: Annotated[int, Field(description="of all calls that wait")]
-    next: Annotated[str | None, Field(description="the `after` of the next page; null on the last one")]
-
-
-class ApprovalOut(BaseModel):
-    """A call of another owner that waits for a decision of the caller, and all that is shown of its chat."""
-
-    owner: str
-    title: Annotated[str | None, Field(description="of the chat")]
-    turn: UUID
-    tool_use_id: str
-    name: Annotated[str, Field(description="the tool")]
-    type: Literal["client", "approval", "elicitation", "sign_in"]
-    input: Annotated[str, Field(description="JSON text; the question, where the type is `elicitation` or `sign_in`")]
-    input_digest: str
-    since: datetime
-    expires_at: datetime | None
-
-
-class ApprovalsOut(BaseModel):
-    calls: list[ApprovalOut]
-
-
-class Decided(BaseModel):
-    turn: UUID
-    decided: Annotated[list[str], Field(description="ids of the calls")]
-
-
 class GrantOut(BaseModel):
     """A permission for the calls of a tool in this chat, given with the approval of one call."""
 
@@ -359,40 +294,11 @@ class Revoked(BaseModel):
     revoked: UUID
 
 
-class QueueEntryOut(BaseModel):
-    """A message that no model call has received."""
-
-    id: Annotated[UUID, Field(description="of a queued message the id of its user turn")]
-    version: Annotated[str, Field(description="changes with kind and blocks")]
-    kind: EntryKind
-    turn: Annotated[UUID, Field(description="its answer; of a steer the turn that it is for")]
-    blocks: list[BlockOut]
-    created_at: datetime
-
-
-class QueueOut(BaseModel):
-    entries: Annotated[list[QueueEntryOut], Field(description="the steers first, then the queued messages in order")]
-
-
-class EntryWithdrawn(BaseModel):
-    withdrawn: UUID
-
-
 class RecipientOut(BaseModel):
     """The turn that received a message."""
 
     turn: UUID
     round: Annotated[int | None, Field(description="of a steer: the round of its blocks; 0 before the first one")]
-
-
-class UsageFigures(BaseModel):
-    calls: Annotated[int, Field(description="calls of models: rounds, summaries of results, titles")]
-    input_tokens: Annotated[int, Field(description="neither read from a cache nor written to one")]
-    cache_read_tokens: int
-    cache_write_tokens: int
-    output_tokens: int
-    cost: Annotated[float | None, Field(description="by the prices of their time; null where no call has a price")]
-    unpriced: Annotated[int, Field(description="the calls whose model had no price; they are not in `cost`")]
 
 
 class PathPage(BaseModel):
@@ -494,8 +400,3 @@ class IdentityOut(BaseModel):
     ] = None
     fixed: Annotated[list[str], Field(description="options that it fixes, so that no request may name them")] = []
     features: Annotated[list[str], Field(description="extensions that are on, in an answer about the caller")] = []
-
-
-class BrowserTokenOut(IdentityOut):
-    token: Annotated[str, Field(description="shown only here; send it as the bearer token")]
-    expires_at: datetime

@@ -29,16 +29,13 @@ class TurnResponse(Response):
         self,
         reader: TurnReader,
         first: bytes,
-        deliveries: Deliveries | None,
+        deliveries: Deliveries,
         life: float,
         heartbeat: float,
         streams: OwnerStreams,
         *,
         unjoined: bool = False,
     ) -> None:
-        """The times and `streams` are arguments of FrameResponse, which sends the stream if there are no
-        `deliveries`.
-        """
         self.status_code = 200
         self.background = None
         self.init_headers(headers_of(heartbeat))
@@ -53,14 +50,14 @@ class TurnResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         outlet = scope.get("extensions", {}).get(OUTLET, {}).get("outlet")
         with self._reader.unjoined() if self._unjoined else nullcontext():
-            if self._deliveries is None or outlet is None or scope["method"] == "HEAD":
+            if outlet is None or scope["method"] == "HEAD":
                 frames = self._reader.frames(self._first)
                 await FrameResponse(frames, self._life, self._heartbeat, self._streams)(scope, receive, send)
             else:
-                await self._deliver(self._deliveries, outlet, scope, send)
+                await self._deliver(outlet, scope, send)
 
-    async def _deliver(self, deliveries: Deliveries, outlet: Outlet, scope: Scope, send: Send) -> None:
-        delivery = Delivery(deliveries, self._reader, outlet)
+    async def _deliver(self, outlet: Outlet, scope: Scope, send: Send) -> None:
+        delivery = Delivery(self._deliveries, self._reader, outlet)
         life = anyio.move_on_after(self._life * random.uniform(0.9, 1.1))  # noqa: S311, as in `FrameResponse`
         stream, is_whole = OpenStream(Request(scope), life), False
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

@@ -4,17 +4,18 @@ import asyncio
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
+from turnstream.domain.activity import REPORTS, Activity
 from turnstream.domain.errors import StorageUnavailable
-from turnstream.domain.why import REPORTS, Activity
-from turnstream.storage.activities import Activities
+from turnstream.storage.activities import report_activity
+from turnstream.storage.database import Database
 
 
 class ActivityReports:
     """One statement every few seconds while there is something to report: no delta and no turn waits for it."""
 
-    def __init__(self, activity: Callable[[], Mapping[UUID, Activity]], activities: Activities, replica: UUID) -> None:
+    def __init__(self, activity: Callable[[], Mapping[UUID, Activity]], database: Database, replica: UUID) -> None:
         self._activity = activity
-        self._activities = activities
+        self._database = database
         self._replica = replica
         self._reported = False
 
@@ -29,7 +30,7 @@ class ActivityReports:
         if not turns and not self._reported:
             return
         try:
-            await self._activities.report(self._replica, turns)
+            await report_activity(self._database, self._replica, turns)
             self._reported = bool(turns)
         except StorageUnavailable:
             pass  # the next report comes soon; others log that Postgres is away

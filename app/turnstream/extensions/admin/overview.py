@@ -8,11 +8,10 @@ from time import monotonic
 
 from pydantic import BaseModel
 
-from turnstream.api.codec import figures_json
-from turnstream.api.schemas.responses import UsageFigures
 from turnstream.domain.errors import StorageError
 from turnstream.domain.turns import Status
-from turnstream.domain.why import TurnState, reasons
+from turnstream.explanations.reasons import TurnState, reasons
+from turnstream.explanations.rows import TurnStates
 from turnstream.extensions.admin.operations import Operations, ReplicaState
 from turnstream.extensions.admin.schemas import (
     FailuresOut,
@@ -29,10 +28,9 @@ from turnstream.extensions.admin.schemas import (
 )
 from turnstream.kit.clock import CLOCK
 from turnstream.llm.models.catalog import Models
-from turnstream.storage.activities import Activities
 from turnstream.storage.chats.turn_counts import JobCounts, TurnCounts
 from turnstream.storage.database import Database
-from turnstream.storage.owners.charges import Charges, UsageGroup
+from turnstream.usage_sums import UsageFigures, UsageGroup, figures_json, usage_sums
 
 _LOOK = 2.0  # seconds between two looks of a watcher, and between two times that `now` is made
 _HOURS = 10.0  # seconds between two times that `hour` is made
@@ -82,9 +80,9 @@ class Overview:
 
     def __init__(self, database: Database, models: Models, most_running: int | None) -> None:
         self._operations = Operations(database)
-        self._activities = Activities(database, most_running)
+        self._states = TurnStates(database, most_running)
         self._counts = TurnCounts(database, keep=_LOOK)
-        self._charges = Charges(database)
+        self._database = database
         self._models = models
         self._parts = {
             "now": _Part(self._now, _LOOK),
@@ -111,7 +109,7 @@ class Overview:
     async def _now(self) -> NowOut:
         replicas = await self._operations.replicas()
         counts = await self._counts.open_turns()
-        turns = [turn for status in _SHOWN for turn in await self._activities.open(_MOST_TURNS, status)]
+        turns = [turn for status in _SHOWN for turn in await self._states.open(_MOST_TURNS, status)]
         return NowOut(
             at=CLOCK.now(),
             replicas=[replica_out(each) for each in replicas],
@@ -140,7 +138,7 @@ class Overview:
         day = CLOCK.now().date()
         by: Sequence[UsageGroup] = ("owner", "model")
         (total, *owners), (_, *models) = [
-            await self._charges.usage(None, [group], day, day, _MOST_SPENDERS) for group in by
+            await usage_sums(self._database, None, [group], day, day, _MOST_SPENDERS) for group in by
         ]
         return SpendOut(
             day=day,

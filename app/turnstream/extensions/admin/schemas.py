@@ -8,8 +8,8 @@ from uuid import UUID
 from pydantic import BaseModel, Field
 
 from turnstream.api.events import AccessEndedNotice
-from turnstream.api.schemas.responses import UsageFigures
 from turnstream.domain.turns import Status
+from turnstream.usage_sums import UsageFigures
 
 
 class ReplicaOut(BaseModel):

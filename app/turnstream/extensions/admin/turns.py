@@ -8,11 +8,11 @@ from uuid import UUID
 
 import click
 
-from turnstream.domain.why import OpenJob, TurnState, reasons
+from turnstream.explanations.reasons import OpenJob, TurnState, reasons
+from turnstream.explanations.rows import TurnStates
 from turnstream.extension import read_settings
 from turnstream.setup.databases import open_present_database
 from turnstream.setup.plans import read_plans
-from turnstream.storage.activities import Activities
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def turns(limit: int) -> None:
 
     Columns have tabs between them; times are in seconds.
     """
-    found = _with_activities(lambda activities: activities.open(limit))
+    found = _with_states(lambda states: states.open(limit))
     click.echo("\t".join(_COLUMNS))
     for turn in found:
         click.echo("\t".join(_cells(turn)))
@@ -40,8 +40,8 @@ def why(turn: UUID) -> None:
     Its life is printed, too, by UTC.
     """
 
-    async def find(activities: Activities) -> None:
-        state = await activities.of(turn)
+    async def find(states: TurnStates) -> None:
+        state = await states.of(turn)
         click.echo(f"{state.status}, attempt {state.attempt}, owner {state.owner}, chat {state.chat}")
         if state.replica is not None:
             reported = f"reported {state.reported:.0f} s ago" if state.activity else "which has reported nothing of it"
@@ -56,19 +56,19 @@ def why(turn: UUID) -> None:
         for sentence in reasons(state):
             click.echo(sentence)
         click.echo()
-        for event in await activities.life(turn):
+        for event in await states.life(turn):
             click.echo(f"{event.at.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}\t{event.what}")
 
-    _with_activities(find)
+    _with_states(find)
 
 
-def _with_activities(work: Callable[[Activities], Awaitable[T]]) -> T:
+def _with_states(work: Callable[[TurnStates], Awaitable[T]]) -> T:
     settings = read_settings()
     most = read_plans(settings).default.running_turns
 
     async def run() -> T:
         async with open_present_database(settings) as database:
-            return await work(Activities(database, most))
+            return await work(TurnStates(database, most))
 
     return asyncio.run(run())
 

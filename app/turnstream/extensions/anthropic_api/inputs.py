@@ -322,9 +322,9 @@ def _limits(services: Services) -> Json | None:
     """The client runs the loop of its tools, so its rounds are limited by what the operator has set alone."""
     if "limits" in held_options():
         return None
-    ceilings, hard = services.resolver.defaults.ceilings, services.resolver.defaults.limits.hard_max_rounds
-    most = hard if hard is not None else ceilings.get("max_rounds")
-    return {"max_rounds": 100, "hard_max_rounds": 1000} if most is None else {"max_rounds": min(100, int(most))}
+    defaults = services.resolver.defaults
+    most = defaults.most_rounds if defaults.limits.hard_max_rounds is None else defaults.limits.hard_max_rounds
+    return {"max_rounds": 100, "hard_max_rounds": 1000} if most is None else {"max_rounds": min(100, most)}
 
 
 def _tools(services: Services, sent: CountIn) -> list[Any] | None:

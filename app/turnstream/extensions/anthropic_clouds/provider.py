@@ -18,6 +18,7 @@ from turnstream.llm.anthropic.provider import AnthropicProvider, SdkClient
 from turnstream.llm.anthropic.render import render, render_count
 from turnstream.llm.models.api import CallOptions, ProviderSpec
 from turnstream.llm.provider import ModelRequest
+from turnstream.llm.transport.calls import Calls
 from turnstream.llm.transport.failures import report_account
 
 # The version that has sampling parameters, by its name at Vertex.
@@ -107,7 +108,7 @@ def _connected(spec: ProviderSpec, options: CallOptions) -> AnthropicProvider:
         "max_event_bytes": options.max_event_bytes,
         "interceptors": options.interceptors,
         # A token of a cloud changes within the hour, and the SDK refreshes it for each call. Keys do not change.
-        "direct": options.direct and spec.key is not None,
+        "make_calls": Calls if spec.key is None else options.make_calls,
         "client_certificate": spec.client_certificate,
     }
     if spec.api.name != "anthropic-vertex":

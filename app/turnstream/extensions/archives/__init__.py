@@ -35,12 +35,13 @@ def _work(context: Context) -> Work:
 
 EXTENSION = Extension(
     "archives",
-    "export and import of what an owner has",
+    "the list of owners; export and import of what an owner has",
     settings=ArchiveSettings,
     calls=_calls,
     work=_work,
     commands={
         "owners export": "turnstream.extensions.archives.commands",
         "owners import": "turnstream.extensions.archives.commands",
+        "owners list": "turnstream.extensions.archives.owner_list",
     },
 )

@@ -20,6 +20,7 @@ from turnstream.domain.errors import ConfigError, StatementRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.secret_headers import masked_definition, masked_settings
 from turnstream.storage import tables
+from turnstream.storage.contents import DOCUMENTS, TEXT_MARK, UPLOADS, Codec
 from turnstream.storage.database import LONG, Database, Statement, Transaction
 from turnstream.storage.ownership import Path, ownership_of
 from turnstream.storage.rows import TOOLS
@@ -67,6 +68,8 @@ _IMPORTED: Final[Mapping[str, Mapping[str, str]]] = {
     },
     # The server that it comes from may continue with it.
     "schedules": {"paused": "coalesce(row.paused, 'person')"},
+    # Of a text that is encrypted here, only the path is searched.
+    "documents": {"searchable": f"CASE WHEN starts_with(row.content, '{TEXT_MARK}') THEN 0 ELSE row.searchable END"},
 }
 _WHOLE_REQUEST: Final = f"""coalesce(
         (left(request::text, -1) || ', "tools": ' || ({TOOLS})::text || '}}')::json, request
@@ -77,7 +80,17 @@ _STATUS: Final = """CASE
             AND NOT EXISTS (SELECT FROM asks WHERE turn_id = turns.id AND answer IS NULL) THEN 'queued'
         ELSE status
     END AS status"""
-_CONVERTED: Final = {("turns", "request"): _WHOLE_REQUEST, ("turns", "status"): _STATUS}
+_SEARCHABLE: Final = f"CASE WHEN starts_with(content, '{TEXT_MARK}') THEN 600000 ELSE searchable END AS searchable"
+# The secrets of a trigger stay: its owner makes another one where it is imported.
+_TRIGGER: Final = "(trigger::jsonb - 'secrets' - 'until')::json AS trigger"
+_CONVERTED: Final = {
+    ("turns", "request"): _WHOLE_REQUEST,
+    ("turns", "status"): _STATUS,
+    ("schedules", "trigger"): _TRIGGER,
+    ("documents", "searchable"): _SEARCHABLE,
+}
+# An archive has them as they are without encryption.
+_CONTENTS: Final = {contents.table: contents for contents in (UPLOADS, DOCUMENTS)}
 # Ids of rows that a chat brings along. If its own id is taken, these are changed with it.
 _WITH_IDS = frozenset({"chats", "turns", "steers", "grants", "schedules"})
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -115,7 +128,9 @@ def _lines_of(table: str, condition: str, order: str) -> Statement:
 GET_DOCUMENT_LINES = _lines_of("documents", "owner = :owner", 'path COLLATE "C"')
 GET_UPLOAD_LINE = _lines_of("uploads", "owner = :owner AND id = :id", "id")
 GET_CHAT_LINES: Final = {table: _lines_of(table, *place) for table, place in _OF_CHAT.items()}
-GET_UPLOAD_CONTENT = Statement("SELECT content FROM uploads WHERE owner = :owner AND id = :id", timeout=LONG)
+GET_UPLOAD_CONTENT = Statement(
+    "SELECT digest, content FROM uploads WHERE owner = :owner AND id = :id", timeout=LONG, opens=[UPLOADS]
+)
 # A chat, and those of the agents that its turns have called.
 _FAMILY: Final = """
         WITH RECURSIVE family AS (
@@ -155,13 +170,14 @@ PUT_UPLOAD_AS_IT_WAS = Statement(
         SELECT id FROM uploads WHERE owner = :owner AND digest = :digest
     ), made AS (
         INSERT INTO uploads (id, owner, digest, media_type, content, created_at, file_name, purpose)
-        SELECT id, :owner, :digest, media_type, :content, created_at, file_name, purpose
+        SELECT id, :owner, :digest, media_type, :content, created_at, CAST(:file_name AS text), purpose
         FROM json_populate_record(NULL::uploads, CAST(:line AS json)) WHERE NOT EXISTS (SELECT FROM same)
         ON CONFLICT (id) DO NOTHING RETURNING id
     )
     SELECT id, false AS made FROM same UNION ALL SELECT id, true FROM made
     """,
     timeout=LONG,
+    seals=[UPLOADS],
 )
 
 
@@ -202,6 +218,7 @@ class _Keys(msgspec.Struct, frozen=True):
 
 _head = msgspec.json.Decoder(ArchiveHead)
 _keys = msgspec.json.Decoder(_Keys)
+_raw = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def head_of(content: bytes) -> ArchiveHead:
@@ -245,7 +262,7 @@ class OwnerExport:
         sections = get_args(Section)
         if section == "documents" and self._chat is None:
             async with self._database.transaction(snapshot=True) as moment:
-                async for part in _files_of(moment, "documents/", GET_DOCUMENT_LINES, owner=self._owner):
+                async for part in _files_of(moment, "documents/", "documents", GET_DOCUMENT_LINES, owner=self._owner):
                     yield part
         for each in sections[max(1, sections.index(section)) :]:
             async for id in self._ids(each, begin if each == section else NIL):
@@ -264,7 +281,8 @@ class OwnerExport:
         row = await self._database.row(GET_UPLOAD_LINE, owner=self._owner, id=id)
         content = await self._database.row(GET_UPLOAD_CONTENT, owner=self._owner, id=id)
         if row is not None and content is not None:
-            yield ArchivePart(f"uploads/{id}/row.jsonl", f"{row['line']}\n".encode())
+            line = await _opened(self._database.codec, "uploads", self._owner, row["line"])
+            yield ArchivePart(f"uploads/{id}/row.jsonl", f"{line}\n".encode())
             yield ArchivePart(f"uploads/{id}/content", content["content"])
 
     async def _chat_parts(self, id: UUID) -> AsyncIterator[ArchivePart]:
@@ -272,7 +290,7 @@ class OwnerExport:
         async with self._database.transaction(snapshot=True) as moment:
             for place, (table, statement) in enumerate(GET_CHAT_LINES.items()):
                 prefix = f"chats/{id}/{place}-{table}-"
-                async for part in _files_of(moment, prefix, statement, owner=self._owner, chat=id):
+                async for part in _files_of(moment, prefix, table, statement, owner=self._owner, chat=id):
                     if table == "turns":
                         turns += [key for line in part.content.splitlines() if (key := _keys.decode(line).id)]
                     yield part
@@ -299,13 +317,52 @@ def _masked(line: str) -> str:
     return json.dumps(row, ensure_ascii=False)
 
 
+async def _opened(codec: Codec | None, table: str, owner: str, line: str) -> str:
+    """The line with contents as they are without encryption."""
+    if codec is None or table not in _CONTENTS or TEXT_MARK not in line:
+        return line
+    row, values = _values_of(table, line)
+    (opened,) = await codec.open(_CONTENTS[table], {"owner": owner}, [values])
+    return _with_values(table, row, values, opened)
+
+
+async def _sealed(codec: Codec | None, table: str, owner: str, line: str) -> str:
+    """The line with contents as they are stored."""
+    if codec is None or table not in _CONTENTS:
+        return line
+    row, values = _values_of(table, line)
+    return _with_values(table, row, values, await codec.seal(_CONTENTS[table], {**values, "owner": owner}))
+
+
+def _values_of(table: str, line: str) -> tuple[dict[str, msgspec.Raw], dict[str, Any]]:
+    """The columns as they are in the line, and the values of contents and keys. JSON keeps its text."""
+    row, contents = _raw.decode(line), _CONTENTS[table]
+    values = dict[str, Any]()
+    for name in (*contents.columns, *contents.key):
+        kind, value = contents.columns.get(name), msgspec.json.decode(row.get(name, b"null"))
+        if kind == "digest":
+            values[name] = bytes.fromhex(value.removeprefix("\\x"))
+        elif value is not None:
+            values[name] = bytes(row[name]).decode() if kind == "json" else value
+    return row, values
+
+
+def _with_values(table: str, row: dict[str, msgspec.Raw], before: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    for name, kind in _CONTENTS[table].columns.items():
+        if kind in {"text", "json"} and values.get(name) != before.get(name):
+            value = values[name].encode() if kind == "json" else msgspec.json.encode(values[name])
+            row[name] = msgspec.Raw(value)
+    return msgspec.json.encode(row).decode()
+
+
 async def _files_of(
-    moment: Transaction, prefix: str, statement: Statement, **values: Any
+    moment: Transaction, prefix: str, table: str, statement: Statement, *, owner: str, **values: Any
 ) -> AsyncIterator[ArchivePart]:
     number, size, lines = 0, 0, list[bytes]()
-    async for rows in moment.batches(statement, _BATCH, **values):
+    async for rows in moment.batches(statement, _BATCH, owner=owner, **values):
         for row in rows:
-            lines.append(f"{_masked(row['line'])}\n".encode())
+            line = await _opened(moment.codec, table, owner, row["line"])
+            lines.append(f"{_masked(line)}\n".encode())
             size += len(lines[-1])
             if size >= _FILE_BYTES:
                 number += 1
@@ -391,7 +448,9 @@ class OwnerImport:
 
     async def _documents(self, group: Iterator[ArchivePart], counts: ImportCounts) -> None:
         for part in group:
-            lines = [line.decode() for line in part.content.splitlines()]  # a text has more ends of lines than bytes
+            found = part.content.splitlines()  # a text has more ends of lines than bytes
+            codec = self._database.codec
+            lines = [await _sealed(codec, "documents", self._owner, line.decode()) for line in found]
             made = await self._database.rows(self._put["documents"], owner=self._owner, lines=lines)
             counts.made["documents"] += len(made)
             counts.present["documents"] += len(lines) - len(made)
@@ -400,7 +459,8 @@ class OwnerImport:
         if len(group) < 2:
             return  # cut off
         line, content = (part.content for part in group)
-        values = {"owner": self._owner, "digest": sha256(content).digest(), "content": content}
+        name = json.loads(line).get("file_name")
+        values = {"owner": self._owner, "digest": sha256(content).digest(), "content": content, "file_name": name}
         row = await self._database.row(PUT_UPLOAD_AS_IT_WAS, line=line.decode(), **values)
         if row is None:  # another owner's upload has the id
             line = line.replace(str(id).encode(), str(_moved(id, self._owner)).encode())
@@ -450,7 +510,7 @@ class OwnerImport:
         match table:
             case "chats":
                 fits = keys.id == chat
-            case "turns" | "grants":
+            case "turns" | "grants" | "schedules":
                 fits = keys.chat_id == chat
             case _:
                 fits = keys.turn_id in self._turns

@@ -19,10 +19,10 @@ from turnstream.domain.errors import ConfigError, NotFound
 from turnstream.extension import read_settings, recordings_of, selected
 from turnstream.extensions.archives import archives
 from turnstream.extensions.archives.archives import NIL, ArchivePart, ImportCounts, OwnerExport, OwnerImport, Section
+from turnstream.extensions.archives.owner_list import owners_of
 from turnstream.extensions.archives.tar import END, tar_member, tar_members, tar_places
 from turnstream.setup.databases import database_name, open_database, open_present_database
 from turnstream.storage.owners.audit import AuditTrail
-from turnstream.storage.owners.owners import Owners
 
 # --- export ----------------------------------------------------------------------------------------------------------
 
@@ -44,7 +44,7 @@ def export(owner: str, archive: Path, chat: UUID | None) -> None:
 
 async def _export(settings: Settings, owner: str, archive: Path, chat: UUID | None) -> None:
     async with open_present_database(settings) as database:
-        if not any(each.owner == owner for each in await Owners(database).list()):
+        if not any(each.owner == owner for each in await owners_of(database)):
             raise NotFound(f"There is no owner {owner}; `turnstream owners list` shows them.")
         source = OwnerExport(database, owner, chat, recordings_of(settings, selected(settings)).files)
         scope = {"chat": str(chat)} if chat else {}

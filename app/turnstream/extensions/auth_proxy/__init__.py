@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, SecretStr
 
-from turnstream.config import Section, Settings, unguessable
+from turnstream.config import Settings, unguessable
 from turnstream.extension import Extension
+from turnstream.logins import LoginSection
 
 if TYPE_CHECKING:
-    from turnstream.api.identity.way import Authenticate, LoginScopes
+    from turnstream.api.identity.way import Authenticate
 
 
-class AuthProxySettings(Section):
+class AuthProxySettings(LoginSection):
     proxy_secret: SecretStr | None = Field(
         None, description="secret by which a proxy proves itself, in X-Turnstream-Proxy-Secret, and may name owners"
     )
@@ -23,7 +24,7 @@ class AuthProxySettings(Section):
 
 
 @asynccontextmanager
-async def _way(settings: Settings, scopes: "LoginScopes") -> AsyncIterator["Authenticate | None"]:
+async def _way(settings: Settings) -> AsyncIterator["Authenticate | None"]:
     given = settings.section(AuthProxySettings)
     if given.proxy_secret is None:
         yield None
@@ -31,8 +32,9 @@ async def _way(settings: Settings, scopes: "LoginScopes") -> AsyncIterator["Auth
     from turnstream.extensions.auth_proxy.proxy import TrustedProxy
 
     headers = given.proxy_owner_header, given.proxy_roles_header, given.proxy_plan_header
-    prefix = "proxy:" if settings.login_prefixes else ""
-    yield TrustedProxy(unguessable("TURNSTREAM_PROXY_SECRET", given.proxy_secret), scopes, *headers, prefix).identity_of
+    prefix = "proxy:" if given.login_prefixes else ""
+    secret = unguessable("TURNSTREAM_PROXY_SECRET", given.proxy_secret)
+    yield TrustedProxy(secret, given.scopes(), *headers, prefix).identity_of
 
 
 # Ways to authenticate are asked in the order of these names: the proxy comes before an issuer.

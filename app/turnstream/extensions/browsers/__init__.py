@@ -4,15 +4,26 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from turnstream.config import Settings
-from turnstream.extension import Extension
-from turnstream.extensions.browsers.settings import BrowserSettings
+from turnstream.extension import Context, Extension, Work
+from turnstream.extensions.browsers.settings import NAME, BrowserSettings
 
 if TYPE_CHECKING:
     from starlette.middleware import Middleware
 
+    from turnstream.api.http.call_group import CallGroup
     from turnstream.api.identity.stored import StoredTokens
     from turnstream.api.identity.way import Authenticate
     from turnstream.llm.models.catalog import Models
+
+
+def _calls() -> "Sequence[CallGroup]":
+    from turnstream.extensions.browsers.calls import CALLS
+
+    return [CALLS]
+
+
+def _work(context: Context) -> Work:
+    return Work(state=context.settings.section(BrowserSettings))
 
 
 def _middleware(settings: Settings) -> "Sequence[Middleware]":
@@ -39,10 +50,12 @@ async def _check(settings: Settings, _models: "Models", _ping: bool) -> str:
 
 
 EXTENSION = Extension(
-    "browsers",
-    "pages of other origins, and tokens in addresses and cookies",
+    NAME,
+    "pages of other origins, and short-lived tokens, also in addresses and cookies",
     settings=BrowserSettings,
     checks={"origins": _check},
+    calls=_calls,
+    work=_work,
     token_way=_token_way,
     middleware=_middleware,
 )

@@ -1,11 +1,16 @@
 """The settings for pages in browsers."""
 
+from typing import Final
+
 from pydantic import Field
 
 from turnstream.config import Section
 
+NAME: Final = "browsers"
+
 
 class BrowserSettings(Section):
+    browser_token_life: int = Field(3600, ge=1, description="longest life of a token of POST /api/tokens")
     url_tokens: bool = Field(
         False, description="true: streams accept such a token, if it only reads, as `?access_token=`, for EventSource"
     )

@@ -8,7 +8,6 @@ from urllib.parse import parse_qsl, urlencode
 
 from starlette.requests import Request
 
-from turnstream.api.http.openapi import STREAM
 from turnstream.api.identity.stored import StoredTokens
 from turnstream.api.identity.way import URL_PARAMETER, bearer_token, check_origin_of_cookie
 from turnstream.domain.errors import Unauthorized
@@ -39,7 +38,7 @@ class TokensInBrowsers:
 
     async def _in_url(self, request: Request, token: str) -> Identity:
         endpoint = request.state.endpoint
-        if endpoint.method != "GET" or endpoint.gives != STREAM:
+        if endpoint.method != "GET" or not endpoint.is_stream:
             raise Unauthorized(f"`{URL_PARAMETER}` is for streams alone; send `Authorization: Bearer TOKEN`.")
         identity = await self._short_lived(token)
         if identity.scopes != {"read"}:  # addresses are kept in histories, and in the logs of proxies

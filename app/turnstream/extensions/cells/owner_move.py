@@ -258,7 +258,7 @@ class OwnerMove:
 
         if key := await self._source.row(GET_OWNER_KEY, owner=self._owner):
             master, _ = self._wrapped_for_target(key["wrapped"])
-            if replica := await self._target.row(GET_REPLICA_WITHOUT_KEY, master=master):
+            if replica := await self._target.row(GET_REPLICA_WITHOUT_KEY, master=master, extension=None):
                 raise ConfigError(
                     f"The replica {replica['address']} of the cell {self._there} lacks its master key, and is alive, or"
                     f" was in the last five minutes: it could not decrypt the secrets of {self._owner}. Nothing was"

@@ -16,6 +16,7 @@ from turnstream.cli.serve import bound
 from turnstream.config import Section, Settings, variables
 from turnstream.domain.errors import ConfigError, StorageError
 from turnstream.extension import Extension, left_out, read_settings, sections
+from turnstream.extensions.doctor.inspection import inspect_postgres
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url
 from turnstream.setup.identity import metrics_token
@@ -25,7 +26,6 @@ from turnstream.setup.parts import Given, chosen_extensions, chosen_model, opene
 from turnstream.setup.plans import read_plans
 from turnstream.setup.policies import allowances
 from turnstream.storage.database import Database, Row, Statement, connect
-from turnstream.storage.inspection import inspect_postgres
 from turnstream.storage.migrations import newest_revision, present_revision
 from turnstream.storage.owners.owner_keys import OwnerKeys, count_lost_keys
 from turnstream.storage.row_security import gaps

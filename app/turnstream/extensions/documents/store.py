@@ -6,29 +6,36 @@ from dataclasses import dataclass
 from turnstream.domain.errors import StatementRefused
 from turnstream.domain.limits import ReachedLimit
 from turnstream.domain.plans import Plan
+from turnstream.storage.contents import DOCUMENTS, TEXT_MARK, TEXT_SIZE
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.documents import DocumentInfo, DocumentTexts
 
+# Of an encrypted document only the path is searched.
 PUT_DOCUMENT = Statement(
-    """
-    INSERT INTO documents (owner, path, content, searchable) VALUES (:owner, :path, :content, :searchable)
+    f"""
+    INSERT INTO documents (owner, path, content, searchable)
+    VALUES (:owner, :path, :content, CASE WHEN starts_with(:content, '{TEXT_MARK}') THEN 0 ELSE :searchable END)
     ON CONFLICT (owner, path)
         DO UPDATE SET content = EXCLUDED.content, searchable = EXCLUDED.searchable, updated_at = now()
-    RETURNING path, length(content) AS size, updated_at, xmax = 0 AS created
-    """
+    RETURNING path, {TEXT_SIZE} AS size, updated_at, xmax = 0 AS created
+    """,
+    seals=[DOCUMENTS],
 )
 # One document of an owner is put after the other, so that two do not take the same room.
 LOCK_DOCUMENTS = Statement("SELECT pg_advisory_xact_lock(hashtextextended(:owner, 36))")
+# An encrypted one is in base64.
 COUNT_OTHERS = Statement(
-    """
-    SELECT count(*) AS documents, coalesce(sum(octet_length(content)), 0) AS document_bytes
+    f"""
+    SELECT count(*) AS documents, coalesce(sum(
+            octet_length(content) * CASE WHEN starts_with(content, '{TEXT_MARK}') THEN 3 ELSE 4 END / 4
+        ), 0) AS document_bytes
     FROM documents WHERE owner = :owner AND path <> :path
     """
 )
 DELETE_DOCUMENT = Statement("DELETE FROM documents WHERE owner = :owner AND path = :path RETURNING path")
 LIST_DOCUMENTS = Statement(
-    """
-    SELECT path, length(content) AS size, updated_at FROM documents
+    f"""
+    SELECT path, {TEXT_SIZE} AS size, updated_at FROM documents
     WHERE owner = :owner AND starts_with(path, :prefix) AND path COLLATE "C" > :after
     ORDER BY path COLLATE "C" LIMIT :limit
     """

@@ -19,6 +19,7 @@ from turnstream.guards.guard import EndTurn, Guard, OnFailure, Replace, Ruling, 
 from turnstream.kit.requirements import requirement
 from turnstream.llm.models.catalog import Models
 from turnstream.outgoing.signature import key_of
+from turnstream.side_calls import SideCalls
 
 _KINDS = ("patterns", "url", "rule", "moderation")
 _OVERLAP = 200  # characters
@@ -177,7 +178,7 @@ def _guard_of(declared: Declared, context: Context, connection: CheckSession) ->
     else:
         assert table.model is not None
         assert table.rule is not None
-        check = ModelCheck(context.side_calls, context.models.provider_for, table.model, table.rule, table.then)
+        check = ModelCheck(SideCalls.of(context), context.models.provider_for, table.model, table.rule, table.then)
     return Guard(
         declared.name,
         check,

@@ -50,7 +50,7 @@ async def put_result(request: Request) -> Response:
     if put.owner is not None:
         JOBS_SETTLED.labels(outcome.kind).inc()
         await services.live.refresh(put.turn)
-        services.live.feed.notify(put.owner)
+        services.live.notify_owner(put.owner)
     return json_response(JobResultOut(applied=put.owner is not None, reason=put.reason))
 
 
@@ -75,6 +75,6 @@ async def cancel_call(request: Request) -> Response:
         if await JobStops(services.storage.database).stop(owner, id, call, **ends):
             JOBS_SETTLED.labels("stopped").inc()
         await services.live.refresh(id)
-        services.live.feed.notify(owner)
+        services.live.notify_owner(owner)
         turn = await services.storage.turns.get(owner, chat, id)
     return await shown_turn(turn, services).response(200 if turn.ended else 202)

@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from turnstream.config import Section, Settings
+from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.extras import need
 from turnstream.extension import Extension
+from turnstream.logins import LoginSection
 
 if TYPE_CHECKING:
-    from turnstream.api.identity.way import Authenticate, LoginScopes
+    from turnstream.api.identity.way import Authenticate
     from turnstream.extensions.jwt.tokens import Issuer
     from turnstream.llm.models.catalog import Models
 
 
-class JwtSettings(Section):
+class JwtSettings(LoginSection):
     jwt_issuer: str | None = Field(
         None, description="issuer whose JSON web tokens are accepted, as in their claim `iss`"
     )
@@ -48,7 +49,7 @@ class JwtSettings(Section):
 
 
 @asynccontextmanager
-async def _way(settings: Settings, scopes: "LoginScopes") -> AsyncIterator["Authenticate | None"]:
+async def _way(settings: Settings) -> AsyncIterator["Authenticate | None"]:
     given = settings.section(JwtSettings)
     if given.jwt_issuer is None:
         yield None
@@ -56,7 +57,7 @@ async def _way(settings: Settings, scopes: "LoginScopes") -> AsyncIterator["Auth
     need("jwt", "jwt", "TURNSTREAM_JWT_ISSUER")
     from turnstream.extensions.jwt.tokens import open_jwt_tokens  # a tenth of a second
 
-    async with open_jwt_tokens(_issuer(given, given.jwt_issuer, scopes, settings)) as tokens:
+    async with open_jwt_tokens(_issuer(given, given.jwt_issuer)) as tokens:
         yield tokens.identity_of
 
 
@@ -65,10 +66,9 @@ async def _check(settings: Settings, _: "Models", ping: bool) -> str:
     if given.jwt_issuer is None:
         return "none"
     need("jwt", "jwt", "TURNSTREAM_JWT_ISSUER")
-    from turnstream.api.identity.way import LoginScopes
     from turnstream.outgoing.issuer_keys import keys_of
 
-    issuer = _issuer(given, given.jwt_issuer, LoginScopes(frozenset(), {}), settings)
+    issuer = _issuer(given, given.jwt_issuer)
     if not ping:
         return f"{issuer.name}; only --ping asks for its keys"
     try:
@@ -80,7 +80,7 @@ async def _check(settings: Settings, _: "Models", ping: bool) -> str:
     return f"{issuer.name} has {len(keys)} {'key' if len(keys) == 1 else 'keys'}"
 
 
-def _issuer(given: JwtSettings, name: str, scopes: "LoginScopes", settings: Settings) -> "Issuer":
+def _issuer(given: JwtSettings, name: str) -> "Issuer":
     """Raises ConfigError."""
     from turnstream.extensions.jwt.tokens import KEY_TYPES, Issuer
     from turnstream.outgoing.issuer_keys import check_key_url, check_owner_claim
@@ -104,7 +104,7 @@ def _issuer(given: JwtSettings, name: str, scopes: "LoginScopes", settings: Sett
     return Issuer(
         name=name,
         audiences=audiences,
-        scopes=scopes,
+        scopes=given.scopes(),
         algorithms=algorithms,
         keys_url=given.jwt_keys_url,
         audience_claim=given.jwt_audience_claim,
@@ -114,7 +114,7 @@ def _issuer(given: JwtSettings, name: str, scopes: "LoginScopes", settings: Sett
         cell_claim=given.jwt_cell_claim,
         leeway=given.jwt_leeway,
         type=given.jwt_type,
-        prefix="jwt:" if settings.login_prefixes else "",
+        prefix="jwt:" if given.login_prefixes else "",
     )
 
 

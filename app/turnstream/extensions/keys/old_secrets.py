@@ -22,6 +22,7 @@ from turnstream.storage.rows import from_json, to_json
 Seal = Callable[[str, Mapping[str, str]], Awaitable[Mapping[str, str]]]
 
 _STEP = 500  # rows
+_TRIGGER = "trigger"  # the place for which the secrets of a trigger are encrypted
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def _column(table: str, column: str, begin: Mapping[str, Any], owner: str = "own
             SELECT {key}, {owner} AS of_owner, {column}::text AS found FROM {table}
             WHERE ({key}) > ({place}) ORDER BY {key} LIMIT :most
         )
-        SELECT {key}, of_owner, CASE WHEN found ~ '"headers|authorization' THEN found END AS found
+        SELECT {key}, of_owner, CASE WHEN found ~ '"headers|authorization|"secrets"' THEN found END AS found
         FROM passed ORDER BY {key}
     """
     # A row that was changed meanwhile is left to the next call.
@@ -62,6 +63,7 @@ COLUMNS: Final = (
     _column("browser_tokens", "fixed", {"id": NO_ID}),
     _column("chats", "settings", {"id": NO_ID}),
     _column("schedules", "request", {"id": NO_ID}),
+    _column("schedules", "trigger", {"id": NO_ID}),
     _column("tool_sets", "tools", {"owner": "", "digest": b""}),
     _column("turns", "request", {"id": NO_ID}, "(SELECT owner FROM chats WHERE chats.id = turns.chat_id)"),
 )
@@ -113,6 +115,8 @@ async def _sealed(document: Any, seal: Seal) -> Any:
     if definitions := document.get("provider_tools"):
         changed["provider_tools"] = [to_json(await _sealed_definition(from_json(each), seal)) for each in definitions]
     params = document.get("params") or {}
+    if document.get("secrets"):
+        changed["secrets"] = await _sealed_values(_TRIGGER, document["secrets"], seal)
     if servers := servers_of(params):
         changed["params"] = {**params, SERVERS_OF_PARAMS: [await _sealed_definition(each, seal) for each in servers]}
     return changed

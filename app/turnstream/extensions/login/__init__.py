@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, SecretStr
 
-from turnstream.config import Section, Settings
+from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import Context, Extension, Work
+from turnstream.logins import LoginSection
 
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup
-    from turnstream.api.identity.way import Authenticate, LoginScopes
+    from turnstream.api.identity.way import Authenticate
     from turnstream.llm.models.catalog import Models
     from turnstream.storage.database import Database
 
 
-class LoginSettings(Section):
+class LoginSettings(LoginSection):
     login_url: str | None = Field(
         None, description="public address of this server, to which issuers send browsers back; needed with an issuer"
     )
@@ -50,9 +51,7 @@ class LoginSettings(Section):
 
 
 @asynccontextmanager
-async def _stored_way(
-    settings: Settings, scopes: "LoginScopes", database: "Database"
-) -> AsyncIterator["Authenticate | None"]:
+async def _stored_way(settings: Settings, database: "Database") -> AsyncIterator["Authenticate | None"]:
     from turnstream.extensions.login.issuers import read_logins
 
     logins = read_logins(settings)
@@ -61,7 +60,7 @@ async def _stored_way(
         return
     from turnstream.extensions.login.sessions import SessionCookies
 
-    yield SessionCookies(database, logins, scopes).identity_of
+    yield SessionCookies(database, logins, settings.section(LoginSettings).scopes()).identity_of
 
 
 def _calls() -> "Sequence[CallGroup]":
@@ -77,9 +76,8 @@ def _work(context: Context) -> Work:
     if logins is None:
         return Work()
     from turnstream.extensions.login.flow import LoginFlow
-    from turnstream.setup.identity import login_scopes
 
-    sign_in = LoginFlow(context.database, logins, login_scopes(context.settings))
+    sign_in = LoginFlow(context.database, logins, context.settings.section(LoginSettings).scopes())
     return Work(state=sign_in, tasks=[sign_in.run])
 
 

@@ -80,7 +80,7 @@ class Logins:
 def read_logins(settings: Settings) -> Logins | None:
     """None without an issuer. Raises ConfigError."""
     given = settings.section(LoginSettings)
-    tables = _further(given, settings)
+    tables = _further(given)
     if given.login_issuer is None and not tables:
         return None
     user = "TURNSTREAM_LOGIN_ISSUER" if given.login_issuer else "TURNSTREAM_LOGIN_ISSUERS_FILE"
@@ -100,7 +100,7 @@ def read_logins(settings: Settings) -> Logins | None:
             given.login_scope,
             given.login_owner_claim,
             given.login_groups_claim,
-            "jwt:" if settings.login_prefixes else "",
+            "jwt:" if given.login_prefixes else "",
         )
     issuers |= tables
     urls = [each.url for each in issuers.values()]
@@ -109,13 +109,13 @@ def read_logins(settings: Settings) -> Logins | None:
     return Logins(_base(given.login_url, user), issuers, _plans(given.login_plans), given.login_idle, given.login_life)
 
 
-def _further(given: LoginSettings, settings: Settings) -> Mapping[str, LoginIssuer]:
+def _further(given: LoginSettings) -> Mapping[str, LoginIssuer]:
     """Returns the issuers of the file. Raises ConfigError."""
     path = given.login_issuers_file
     if path is None:
         return {}
     where = f"TURNSTREAM_LOGIN_ISSUERS_FILE: {path}"
-    if not settings.login_prefixes:
+    if not given.login_prefixes:
         raise ConfigError(
             f"{where} needs TURNSTREAM_LOGIN_PREFIXES=true: else two people with one name at two issuers would be one"
             " owner."

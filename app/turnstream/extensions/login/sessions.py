@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from turnstream.api.http.openapi import STREAM
 from turnstream.api.identity.way import BELIEVED, LoginScopes, bearer_token, check_origin_of_cookie
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity, known_scopes
@@ -123,7 +122,7 @@ class SessionCookies:
         check_origin_of_cookie(request, self._logins.cookie("session"), self._origins)
         digest = digest_of(cookie)
         # A tab that is left open keeps streams, and connects them again: no sign of its person.
-        if getattr(getattr(request.state, "endpoint", None), "gives", None) != STREAM:
+        if not getattr(getattr(request.state, "endpoint", None), "is_stream", False):
             self._used.add(digest)
         row = await self._find(digest)
         if row is None or row["issuer"] not in self._urls:

@@ -15,7 +15,9 @@ from turnstream.extension import Context, Extension, Work
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup
     from turnstream.extensions.mcp.declared import McpServer
+    from turnstream.extensions.mcp.own_servers import OwnServers
     from turnstream.extensions.mcp.sign_ins import SignIns
+    from turnstream.outgoing.addresses import Allowed
     from turnstream.outgoing.owner_tokens import OAuthResource, ServiceAccess
     from turnstream.storage.database import Database
     from turnstream.tools.declared.declarations import Declarations
@@ -26,6 +28,12 @@ class McpSettings(Section):
     sign_in_url: HttpUrl | None = Field(
         None, description="public address of this server, with which links to sign in to MCP servers begin"
     )
+    owner_servers: bool = Field(False, description="whether owners may add MCP servers for themselves, over HTTP")
+    owner_servers_allow: str | None = Field(
+        None,
+        description="internal hosts and networks that MCP servers of owners may have, also without TLS; separated by"
+        " commas",
+    )
 
 
 def _make(settings: Settings, declarations: "Declarations") -> "LoadedTools":
@@ -33,16 +41,35 @@ def _make(settings: Settings, declarations: "Declarations") -> "LoadedTools":
     from turnstream.tools.declared.declarations import errors_named
     from turnstream.tools.sources import LoadedTools
 
-    servers = servers_of(declarations)
-    if not servers:
+    servers, given = servers_of(declarations), settings.section(McpSettings)
+    if given.owner_servers:
+        need("mcp", "mcp", "TURNSTREAM_OWNER_SERVERS")
+    elif not servers:
         return LoadedTools()
-    need("mcp", "mcp", f"{declarations.source}: [mcp.{servers[0].name}]")
+    else:
+        need("mcp", "mcp", f"{declarations.source}: [mcp.{servers[0].name}]")
+    from turnstream.extensions.mcp.own_servers import PREFIX, OwnServers
     from turnstream.extensions.mcp.servers import McpServers  # a second
+    from turnstream.tools.tool import ToolSource
 
     with errors_named(f"{declarations.source}:"):
         _check_sign_in(settings, servers)
         source = McpServers(servers)
-    return LoadedTools(sources=[source], prefixes=[server.name_prefix for server in servers], connections=[source])
+    prefixes, sources = [server.name_prefix for server in servers], list[ToolSource]([source])
+    if given.owner_servers:
+        prefixes.append(f"{PREFIX}__")
+        sources.append(OwnServers(_allowed(given)))
+    return LoadedTools(sources=sources, prefixes=prefixes, connections=[source])
+
+
+def _allowed(given: McpSettings) -> "Allowed":
+    from turnstream.outgoing.addresses import Allowed
+
+    entries = (each.strip() for each in (given.owner_servers_allow or "").split(","))
+    try:
+        return Allowed.of(each for each in entries if each)
+    except ValueError as error:
+        raise ConfigError(f"TURNSTREAM_OWNER_SERVERS_ALLOW: {error}.") from None
 
 
 def _check_sign_in(settings: Settings, servers: "Sequence[McpServer]") -> None:
@@ -63,22 +90,48 @@ def _tool_sources(settings: Settings) -> "Sequence[SourceKind]":
 def _calls() -> "Sequence[CallGroup]":
     if find_spec("mcp") is None:  # the extra is not installed: no server can be declared
         return ()
-    from turnstream.extensions.mcp.calls import GROUP
+    from turnstream.extensions.mcp.calls import GROUP, OFFER_GROUP
 
-    return [GROUP]
+    return [GROUP, OFFER_GROUP]
 
 
 def _work(context: Context) -> Work:
     from turnstream.outgoing.owner_tokens import accesses_of
 
     accesses = accesses_of(context.toolset.own)
-    sources = [source for source in context.toolset.sources if hasattr(source, "with_sign_in")]  # without the SDK
+    sources = [source for source in context.toolset.sources if hasattr(source, "use")]  # without the SDK
     if not sources and not accesses:
         return Work()
     sign_ins = _sign_ins(context, sources, accesses)
     exchanged = sign_ins is not None and any(server.exchange for server in sign_ins.servers.values())
     admit = sign_ins.exchanges.note if sign_ins is not None and exchanged else None
-    return Work(state=sign_ins, admit=admit)
+    from turnstream.extensions.mcp.offers import Offers
+    from turnstream.extensions.mcp.servers import McpServers
+
+    found = [each for source in sources if isinstance(source, McpServers) for each in source.connections]
+    own = _own_servers(context, sign_ins)
+    offers = Offers({each.server.name: each for each in found}, sign_ins, own) if found or sign_ins or own else None
+    return Work(state=offers, admit=admit)
+
+
+def _own_servers(context: Context, sign_ins: "SignIns | None") -> "OwnServers | None":
+    """The servers of owners, if the operator allows them. Raises ConfigError without a key to seal headers with."""
+    from turnstream.extensions.mcp.oauth import OAuth
+    from turnstream.extensions.mcp.own_servers import OwnServers
+    from turnstream.extensions.mcp.sign_ins import SignIns
+    from turnstream.setup.master_keys import master_keys
+    from turnstream.storage.owners.owner_keys import OwnerKeys
+
+    own = next((each for each in context.toolset.sources if isinstance(each, OwnServers)), None)
+    if own is not None:
+        if (masters := master_keys(context.settings)) is None:
+            raise ConfigError(
+                "TURNSTREAM_OWNER_SERVERS needs TURNSTREAM_MASTER_KEY: headers are not stored in plain text."
+            )
+        keys = OwnerKeys(context.database, masters)
+        accepted = sign_ins or SignIns(context.database, keys, OAuth(""), {}, context.notify)
+        own.use(context.database, keys, accepted)
+    return own
 
 
 def _sign_ins(context: Context, sources: Sequence[object], accesses: "Sequence[ServiceAccess]") -> "SignIns | None":

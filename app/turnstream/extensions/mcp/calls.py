@@ -6,7 +6,7 @@ from datetime import datetime
 from hashlib import sha256
 from html import escape
 from secrets import token_urlsafe
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field
@@ -19,11 +19,14 @@ from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.services import as_id, identity_of, services_and_owner, services_of
 from turnstream.api.views import json_response
 from turnstream.domain.errors import NotFound, Unauthorized
+from turnstream.extensions.mcp.offer_calls import ENDPOINTS as OFFER_ENDPOINTS
+from turnstream.extensions.mcp.own_calls import ENDPOINTS as OWN_ENDPOINTS
 from turnstream.kit.text import unstorable
 
 # The SDK is imported with a first sign-in: most servers have none.
 if TYPE_CHECKING:
     from turnstream.extensions.mcp.oauth import McpIssuer
+    from turnstream.extensions.mcp.offers import Offers
     from turnstream.extensions.mcp.sign_ins import LinkedAsk, SignIns
 
 _COOKIE: Final = "turnstream_sign_in"
@@ -98,15 +101,15 @@ async def get_sign_ins(request: Request) -> Response:
 
 
 async def revoke_sign_in(request: Request) -> Response:
-    from turnstream.extensions.mcp.sign_ins import SignIns, delete_sign_in
+    from turnstream.extensions.mcp.sign_ins import delete_sign_in
 
     services, owner = services_and_owner(request)
-    server, sign_ins, tokens = request.path_params["server"], services.states.get("mcp"), None
+    server, sign_ins, tokens = request.path_params["server"], _known_sign_ins(request), None
     if not unstorable(server):
         tokens = await delete_sign_in(services.storage.database, owner, server, identity_of(request).actor)
     if tokens is None:
         raise NotFound(f"There is no sign-in to a server {server!r}.")
-    confirmed = isinstance(sign_ins, SignIns) and await sign_ins.revoke(owner, server, tokens)
+    confirmed = sign_ins is not None and await sign_ins.revoke(owner, server, tokens)
     return json_response(SignedOut(revoked=server, at_issuer=confirmed))
 
 
@@ -236,12 +239,15 @@ async def _client_document(request: Request) -> Response:
 
 
 def _sign_ins(request: Request) -> "SignIns":
-    from turnstream.extensions.mcp.sign_ins import SignIns
-
-    sign_ins = services_of(request).states.get("mcp")
-    if not isinstance(sign_ins, SignIns):
+    sign_ins = _known_sign_ins(request)
+    if sign_ins is None:
         raise _PageRefused(404, "No server here wants a sign-in.")
     return sign_ins
+
+
+def _known_sign_ins(request: Request) -> "SignIns | None":
+    state = cast("Offers | None", services_of(request).states.get("mcp"))
+    return None if state is None else state.sign_ins
 
 
 def _page(title: str, body: str, status: int = 200, actions: str = "'none'") -> Response:
@@ -269,4 +275,9 @@ GROUP = CallGroup(
         Route("/sign-in/client.json", _page_of("No client", _client_document), methods=["GET"]),
         Route("/sign-in/{turn}/{secret}", _page_of("This link is not valid", _linked), methods=["GET", "POST"]),
     ),
+)
+OFFER_GROUP = CallGroup(
+    (*OFFER_ENDPOINTS, *OWN_ENDPOINTS),
+    tag="MCP",
+    about="Prompts and resources of MCP servers, for messages that people write; servers of the owner",
 )

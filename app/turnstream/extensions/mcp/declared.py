@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from turnstream.outgoing.addresses import Allowed
 from turnstream.outgoing.owner_tokens import check_auth
 from turnstream.tools.declared.declarations import Declarations, errors_named
 from turnstream.tools.declared.tables import PolicyTable
@@ -30,6 +31,8 @@ class McpTable(PolicyTable):
     owner_tools: bool = False
     prefix: str = ""
     tools: list[str] | None = None
+    prompts: bool | None = None
+    resources: bool | None = None
     read_only: list[str] = Field(default_factory=list)
     trusted: bool = False
     elicitation: Annotated[float, Field(gt=0)] | Literal[False] = 300.0
@@ -63,14 +66,15 @@ class McpTable(PolicyTable):
 class McpServer:
     """An MCP server that is started by `command`, or reached at `url`.
 
-    `prefix` is before the names of its tools. `tools` selects the offered tools; None offers all. `tools`, `read_only`
-    and `policies` use the server's names, without the prefix. `trusted`: hints that a tool is read-only or idempotent
-    are taken as true. A question of the server waits `elicitation` seconds for a person; None: it may not ask. `env`
-    and `headers` hold secrets: environment variables are filled in already. With `oauth` each owner signs in, and calls
-    use the owner's token; the request for the list of tools uses `headers`, or with `owner_tools` the owner's token,
-    as each owner has other tools. With `exchange` too, the caller's token is exchanged at the issuer instead, for
-    `audience`. Without a `client_id` the client is known by its metadata
-    document or registered. `scopes` take the place of the server's. `issuer` is the only accepted issuer of tokens.
+    `prefix` is before the names of its tools. `tools` selects the offered tools; None offers all. `prompts` and
+    `resources`: whether people may use those of the server. `tools`, `read_only` and `policies` use the server's names,
+    without the prefix. `trusted`: hints that a tool is read-only or idempotent are taken as true. A question of the
+    server waits `elicitation` seconds for a person; None: it may not ask. `env` and `headers` hold secrets: environment
+    variables are filled in already. With `oauth` each owner signs in, and calls use the owner's token; the request for
+    the list of tools uses `headers`, or with `owner_tools` the owner's token, as each owner has other tools. With
+    `exchange` too, the caller's token is exchanged at the issuer instead, for `audience`. Without a `client_id` the
+    client is known by its metadata document or registered. `scopes` take the place of the server's. `issuer` is the
+    only accepted issuer of tokens. With `allowed` it is the server of an owner, whose address must be among these.
     Without it the server names an issuer, which must have a public address.
     """
 
@@ -89,13 +93,21 @@ class McpServer:
     exchange: bool = False
     audience: str | None = None
     owner_tools: bool = False
+    allowed: Allowed | None = None
     prefix: str = ""
     tools: tuple[str, ...] | None = None
+    prompts: bool = True
+    resources: bool = True
     read_only: frozenset[str] = frozenset()
     trusted: bool = False
     elicitation: float | None = 300.0
     policy: Policy = field(default_factory=Policy)
     policies: Mapping[str, Policy] = field(default_factory=dict)
+
+    @property
+    def per_owner(self) -> bool:
+        """Whether each owner has connections of their own."""
+        return self.oauth or self.allowed is not None
 
     @property
     def name_prefix(self) -> str:
@@ -129,6 +141,9 @@ def _server_of(declarations: Declarations, name: str, table: McpTable) -> McpSer
         owner_tools=table.owner_tools,
         prefix=table.prefix,
         tools=None if table.tools is None else tuple(table.tools),
+        # An operator who has selected tools has not thought of what else the server offers.
+        prompts=table.tools is None if table.prompts is None else table.prompts,
+        resources=table.tools is None if table.resources is None else table.resources,
         read_only=frozenset(table.read_only),
         trusted=table.trusted,
         elicitation=None if table.elicitation is False else table.elicitation,

@@ -24,7 +24,7 @@ _MOST_SCOPES = 300  # characters
 Use = Callable[[McpSession], Awaitable[T]]
 
 
-class _SignInNeeded(Exception):
+class SignInNeeded(Exception):
     """The owner has no token, or the server does not accept the one that there is."""
 
     def __init__(self, scopes: tuple[str, ...] = (), seen: int | None = None) -> None:
@@ -47,8 +47,8 @@ class OwnerCalls:
     async def use(self, context: ToolContext, use: Use[T]) -> T | Outcome:
         """Uses a session with the owner's token. The outcome asks for a sign-in."""
         try:
-            return await self._with_token(context.owner, use)
-        except _SignInNeeded as needed:
+            return await self.with_token(context.owner, use)
+        except SignInNeeded as needed:
             if needed.scopes and self.server.scopes and not set(needed.scopes) <= set(self.server.scopes):
                 return Outcome(self._out_of_scope(needed.scopes), is_error=True)
             ask = self.sign_ins.ask(context.owner, context.turn_id, self.server, needed.scopes, needed.seen)
@@ -63,30 +63,36 @@ class OwnerCalls:
 
     async def send_task(self, owner: str, request: TaskRequest) -> TaskState | types.EmptyResult:
         try:
-            return await self._with_token(owner, lambda session: session.send_task(request))
-        except _SignInNeeded:
+            return await self.with_token(owner, lambda session: session.send_task(request))
+        except SignInNeeded:
             raise ToolUnavailable(f"The user is not signed in to {self.server.name}.") from None
 
-    async def _with_token(self, owner: str, use: Use[T]) -> T:
-        """Refreshes the token once if the server does not accept it."""
+    async def with_token(self, owner: str, use: Use[T]) -> T:
+        """Uses a session with the owner's token, which is refreshed once if the server does not accept it. Raises
+        SignInNeeded, ToolUnavailable, and what `use` raises.
+        """
+        if self.server.allowed is not None:  # the headers of the server of an owner
+            answered = await self._used(None, use)
+            assert not isinstance(answered, Challenge)
+            return answered
         token = await self.sign_ins.token(owner, self.server)
         if token is None:
-            raise _SignInNeeded
+            raise SignInNeeded
         result = await self._used(token, use)
         if isinstance(result, Challenge) and not result.insufficient:
             refreshed = await self.sign_ins.refreshed(owner, self.server, token.version)
             if refreshed is None:
-                raise _SignInNeeded(seen=token.version)
+                raise SignInNeeded(seen=token.version)
             token = refreshed
             result = await self._used(token, use)
         if isinstance(result, Challenge):
             more = [scope for scope in result.scopes if scope not in token.scopes]
-            raise _SignInNeeded((*token.scopes, *more) if result.insufficient else (), token.version)
+            raise SignInNeeded((*token.scopes, *more) if result.insufficient else (), token.version)
         return result
 
-    async def _used(self, token: Token, use: Use[T]) -> T | Challenge:
+    async def _used(self, token: Token | None, use: Use[T]) -> T | Challenge:
         """Raises what `use` raises. The SDK wraps what leaves its task groups, so nothing does."""
-        bearer, failure, results = Bearer(token.access), None, list[T]()
+        bearer, failure, results = None if token is None else Bearer(token.access), None, list[T]()
         try:
             async with session_with(self.server, bearer) as session:
                 try:
@@ -97,11 +103,11 @@ class OwnerCalls:
             task = asyncio.current_task()
             if task is not None and task.cancelling():  # a group of the SDK reports the other error alone
                 raise asyncio.CancelledError from None
-            if failure is None and not results and bearer.challenge is None:
+            if failure is None and not results and (bearer is None or bearer.challenge is None):
                 raise ToolUnavailable(f"The MCP server {self.server.name} cannot be reached now.") from error
         if results:
             return results[0]
-        if bearer.challenge is not None:
+        if bearer is not None and bearer.challenge is not None:
             return bearer.challenge
         if failure is None:
             raise ToolUnavailable(f"The MCP server {self.server.name} went away in the middle of the call.")

@@ -48,6 +48,10 @@ class _OwnerList:
 class OwnerLists:
     """The lists of all owners at one server. Each replica keeps them until their TTL has passed."""
 
+    @property
+    def connection(self) -> "McpConnection":
+        return self._connection
+
     def __init__(self, connection: "McpConnection", shortest_ttl: float, timeout: float) -> None:
         self._connection = connection
         self._server = connection.server
@@ -154,7 +158,7 @@ class OwnerLists:
         sign_ins, server = self._connection.owner_calls().sign_ins, self._server
         stored = await sign_ins.accepted_tools(context.owner, server.name)
         before: dict[str, list[str]] = {} if stored is None else json.loads(stored)
-        digests = {name: _digests(each) for name, each in tools.items()}
+        digests = {name: digests_of(each) for name, each in tools.items()}
         changes = [] if stored is None else list(_changes(before, digests))
         if changes:
             names = [name for name, _ in changes[:_MOST_CHANGES]]
@@ -185,7 +189,7 @@ async def _ranked(tools: Mapping[str, McpTool], query: str) -> list[str]:
     return [spec.name for spec in await offload(10 * size, ranked, specs, query, len(specs))]
 
 
-def _digests(tool: McpTool) -> list[str]:
+def digests_of(tool: McpTool) -> list[str]:
     return [sha256(text.encode()).hexdigest()[:32] for text in (tool.spec.description, tool.spec.input_schema)]
 
 

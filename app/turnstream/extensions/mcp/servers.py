@@ -16,7 +16,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.owner_calls import OwnerCalls
 from turnstream.extensions.mcp.owner_lists import OwnerLists
-from turnstream.extensions.mcp.session import REFUSALS, McpSession, session_with
+from turnstream.extensions.mcp.session import REFUSALS, McpSession, OfferKind, OfferList, session_with
 from turnstream.extensions.mcp.sign_ins import SignIns
 from turnstream.extensions.mcp.tasks import McpTask, TaskRequest, TaskState
 from turnstream.extensions.mcp.tool import McpTool, tool_of
@@ -197,7 +197,7 @@ class McpConnection:
     ) -> types.CallToolResult | Outcome:
         """Raises ToolError for a call that the server refused, ToolUnavailable when there is no server."""
         try:
-            if self.server.oauth:
+            if self.server.per_owner:
                 return await self.owner_calls().call(tool.name, arguments, progress, context)
             return await (await self._connected_session()).call(tool.name, arguments, progress)
         except MCPError as error:
@@ -232,9 +232,31 @@ class McpConnection:
             log.warning("mcp.failed", server=self.server.name, reason=reason)
             raise ToolUnavailable(f"The MCP server {self.server.name} does not list its tools now.") from error
 
+    async def use_as(self, owner: str, use: Callable[[McpSession], Awaitable[T]]) -> T:
+        """Uses a session for an owner, outside of a turn. Raises SignInNeeded, ToolUnavailable, and MCPError for an
+        error of the server.
+        """
+        try:
+            async with asyncio.timeout(self._timing.answer_timeout):
+                if self.server.per_owner:
+                    return await self.owner_calls().with_token(owner, use)
+                return await use(await self._connected_session())
+        except MCPError as error:
+            if error.code != types.CONNECTION_CLOSED:
+                raise
+            reason = _shortened(error.message)
+        except (ValueError, RuntimeError, TimeoutError) as error:
+            reason = _shortened(f"{type(error).__name__}: {error}")
+        log.warning("mcp.offer_failed", server=self.server.name, reason=reason)
+        raise ToolUnavailable(f"The MCP server {self.server.name} does not answer as it should: {reason}")
+
+    async def offers(self, owner: str, kind: OfferKind) -> OfferList:
+        """A list of the server for an owner. Raises as `use_as` does."""
+        return await self.use_as(owner, lambda session: session.offers(kind, self._timing.shortest_ttl))
+
     async def send_task(self, owner: str, request: TaskRequest) -> TaskState | types.EmptyResult:
         """Sends a request about a task. Raises MCPError, and ToolUnavailable without a connection."""
-        if self.server.oauth:
+        if self.server.per_owner:
             return await self.owner_calls().send_task(owner, request)
         return await (await self._connected_session()).send_task(request)
 
@@ -301,6 +323,10 @@ class McpServers:
         lists: list[Mapping[str, Tool]] = [each.tools for each in self._kept_open]
         lists += [each.tools for each in self._lists]
         return {name: tool for tools in lists for name, tool in tools.items()}
+
+    @property
+    def connections(self) -> Sequence[McpConnection]:
+        return list(self._connections.values())
 
     @property
     def with_sign_in(self) -> Mapping[str, McpServer]:

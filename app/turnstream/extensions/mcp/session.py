@@ -1,12 +1,14 @@
 """One connection to an MCP server, from its handshake to its end, as a child process or over HTTP."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from importlib.metadata import version
 from math import inf
-from typing import Any
+from time import monotonic
+from typing import Any, Literal
 
 import structlog
 from mcp import MCPError, types
@@ -15,7 +17,12 @@ from mcp.client import (
     ClientRequestContext,
     IncomingMessage,
 )
-from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+from mcp.client.subscriptions import (
+    ListenNotSupportedError,
+    PromptsListChanged,
+    ResourcesListChanged,
+    SubscriptionLost,
+)
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import UrlElicitationRequiredError
 
@@ -29,6 +36,7 @@ log = structlog.get_logger(__name__)
 
 _MAX_PAGES = 100
 _LISTEN_AGAIN = 5.0  # seconds
+_OFFER_TTL = 300.0  # seconds for which other lists are kept if the server names no time and notifies no changes
 _MAX_ROUNDS = 5  # of pages that a call requires, one after another
 
 # Errors that say of a call that it was not made.
@@ -43,6 +51,18 @@ REFUSALS = frozenset(
 # The way to ask the person about the call that is being made. A request of the server is handled in the context of the
 # call, unless the server is one over stdio from before 2026-07-28.
 asking: ContextVar[AskPerson | None] = ContextVar("asking", default=None)
+
+
+OfferKind = Literal["prompts", "resources", "templates"]
+OfferItem = types.Prompt | types.Resource | types.ResourceTemplate
+
+
+@dataclass(frozen=True, slots=True)
+class OfferList:
+    """A list of prompts, of resources, or of templates of resources. `until` is a time of the monotonic clock."""
+
+    items: Sequence[OfferItem] = ()
+    until: float = inf
 
 
 class McpSession:
@@ -60,14 +80,26 @@ class McpSession:
         self._calls = 0
         self.ttl: float | None = None  # seconds for which the server lets its list of tools be kept
         self._refresh = asyncio.Event()
+        self._offers: dict[OfferKind, OfferList] = {}
 
     def end(self) -> None:
         self._ended = self.doubted = True
         self._refresh.set()
 
     async def receive(self, message: IncomingMessage) -> None:
-        if isinstance(message, types.ToolListChangedNotification):
-            self._refresh.set()
+        match message:
+            case types.ToolListChangedNotification():
+                self._refresh.set()
+            case types.PromptListChangedNotification():
+                self._forget("prompts")
+            case types.ResourceListChangedNotification():
+                self._forget("resources", "templates")
+            case _:
+                pass
+
+    def _forget(self, *kinds: OfferKind) -> None:
+        """A new dictionary: a list that is being read belongs to the old one."""
+        self._offers = {kind: kept for kind, kept in self._offers.items() if kind not in kinds}
 
     async def wait_for_refresh(self, shortest: float) -> None:
         """Returns when the tools should be listed again, by the age of the list after `shortest` seconds or later.
@@ -84,6 +116,9 @@ class McpSession:
         """The tools of the server, page by page. Raises ValueError for a list of too many pages."""
         cursor: str | None = None
         self.ttl = None
+        capabilities = self.client.server_capabilities
+        if capabilities.tools is None and (capabilities.prompts or capabilities.resources):
+            return  # a server without tools
         for _ in range(_MAX_PAGES):
             page = await self.client.list_tools(cursor=cursor)
             if page.ttl_ms:  # without one the list stays until the server notifies a change
@@ -95,17 +130,100 @@ class McpSession:
                 return
         raise ValueError(f"the list of tools has more than {_MAX_PAGES} pages")
 
+    async def offers(self, kind: OfferKind, shortest: float) -> OfferList:
+        """A list of the server, kept for its TTL, `shortest` seconds at least, or until the server notifies a change.
+        Raises MCPError, and ValueError for a list of too many pages.
+        """
+        kept = self._offers.get(kind)
+        if kept is None or kept.until <= monotonic():
+            offers = self._offers
+            with self._unasked():
+                offers[kind] = kept = await self._list(kind, shortest)
+        return kept
+
+    async def _list(self, kind: OfferKind, shortest: float) -> OfferList:
+        capabilities = self.client.server_capabilities
+        capability = capabilities.prompts if kind == "prompts" else capabilities.resources
+        if capability is None:
+            return OfferList()
+        items: list[OfferItem] = []
+        ttl = inf if capability.list_changed else _OFFER_TTL
+        cursor: str | None = None
+        for _ in range(_MAX_PAGES):
+            page = await self._page(kind, cursor)
+            if page.ttl_ms:
+                ttl = min(ttl, page.ttl_ms / 1000)
+            match page:
+                case types.ListPromptsResult():
+                    items += page.prompts
+                case types.ListResourcesResult():
+                    items += page.resources
+                case _:
+                    items += page.resource_templates
+            cursor = page.next_cursor
+            if cursor is None:
+                return OfferList(items, monotonic() + max(ttl, shortest))
+        raise ValueError(f"the list of {kind} has more than {_MAX_PAGES} pages")
+
+    async def _page(
+        self, kind: OfferKind, cursor: str | None
+    ) -> types.ListPromptsResult | types.ListResourcesResult | types.ListResourceTemplatesResult:
+        if kind == "prompts":
+            return await self.client.list_prompts(cursor=cursor)
+        if kind == "resources":
+            return await self.client.list_resources(cursor=cursor)
+        try:
+            return await self.client.list_resource_templates(cursor=cursor)
+        except MCPError as error:
+            if error.code != types.METHOD_NOT_FOUND:
+                raise
+            return types.ListResourceTemplatesResult(resource_templates=[])
+
+    async def prompt(self, name: str, arguments: Mapping[str, str]) -> types.GetPromptResult:
+        with self._unasked():
+            return await self.client.get_prompt(name, dict(arguments))
+
+    async def resource(self, uri: str) -> types.ReadResourceResult:
+        with self._unasked():
+            return await self.client.read_resource(uri)
+
+    @contextmanager
+    def _unasked(self) -> Iterator[None]:
+        """Requests outside of a turn: nobody answers their questions, and least of all the person of another call."""
+        self._asking.append(None)
+        try:
+            yield
+        except asyncio.CancelledError:
+            self._refresh.set()  # the request may have timed out: is the server only slow, or stuck?
+            raise
+        finally:
+            self._asking.remove(None)
+
     async def listen(self) -> None:
-        """Keeps a subscription open: some servers announce changes of their tools in no other way."""
-        tools = self.client.server_capabilities.tools
+        """Keeps a subscription open: some servers announce changes of their lists in no other way."""
+        capabilities = self.client.server_capabilities
+        tools, prompts, resources = (
+            bool(each is not None and each.list_changed)
+            for each in (capabilities.tools, capabilities.prompts, capabilities.resources)
+        )
         with suppress(ListenNotSupportedError):
-            while tools is not None and tools.list_changed:
+            while tools or prompts or resources:
                 with suppress(MCPError, SubscriptionLost):
-                    async with self.client.listen(tools_list_changed=True) as changes:
+                    async with self.client.listen(
+                        tools_list_changed=tools, prompts_list_changed=prompts, resources_list_changed=resources
+                    ) as changes:
                         self._refresh.set()  # for changes between the last list and the subscription
-                        async for _ in changes:
-                            self._refresh.set()
+                        self._forget("prompts", "resources", "templates")
+                        async for change in changes:
+                            match change:
+                                case PromptsListChanged():
+                                    self._forget("prompts")
+                                case ResourcesListChanged():
+                                    self._forget("resources", "templates")
+                                case _:
+                                    self._refresh.set()
                 self._refresh.set()
+                self._forget("prompts", "resources", "templates")
                 await asyncio.sleep(_LISTEN_AGAIN)
 
     async def elicit(

@@ -50,6 +50,7 @@ _LEASE: Final = timedelta(seconds=30)  # of the replica that refreshes: longer t
 _WAIT: Final = 40.0  # seconds for another replica to refresh
 _LOOK: Final = 0.1  # seconds between two looks at the row that it has
 _EARLY: Final = timedelta(seconds=30)  # before their end, tokens are refreshed
+OWN: Final = "own:"  # before the name of a server that an owner has added
 _MOST_REASON: Final = 500  # characters
 
 T = TypeVar("T")
@@ -57,9 +58,9 @@ T = TypeVar("T")
 _COLUMNS = "owner, server, tokens, version, expires_at"
 GET_SIGN_IN = Statement(f"SELECT {_COLUMNS} FROM sign_ins WHERE owner = :owner AND server = :server")
 LIST_SIGN_INS = Statement(
-    """
+    f"""
     SELECT server, issuer, scopes, signed_in_at, refreshed_at FROM sign_ins
-    WHERE owner = :owner AND tokens IS NOT NULL ORDER BY server
+    WHERE owner = :owner AND tokens IS NOT NULL AND server NOT LIKE '{OWN}%' ORDER BY server
     """
 )
 # Digests of the tools that an owner has accepted. `seen` are those that the new ones take the place of.
@@ -71,7 +72,9 @@ ACCEPT_TOOLS = Statement(
     WHERE sign_ins.tools::text IS NOT DISTINCT FROM CAST(:seen AS text) RETURNING owner
     """
 )
-GET_TOKENS = Statement("SELECT server, tokens FROM sign_ins WHERE owner = :owner AND tokens IS NOT NULL")
+GET_TOKENS = Statement(
+    f"SELECT server, tokens FROM sign_ins WHERE owner = :owner AND tokens IS NOT NULL AND server NOT LIKE '{OWN}%'"
+)
 # The tokens of an earlier sign-in stay until the new one is complete.
 BEGIN_SIGN_IN = Statement(
     """
@@ -384,7 +387,7 @@ class SignIns:
         async with self._database.transaction() as connection:
             if await connection.row(STORE_SIGN_IN, owner=owner, server=server.name, **values) is None:
                 return False
-            await _note(connection, "sign_in.made", owner, server.name, grant.issuer, grant.scopes)
+            await note_sign_in(connection, "sign_in.made", owner, server.name, grant.issuer, grant.scopes)
             chats = await self._answer(connection, owner, server.name)
         for chat in chats:
             self._notify(owner, chat)
@@ -445,12 +448,12 @@ async def delete_sign_in(database: Database, owner: str, server: str, actor: str
         row = await connection.row(DELETE_SIGN_IN, owner=owner, server=server)
         if row is None or row["tokens"] is None:
             return None
-        await _note(connection, "sign_in.revoked", owner, server, row["issuer"], row["scopes"], actor)
+        await note_sign_in(connection, "sign_in.revoked", owner, server, row["issuer"], row["scopes"], actor)
     tokens: str = row["tokens"]
     return tokens
 
 
-async def _note(
+async def note_sign_in(
     connection: Transaction,
     kind: str,
     owner: str,

@@ -125,7 +125,7 @@ def tool_of(
     )
     output = _output_schema(tool.output_schema, room)
     # A job cannot wait for a sign-in.
-    return McpTool(spec, server.policy_of(tool.name), tool.name, call, output, task, detaches=not server.oauth)
+    return McpTool(spec, server.policy_of(tool.name), tool.name, call, output, task, detaches=not server.per_owner)
 
 
 def _output_schema(schema: dict[str, Any] | None, room: SchemaRoom) -> InputSchema | None:
@@ -160,7 +160,7 @@ def outcome_of(result: types.CallToolResult, form: ResultForm) -> Outcome:
     if structured is not None and (form == "text" or not any(isinstance(part, types.TextContent) for part in content)):
         content = [part for part in content if not isinstance(part, types.TextContent)]
         content.insert(0, types.TextContent(text=serialize(structured, form)))
-    parts = join_texts((part for block in content for part in _parts(block) if part), "\n")
+    parts = join_texts((part for block in content for part in parts_of(block) if part), "\n")
     nothing = "The call failed; nothing was said of why." if result.is_error else RETURNED_NOTHING
     metadata = {name: value for name, value in (result.meta or {}).items() if not name.startswith(_PROTOCOL)}
     kept = {"structuredContent": structured, "_meta": metadata or None}
@@ -168,7 +168,7 @@ def outcome_of(result: types.CallToolResult, form: ResultForm) -> Outcome:
     return replace(Outcome.of(parts or [nothing], is_error=result.is_error), data=data or None)
 
 
-def _parts(block: types.ContentBlock) -> Iterator[OutcomePart]:
+def parts_of(block: types.ContentBlock) -> Iterator[OutcomePart]:
     match block:
         case types.TextContent():
             yield block.text

@@ -15,16 +15,19 @@ from typing import Self
 import anyio
 import httpx2
 import structlog
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp import types
 from mcp.client._transport import ReadStream, TransportStreams
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
+from yarl import URL
 
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.oauth import Challenge, challenge_of
 from turnstream.kit.json_values import weight_of
+from turnstream.outgoing.addresses import Allowed, UrlRefused
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +38,7 @@ _MAX_SKIPPED = 1_000_000_000  # bytes of a longer line of a process, until it co
 _PIECE = 65_536
 _ENDS_OF_EVENTS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _TIMEOUT = httpx2.Timeout(30, read=None)  # no limit for reading: the policy of a tool limits its calls
+_CONNECT = 30  # seconds
 _GOODBYE = httpx2.Timeout(2)
 _TIME_TO_EXIT = 2.0  # seconds, for each of: end of its input, SIGTERM, SIGKILL
 
@@ -51,7 +55,7 @@ _Incoming = SessionMessage | Exception
 async def transport(
     server: McpServer, ended: Callable[[], None], bearer: "Bearer | None" = None
 ) -> AsyncIterator[TransportStreams]:
-    streams = _over_stdio(server) if server.url is None else _over_http(server.url, dict(server.headers), bearer)
+    streams = _over_stdio(server) if server.url is None else _over_http(server, server.url, bearer)
     async with streams as (read, write):
         yield _WatchedStream(read, ended), write
 
@@ -123,7 +127,8 @@ class Bearer:
 
 
 @asynccontextmanager
-async def _over_http(url: str, headers: dict[str, str], bearer: Bearer | None) -> AsyncIterator[TransportStreams]:
+async def _over_http(server: McpServer, url: str, bearer: Bearer | None) -> AsyncIterator[TransportStreams]:
+    headers = dict(server.headers)
     if bearer is not None:
         headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
         headers["Authorization"] = f"Bearer {bearer.token}"
@@ -143,11 +148,63 @@ async def _over_http(url: str, headers: dict[str, str], bearer: Bearer | None) -
 
     async with (
         httpx2.AsyncClient(
-            headers=headers, timeout=_TIMEOUT, event_hooks={"request": [limit_goodbye], "response": [bound]}
+            headers=headers,
+            timeout=_TIMEOUT,
+            event_hooks={"request": [limit_goodbye], "response": [bound]},
+            transport=None if server.allowed is None else _CheckedTransport(url, server.allowed),
         ) as client,
         streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams,
     ):
         yield streams
+
+
+class _CheckedTransport(httpx2.AsyncBaseTransport):
+    """Requests to the server of an owner. A socket is opened for an address that was checked, behind the lookup: a name
+    cannot change its address in between. A redirect to another server is not followed.
+    """
+
+    def __init__(self, url: str, allowed: Allowed) -> None:
+        self._allowed = allowed
+        self._origin = URL(url).origin()
+        is_free = allowed.allows_host(self._origin.host or "")
+        self._session = ClientSession(
+            connector=TCPConnector() if is_free else TCPConnector(socket_factory=allowed.open_socket),
+            cookie_jar=DummyCookieJar(),
+            timeout=ClientTimeout(total=None, sock_connect=_CONNECT),
+            auto_decompress=False,
+        )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        url = URL(str(request.url), encoded=True)
+        try:
+            self._allowed.check(url)
+            if url.origin() != self._origin:
+                raise UrlRefused("the URL leads to another server")
+            content = await request.aread()
+            response = await self._session.request(
+                request.method, url, data=content or None, headers=request.headers, allow_redirects=False
+            )
+        except (ClientError, ValueError, OSError) as error:  # its message may name an internal address
+            raise httpx2.ConnectError(f"the server cannot be reached ({type(error).__name__})") from None
+        return httpx2.Response(response.status, headers=list(response.headers.items()), stream=_StreamedBody(response))
+
+    async def aclose(self) -> None:
+        await self._session.close()
+
+
+class _StreamedBody(httpx2.AsyncByteStream):
+    def __init__(self, response: ClientResponse) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self._response.content.iter_any():
+                yield piece
+        except (ClientError, OSError) as error:
+            raise httpx2.ReadError(type(error).__name__) from error
+
+    async def aclose(self) -> None:
+        self._response.close()
 
 
 class _WeighedBody(httpx2.AsyncByteStream):

@@ -47,7 +47,7 @@ def _connect(api: str, spec: "ProviderSpec", options: "CallOptions") -> "OwnedPr
         headers=spec.headers,
         max_event_bytes=options.max_event_bytes,
         interceptors=options.interceptors,
-        direct=options.direct,
+        make_calls=options.make_calls,
         client_certificate=spec.client_certificate,
     )
 

@@ -23,7 +23,7 @@ from turnstream.extensions.openai.responses.socket import CallBody, Chain, Socke
 from turnstream.extensions.openai.responses.wire import ResponsesWire
 from turnstream.kit.offload import offload
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.transport.direct import Calls, SdkPost
+from turnstream.llm.transport.calls import Calls, MakeCalls, SdkPost
 from turnstream.llm.transport.failures import LOST, Unanswered, connection_error, provider_error
 from turnstream.llm.transport.http import MAX_EVENT_BYTES, Adapter, http_client, read_token_count
 from turnstream.llm.transport.interceptor import Interceptor
@@ -56,7 +56,7 @@ class OpenAIProvider(Adapter):
         read_timeout: float | None = None,
         max_event_bytes: int = MAX_EVENT_BYTES,
         interceptors: Sequence[Interceptor] = (),
-        direct: bool = True,
+        make_calls: MakeCalls = Calls,
         client_certificate: str | None = None,
     ) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class OpenAIProvider(Adapter):
             read_timeout=read_timeout,
             client_certificate=client_certificate,
         )
-        self._calls = Calls(network, direct=direct and not interceptors)
+        self._calls = Calls(network) if interceptors else make_calls(network)
         self._client = openai.AsyncOpenAI(
             api_key=api_key or "none",  # the SDK requires a key; a server without keys does not read it
             base_url=base_url,

@@ -10,13 +10,14 @@ from turnstream.api.codec import to_json
 from turnstream.api.exchange import post_message
 from turnstream.api.http.reading import read_body
 from turnstream.api.services import identity_of, services_and_owner
+from turnstream.copies.cutting import cut_after
+from turnstream.copies.rows import Fork, Forks
 from turnstream.dialects.chats import new_chat
 from turnstream.dialects.histories import history_of
 from turnstream.dialects.past_exchanges import histories_of
 from turnstream.dialects.posting import post_in_seeded_chat
 from turnstream.dialects.unstored import Forgetting
 from turnstream.domain.errors import RequestRefused
-from turnstream.domain.fork import cut_after
 from turnstream.domain.kinds import TEXT
 from turnstream.extensions.openai_api.history import PLACE, past_items
 from turnstream.extensions.openai_api.inputs import Input, items_of, new_turn, options_of, split_input
@@ -28,7 +29,6 @@ from turnstream.extensions.openai_api.schemas import SUMMARY_MARK, InputItem, Me
 from turnstream.extensions.openai_api.stream import response_reader
 from turnstream.kit.ids import new_id
 from turnstream.llm.conversation.messages import SUMMARISE
-from turnstream.storage.chats.branches import Fork
 from turnstream.storage.chats.exchanges import Target
 
 
@@ -52,7 +52,7 @@ async def compact_response(request: Request) -> Response:
         path = await previous_path(services, owner, place.origin)
         said = [item for item in await items_of_path(path) if item.get("role") == "user"]
         fork = Fork(cut_after(path[-1], None), new_chat=True)
-        chat, leaf = await services.storage.branches.fork(owner, fork, None)
+        chat, leaf = await Forks(services.storage.of_owner).make(owner, fork, None)
         turn = (await post_message(services, new, Target(owner, chat, leaf), None)).assistant_turn
     else:
         if not items:

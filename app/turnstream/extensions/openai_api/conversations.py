@@ -10,13 +10,14 @@ from turnstream.api.codec import to_json
 from turnstream.api.http.reading import limit_of, read_body
 from turnstream.api.schemas.requests import ChatSettings
 from turnstream.api.services import Services, count_writes, identity_of, services_and_owner
+from turnstream.copies.cutting import cut_after
+from turnstream.copies.rows import Fork, Forks
 from turnstream.dialects.chats import checked_turn, new_chat
 from turnstream.dialects.histories import history_of
 from turnstream.dialects.past_exchanges import histories_of
 from turnstream.dialects.unstored import delete_turn
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import NotFound, RequestRefused
-from turnstream.domain.fork import cut_after
 from turnstream.domain.turns import Turn
 from turnstream.extensions.openai_api.history import PLACE, past_items
 from turnstream.extensions.openai_api.inputs import items_of
@@ -24,7 +25,6 @@ from turnstream.extensions.openai_api.items import is_placeholder, items_of_path
 from turnstream.extensions.openai_api.objects import Json, chat_of_conversation, conversation_id, turn_of_item
 from turnstream.extensions.openai_api.responses import item_page
 from turnstream.extensions.openai_api.schemas import ConversationBody, ItemsIn
-from turnstream.storage.chats.branches import Fork
 
 
 async def create_conversation(request: Request) -> Response:
@@ -149,7 +149,7 @@ async def _delete_last(request: Request, services: Services, owner: str, turn: T
     assert index is not None
     assert parent is not None
     if len(items) > 1 or not is_placeholder(await services.storage.turns.get(owner, turn.chat_id, parent)):
-        await services.storage.branches.fork(owner, Fork(cut_after(turn, index - 1), new_chat=False), None)
+        await Forks(services.storage.of_owner).make(owner, Fork(cut_after(turn, index - 1), new_chat=False), None)
     await delete_turn(services, owner, turn)
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from turnstream.copies.cutting import LEFT_OUT
 from turnstream.dialects.histories import NO_MESSAGE, is_recorded
 from turnstream.domain.asks import Ask
 from turnstream.domain.blocks import Block
-from turnstream.domain.fork import LEFT_OUT
 from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT
 from turnstream.domain.log import marks_of
 from turnstream.domain.turns import Turn

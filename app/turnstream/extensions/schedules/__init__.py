@@ -1,4 +1,4 @@
-"""Schedules: messages that the server posts at times, by a cron expression or at an interval."""
+"""Schedules and triggers: messages that the server posts at times, or when a signed message arrives."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def _calls() -> "Sequence[CallGroup]":
-    from turnstream.extensions.schedules.calls import CALLS
+    from turnstream.extensions.schedules.calls import CALLS, TRIGGERS
 
-    return [CALLS]
+    return [CALLS, TRIGGERS]
 
 
 def _work(context: Context) -> Work:
@@ -31,7 +31,7 @@ def _work(context: Context) -> Work:
 
 EXTENSION = Extension(
     "schedules",
-    "messages that the server posts at times",
+    "messages that the server posts at times, or for signed messages",
     settings=ScheduleSettings,
     calls=_calls,
     work=_work,

@@ -13,9 +13,17 @@ from turnstream.api.services import Services, identity_of, path_for, services_an
 from turnstream.api.views import json_response
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import Forbidden, RequestRefused
+from turnstream.domain.identity import Identity
 from turnstream.domain.secret_headers import credentials_of, masked_settings, servers_of
 from turnstream.extensions.schedules.rules import Rule, shortest
-from turnstream.extensions.schedules.schemas import ScheduleIn, ScheduleList, ScheduleOut, ScheduleRunOut, ScheduleRuns
+from turnstream.extensions.schedules.schemas import (
+    ScheduleIn,
+    ScheduleList,
+    ScheduleOut,
+    ScheduleRunOut,
+    ScheduleRuns,
+    TriggerIn,
+)
 from turnstream.extensions.schedules.settings import ScheduleSettings
 from turnstream.extensions.schedules.store import ScheduleDraft, Schedules
 from turnstream.kit.clock import CLOCK
@@ -29,7 +37,7 @@ _LARGEST = 100_000  # characters of the JSON of a request
 async def create_schedule(request: Request) -> Response:
     services, owner = services_and_owner(request)
     given, _ = await read_body(request, ScheduleIn)
-    schedules, settings = _schedules(services), _settings(services)
+    schedules, settings = _schedules(services), settings_of(services)
     draft = await _draft(request, services, given, settings)
     row = await schedules.create(owner, draft, settings.schedules_per_owner)
     made = _out(row)
@@ -53,7 +61,7 @@ async def replace_schedule(request: Request) -> Response:
     given, _ = await read_body(request, ScheduleIn)
     await schedules.get(owner, id)
     return json_response(
-        _out(await schedules.change(owner, id, await _draft(request, services, given, _settings(services))))
+        _out(await schedules.change(owner, id, await _draft(request, services, given, settings_of(services))))
     )
 
 
@@ -68,20 +76,18 @@ async def list_runs(request: Request) -> Response:
     services, owner = services_and_owner(request)
     limit = limit_of(request, default=50, most=500)
     rows = await _schedules(services).runs(owner, id_of(request, "schedule"), limit)
-    return json_response(ScheduleRuns(runs=[_run_out(row) for row in rows]))
+    return json_response(ScheduleRuns(runs=[run_out(row) for row in rows]))
 
 
 async def run_now(request: Request) -> Response:
     services, owner = services_and_owner(request)
     row = await _schedules(services).run_now(owner, id_of(request, "schedule"))
-    return json_response(_run_out(row), 202)
+    return json_response(run_out(row), 202)
 
 
 async def _draft(request: Request, services: Services, given: ScheduleIn, settings: ScheduleSettings) -> ScheduleDraft:
     """Checks all that can be checked before the first run. Raises RequestRefused and Forbidden."""
-    identity = identity_of(request)
-    if identity.is_bound or identity.fixed or identity.folder is not None:
-        raise Forbidden("A schedule outlasts its credential: a restricted credential may not make one.")
+    identity = unrestricted(request, "A schedule")
     if (given.cron is None) == (given.every is None):
         raise RequestRefused("`cron` or `every` must be set, and not both.", field="cron")
     rule, now = Rule(given.cron, given.every, given.zone), await _schedules(services).now()
@@ -90,6 +96,22 @@ async def _draft(request: Request, services: Services, given: ScheduleIn, settin
         field = "every" if given.cron is None else "cron"
         detail = f"`{field}` must leave at least {settings.schedule_interval:g} seconds between two runs."
         raise RequestRefused(detail, field=field)
+    text = await checked_request(services, identity.owner, given)
+    return ScheduleDraft(
+        given.name, given.chat, text, identity.plan, rule, given.missed, given.grace, first, given.paused
+    )
+
+
+def unrestricted(request: Request, what: str) -> Identity:
+    """The caller. Raises Forbidden for a restricted credential."""
+    identity = identity_of(request)
+    if identity.is_bound or identity.fixed or identity.folder is not None:
+        raise Forbidden(f"{what} outlasts its credential: a restricted credential may not make one.")
+    return identity
+
+
+async def checked_request(services: Services, owner: str, given: ScheduleIn | TriggerIn) -> str:
+    """The JSON of the message. Raises RequestRefused."""
     if any(map(_has_secrets, given.request.tools or ())):
         detail = "`request.tools` must have no secrets: name a tool that the settings of the chat declare."
         raise RequestRefused(detail, field="request.tools")
@@ -100,13 +122,6 @@ async def _draft(request: Request, services: Services, given: ScheduleIn, settin
     text = given.request.model_dump_json(exclude_unset=True)
     if len(text) > _LARGEST:
         raise RequestRefused(f"`request` must have at most {_LARGEST:,} characters of JSON.", field="request")
-    await _check_request(services, identity.owner, given)
-    return ScheduleDraft(
-        given.name, given.chat, text, identity.plan, rule, given.missed, given.grace, first, given.paused
-    )
-
-
-async def _check_request(services: Services, owner: str, given: ScheduleIn) -> None:
     now = CLOCK.now()
     chat = (
         Chat(new_id(), owner, given.name, None, {}, created_at=now, updated_at=now)
@@ -117,6 +132,7 @@ async def _check_request(services: Services, owner: str, given: ScheduleIn) -> N
         services.resolver.resolve(given.request, chat, None)
     except RequestRefused as error:
         raise RequestRefused(error.detail, field=f"request.{error.field}" if error.field else "request") from None
+    return text
 
 
 def _has_secrets(tool: ToolIn) -> bool:
@@ -129,18 +145,25 @@ def _schedules(services: Services) -> Schedules:
     return Schedules(services.storage.of_owner)
 
 
-def _settings(services: Services) -> ScheduleSettings:
+def settings_of(services: Services) -> ScheduleSettings:
     settings = services.states["schedules"]
     assert isinstance(settings, ScheduleSettings)
     return settings
 
 
 def _out(row: Row) -> ScheduleOut:
-    values: dict[str, Any] = {name: row[name] for name in ScheduleOut.model_fields if name not in {"chat", "request"}}
-    return ScheduleOut(chat=row["chat_id"], request=masked_settings(from_json(row["request"])), **values)
+    apart = {"chat", "request", "last_run"}
+    values: dict[str, Any] = {name: row[name] for name in ScheduleOut.model_fields if name not in apart}
+    request, last = masked_settings(from_json(row["request"])), last_run(row)
+    return ScheduleOut(chat=row["chat_id"], request=request, last_run=last, **values)
 
 
-def _run_out(row: Row) -> ScheduleRunOut:
+def last_run(row: Row) -> ScheduleRunOut | None:
+    found = row["last_run"]
+    return None if found is None else ScheduleRunOut.model_validate_json(found)
+
+
+def run_out(row: Row) -> ScheduleRunOut:
     turn: UUID | None = row["turn_id"]
     return ScheduleRunOut(
         tick=row["tick"],

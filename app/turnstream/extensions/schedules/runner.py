@@ -1,31 +1,23 @@
 """The runner of a replica: claims due ticks, posts their turns, and counts failures in a row."""
 
 import asyncio
-from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC
 from hashlib import sha256
 
 import structlog
 
-from turnstream.api.caller import CALLER
-from turnstream.api.exchange import post_in_new_chat, post_message
 from turnstream.api.services import Services
-from turnstream.domain.chats import Chat
 from turnstream.domain.errors import RequestRefused, TooMany
-from turnstream.domain.identity import Identity
-from turnstream.extensions.schedules.schemas import ScheduledTurn
+from turnstream.extensions.schedules.posting import DueMessage, posted
 from turnstream.extensions.schedules.store import DueSchedules, PendingRun
-from turnstream.kit.clock import CLOCK
-from turnstream.kit.ids import new_id
-from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
-from turnstream.storage.database import OWNER
+from turnstream.storage.chats.exchanges import IdempotencyKey
 from turnstream.telemetry import SCHEDULE_RUNS
 
 log = structlog.get_logger(__name__)
 
 _BATCH = 20
-# Seconds after which another replica posts a run whose replica has died. Posting it twice is harmless.
+# Seconds after which another replica posts a run whose replica has died. DueMessage it twice is harmless.
 _LEASE = 15.0
 _LOOK = 0.5  # seconds between two looks for what is due
 
@@ -54,10 +46,8 @@ class ScheduleRunner:
                 await asyncio.sleep(_LOOK)
 
     async def _post(self, services: Services, run: PendingRun) -> None:
-        # The owner and the credential are set for the statements of this run alone.
-        posting = asyncio.create_task(_exchange(services, run), context=copy_context())
         try:
-            exchange = await posting
+            exchange = await posted(services, posting_of(run))
         except TooMany as error:
             if run.late:
                 await self._refuse(run, error.detail)
@@ -81,19 +71,8 @@ class ScheduleRunner:
         log.error("schedule.paused", schedule=schedule, failures=self.most_failures)
 
 
-def key_of_run(run: PendingRun) -> IdempotencyKey:
-    """The same for each try. Its digest has no part of the request, which may be edited between two tries."""
+def posting_of(run: PendingRun) -> DueMessage:
+    """The key is the same for each try. Its digest has no part of the request, which may change between two tries."""
     key = f"schedule/{run.schedule}/{run.tick.astimezone(UTC).isoformat()}"
-    return IdempotencyKey(key, sha256(key.encode()).digest())
-
-
-async def _exchange(services: Services, run: PendingRun) -> Exchange:
-    OWNER.set(run.owner)
-    CALLER.set(Identity(run.owner, plan=run.plan))
-    new, key = ScheduledTurn.model_validate_json(run.request), key_of_run(run)
-    if run.chat is not None:
-        return await post_message(services, new, Target(run.owner, run.chat, "newest", new.on_busy), key)
-    now = CLOCK.now()
-    return await post_in_new_chat(
-        services, new, Chat(new_id(), run.owner, run.name, None, {}, created_at=now, updated_at=now), key
-    )
+    unique = IdempotencyKey(key, sha256(key.encode()).digest())
+    return DueMessage(run.owner, run.name, run.chat, run.request, run.plan, unique)

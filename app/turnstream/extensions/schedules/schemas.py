@@ -62,6 +62,7 @@ class ScheduleOut(BaseModel):
     paused: Literal["person", "failures"] | None
     failures: int
     created_at: datetime
+    last_run: ScheduleRunOut | None
 
 
 class ScheduleList(BaseModel):
@@ -70,3 +71,64 @@ class ScheduleList(BaseModel):
 
 class ScheduleRuns(BaseModel):
     runs: list[ScheduleRunOut]
+
+
+class TriggerIn(Body):
+    """A trigger posts `request` for each signed message that it receives, with the body of that message behind it."""
+
+    name: Title
+    chat: Annotated[UUID | None, Field(description="the chat of all runs; null: each run has a new one")] = None
+    request: ScheduledTurn
+    body: Annotated[
+        Literal["data", "message"],
+        Field(description="whether the model gets the body of a message as data, or as the words of the user"),
+    ] = "data"
+    per_minute: Annotated[int, Field(ge=1, le=600, description="messages in a minute")] = 60
+    paused: bool = False
+
+
+class TriggerSecretIn(Body):
+    keep_seconds: Annotated[
+        float, Field(ge=0, le=30 * 86_400, description="seconds for which the secrets before it stay valid")
+    ] = 86_400.0
+
+
+class TriggerSecretOut(BaseModel):
+    """A secret without its value. `until` is the end of a secret that another one has replaced."""
+
+    id: str
+    until: datetime | None
+
+
+class TriggerOut(BaseModel):
+    """`path` receives the messages. `paused` names who paused the trigger: a person, or failures in a row."""
+
+    id: UUID
+    name: str
+    path: str
+    chat: UUID | None
+    request: dict[str, Any]
+    body: Literal["data", "message"]
+    per_minute: int
+    secrets: list[TriggerSecretOut]
+    paused: Literal["person", "failures"] | None
+    failures: int
+    created_at: datetime
+    last_run: ScheduleRunOut | None
+
+
+class NewTriggerOut(TriggerOut):
+    """`secret` is shown once. Its messages are signed by the scheme of Standard Webhooks."""
+
+    secret: str
+
+
+class TriggerList(BaseModel):
+    triggers: list[TriggerOut]
+
+
+class TriggeredTurnOut(BaseModel):
+    """The turn that a message has started. A message that comes again has the same one."""
+
+    turn: UUID
+    chat: UUID

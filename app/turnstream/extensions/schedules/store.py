@@ -13,16 +13,25 @@ from uuid import UUID
 from turnstream.domain.errors import NotFound, TooMany
 from turnstream.extensions.schedules.rules import Due, Rule, due_at
 from turnstream.kit.ids import new_id
-from turnstream.storage.database import Database, Row, Statement
+from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.retention import NO_ID, Aged, aged
 from turnstream.storage.rows import ENDED_STATUSES
 
 Missed = Literal["run_once", "skip", "report"]
 
-_COLUMNS = "id, owner, name, chat_id, request, cron, every, zone, missed, grace, next_at, paused, failures, created_at"
+# The newest run of a schedule.
+LAST_RUN = """(
+        SELECT json_build_object(
+            'tick', tick, 'state', state, 'turn', turn_id, 'chat', chat_id, 'missed', missed, 'error', error
+        ) FROM schedule_runs WHERE schedule_id = id ORDER BY tick DESC LIMIT 1
+    ) AS last_run"""
+_COLUMNS = f"""id, owner, name, chat_id, request, cron, every, zone, missed, grace, next_at, paused, failures,
+    created_at, {LAST_RUN}"""
 GET_NOW = Statement("SELECT now() AS now")
-LIST_SCHEDULES = Statement(f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner ORDER BY created_at, id")
-GET_SCHEDULE = Statement(f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND id = :id")
+LIST_SCHEDULES = Statement(
+    f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND trigger IS NULL ORDER BY created_at, id"
+)
+GET_SCHEDULE = Statement(f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND id = :id AND trigger IS NULL")
 # Two requests of one owner count one after the other.
 LOCK_OWNER = Statement("SELECT pg_advisory_xact_lock(hashtextextended('schedules of ' || :owner, 0))")
 COUNT_SCHEDULES = Statement("SELECT count(*) AS count FROM schedules WHERE owner = :owner")
@@ -40,10 +49,10 @@ CHANGE_SCHEDULE = Statement(
         every = :every, zone = :zone, missed = :missed, grace = :grace, next_at = :next_at,
         paused = CASE WHEN :paused THEN coalesce(paused, 'person') END,
         failures = CASE WHEN :paused THEN failures ELSE 0 END
-    WHERE owner = :owner AND id = :id RETURNING {_COLUMNS}
+    WHERE owner = :owner AND id = :id AND trigger IS NULL RETURNING {_COLUMNS}
     """
 )
-DELETE_SCHEDULE = Statement("DELETE FROM schedules WHERE owner = :owner AND id = :id RETURNING id")
+DELETE_SCHEDULE = Statement("DELETE FROM schedules WHERE owner = :owner AND id = :id AND trigger IS NULL RETURNING id")
 LIST_RUNS = Statement(
     """
     SELECT tick, state, turn_id, chat_id, missed, error FROM schedule_runs
@@ -53,13 +62,14 @@ LIST_RUNS = Statement(
 RUN_NOW = Statement(
     """
     INSERT INTO schedule_runs (schedule_id, tick, owner, state)
-    SELECT id, clock_timestamp(), owner, 'pending' FROM schedules WHERE owner = :owner AND id = :id
+    SELECT id, clock_timestamp(), owner, 'pending' FROM schedules
+    WHERE owner = :owner AND id = :id AND trigger IS NULL
     RETURNING tick, state, turn_id, chat_id, missed, error
     """
 )
 CLAIM_SCHEDULE = Statement(
-    f"""
-    SELECT {_COLUMNS}, now() AS now FROM schedules
+    """
+    SELECT id, owner, cron, every, zone, missed, grace, next_at, now() AS now FROM schedules
     WHERE paused IS NULL AND next_at <= now() ORDER BY next_at FOR UPDATE SKIP LOCKED LIMIT 1
     """
 )
@@ -206,11 +216,7 @@ class Schedules:
     async def create(self, owner: str, draft: ScheduleDraft, most: int) -> Row:
         """Raises TooMany if the owner has `most` already."""
         async with self._database.transaction() as transaction:
-            await transaction.rows(LOCK_OWNER, owner=owner)
-            counted = await transaction.row(COUNT_SCHEDULES, owner=owner)
-            assert counted is not None
-            if counted["count"] >= most:
-                raise TooMany(f"An owner may have at most {most:,} schedules: delete one first.", 60, "schedules")
+            await check_room(transaction, owner, most)
             row = await transaction.row(INSERT_SCHEDULE, id=new_id(), owner=owner, **draft.columns)
         assert row is not None
         return row
@@ -223,6 +229,9 @@ class Schedules:
 
     async def runs(self, owner: str, id: UUID, limit: int) -> Sequence[Row]:
         await self.get(owner, id)
+        return await self.runs_of(owner, id, limit)
+
+    async def runs_of(self, owner: str, id: UUID, limit: int) -> Sequence[Row]:
         return await self._database.rows(LIST_RUNS, owner=owner, id=id, limit=limit)
 
     async def run_now(self, owner: str, id: UUID) -> Row:
@@ -290,6 +299,15 @@ class DueSchedules:
                 if found is not None and failed and found["paused"] == "failures":
                     paused.append(id)
         return paused
+
+
+async def check_room(transaction: Transaction, owner: str, most: int) -> None:
+    """Raises TooMany if the owner has `most` schedules and triggers already."""
+    await transaction.rows(LOCK_OWNER, owner=owner)
+    counted = await transaction.row(COUNT_SCHEDULES, owner=owner)
+    assert counted is not None
+    if counted["count"] >= most:
+        raise TooMany(f"An owner may have at most {most:,} schedules and triggers: delete one first.", 60, "schedules")
 
 
 def rule_of(row: Row) -> Rule:

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 from turnstream.kit.excerpt import AFTER, BEFORE, pieces_of
 from turnstream.storage.chats.search import SEARCH_ANSWER_TIMEOUT, FoundDocument, excerpt_line
+from turnstream.storage.contents import TEXT_MARK, TEXT_SIZE
 from turnstream.storage.database import Statement, Transaction
 from turnstream.storage.owners.documents import DocumentInfo
 
 # Words that begin so come before parts inside of words, then those in the path, then whole words. The binary form of a
 # vector is made three times as fast as its text, and is compared first. No stem is found by a part of it.
 SEARCH_OWNERS_DOCUMENTS = Statement(
-    """
+    f"""
     WITH sought AS MATERIALIZED (
         SELECT * FROM search_sought(CAST(:words AS text[]), search_language(:owner))
     ), found AS (
@@ -31,20 +32,21 @@ SEARCH_OWNERS_DOCUMENTS = Statement(
         ) AS place
         FROM found JOIN documents USING (path) WHERE owner = :owner ORDER BY place LIMIT :limit
     )
-    SELECT path, length(content) AS size, updated_at FROM best JOIN documents USING (path) WHERE owner = :owner
+    SELECT path, {TEXT_SIZE} AS size, updated_at FROM best JOIN documents USING (path) WHERE owner = :owner
     ORDER BY place
     """,
     timeout=SEARCH_ANSWER_TIMEOUT,
 )
 # The first place of the first of `words` that is in the text; else of a word with the same stem, near its beginning.
 GET_DOCUMENT_EXCERPTS = Statement(
-    """
+    f"""
     SELECT hit.path, shown, place > CAST(:margin_before AS integer) + 1 AS cut_before,
         place + length(shown) + :margin_after <= length(content) AS cut_after,
         substr(content, greatest(place - :margin_before, 1),
             least(place - 1, :margin_before) + length(shown) + CAST(:margin_after AS integer)) AS around
     FROM unnest(CAST(:paths AS text[]), CAST(:words AS text[])) AS hit (path, words)
     JOIN documents ON documents.owner = :owner AND documents.path = hit.path
+        AND NOT starts_with(content, '{TEXT_MARK}')
     CROSS JOIN LATERAL (
         SELECT CAST('pg_catalog.' || search_language(:owner) AS regconfig) AS language, lower(content) AS lowered
     ) AS document

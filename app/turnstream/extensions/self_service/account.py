@@ -9,13 +9,14 @@ from uuid import UUID
 
 from turnstream.domain.errors import NotFound
 from turnstream.domain.identity import Identity
+from turnstream.storage.contents import BYTES_SIZE
 from turnstream.storage.database import LONG, Database, Row, Statement
 from turnstream.storage.owners.audit import AuditEntry
 from turnstream.storage.rows import from_json
 
 MOST_COUNTED = 100_000  # of each kind: a look at the account reads no more rows
 GET_ACCOUNT = Statement(
-    """
+    f"""
     SELECT (
             SELECT count(*) FROM (SELECT FROM chats WHERE owner = :owner AND of_turn IS NULL LIMIT :most) AS counted
         ) AS chats, uploads, bytes,
@@ -23,7 +24,7 @@ GET_ACCOUNT = Statement(
         (SELECT due_at FROM erasures WHERE owner = :owner) AS erasure_due_at
     FROM (
         SELECT count(*) AS uploads, coalesce(sum(size), 0) AS bytes
-        FROM (SELECT length(content) AS size FROM uploads WHERE owner = :owner LIMIT :most) AS counted
+        FROM (SELECT {BYTES_SIZE} AS size FROM uploads WHERE owner = :owner LIMIT :most) AS counted
     ) AS files
     """,
     timeout=LONG,

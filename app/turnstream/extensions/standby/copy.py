@@ -103,6 +103,7 @@ class Standby:
     async def open(self, api: Database, replica: UUID, renewals: Renewals) -> AsyncIterator["StandbyReads"]:
         options = self._settings.pool_size, PATIENCE, self._settings.statement_cache, api.key
         async with connect_when_used("standby", self._url, *options) as database:
+            database.codec = api.codec
             yield StandbyReads(database, replica, renewals, self._staleness)
 
     async def examined(self) -> str:

@@ -29,10 +29,11 @@ async def _check(settings: Settings, models: "Models", _: bool) -> str:
 
 def _work(context: Context) -> Work:
     from turnstream.extensions.titles.writer import TitleWriter
+    from turnstream.side_calls import SideCalls
 
     if (model := context.settings.section(TitleSettings).title_model) is None:
         return Work()
-    titles = TitleWriter(context.database, context.models.provider_for, model, context.side_calls, context.notify)
+    titles = TitleWriter(context.database, context.models.provider_for, model, SideCalls.of(context), context.notify)
     return Work(hooks=(titles,), tasks=(titles.run,))
 
 

@@ -10,7 +10,7 @@ import click
 from turnstream.config import Settings
 from turnstream.extension import read_settings
 from turnstream.setup.databases import open_present_database
-from turnstream.storage.owners.charges import Charges, UsageGroup, UsageSum
+from turnstream.usage_sums import UsageGroup, UsageSum, usage_sums
 
 _DAY = click.DateTime(["%Y-%m-%d"])
 _MOST = 1_000_000
@@ -49,7 +49,7 @@ async def _usage(
     settings: Settings, owner: str | None, by: Sequence[UsageGroup], since: date, until: date
 ) -> Sequence[UsageSum]:
     async with open_present_database(settings) as database:
-        return await Charges(database).usage(owner, by, since, until, _MOST)
+        return await usage_sums(database, owner, by, since, until, _MOST)
 
 
 def _figures(row: UsageSum) -> list[str]:

@@ -6,15 +6,13 @@ from datetime import date
 from starlette.requests import Request
 from starlette.responses import Response
 
-from turnstream.api.codec import figures_json
 from turnstream.api.http.reading import limit_of
-from turnstream.api.schemas.responses import UsageFigures
 from turnstream.api.services import identity_of, services_and_owner
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Forbidden, RequestRefused
 from turnstream.extensions.usage.schemas import UsageGroupOut, UsageOut
 from turnstream.kit.clock import CLOCK
-from turnstream.storage.owners.charges import Charges, UsageGroup
+from turnstream.usage_sums import UsageFigures, UsageGroup, figures_json, usage_sums
 
 _GROUPS: Sequence[UsageGroup] = ("day", "model", "chat")
 
@@ -26,17 +24,17 @@ async def get_usage(request: Request) -> Response:
     since, until = _day_in(request, "since", today.replace(day=1)), _day_in(request, "until", today)
     if until < since:
         raise RequestRefused("`until` must not be a day before `since`.", field="until")
-    charges, whose, groups_known = services.storage.charges, request.query_params.get("owner"), _GROUPS
+    database, whose, groups_known = services.storage.of_owner, request.query_params.get("owner"), _GROUPS
     if whose is not None:
         if "admin" not in identity_of(request).scopes:
             raise Forbidden("`owner` needs the scope `admin`; leave it out for your own usage.", ("admin",))
-        charges, groups_known = Charges(services.storage.database), (*_GROUPS, "owner")
+        database, groups_known = services.storage.database, (*_GROUPS, "owner")
     named = request.query_params.get("by", "day").split(",")
     if wrong := next((name for name in named if name not in groups_known), None):
         raise RequestRefused(f"`by` must name some of {', '.join(groups_known)}, not {wrong!r}.", field="by")
     by = [group for group in groups_known if group in named]
     summed = owner if whose is None else None if whose == "*" else whose
-    total, *groups = await charges.usage(summed, by, since, until, limit + 1)
+    total, *groups = await usage_sums(database, summed, by, since, until, limit + 1)
     return json_response(
         UsageOut(
             since=since,

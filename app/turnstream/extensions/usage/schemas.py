@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field
 
-from turnstream.api.schemas.responses import UsageFigures
+from turnstream.usage_sums import UsageFigures
 
 
 class UsageGroupOut(UsageFigures):

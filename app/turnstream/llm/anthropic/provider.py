@@ -12,7 +12,7 @@ from turnstream.llm.anthropic.parameters import MEMBERS, SAMPLING
 from turnstream.llm.anthropic.render import betas_of, earlier_container, render, render_count
 from turnstream.llm.anthropic.wire import AnthropicWire
 from turnstream.llm.provider import ModelRequest
-from turnstream.llm.transport.direct import Calls
+from turnstream.llm.transport.calls import Calls, MakeCalls
 from turnstream.llm.transport.failures import LOST, Unanswered, connection_error, provider_error
 from turnstream.llm.transport.http import MAX_EVENT_BYTES, Adapter, http_client, read_token_count
 from turnstream.llm.transport.interceptor import Interceptor
@@ -44,7 +44,7 @@ class AnthropicProvider(Adapter):
         read_timeout: float | None = None,
         max_event_bytes: int = MAX_EVENT_BYTES,
         interceptors: Sequence[Interceptor] = (),
-        direct: bool = True,
+        make_calls: MakeCalls = Calls,
         client_certificate: str | None = None,
     ) -> None:
         network = http_client(
@@ -53,7 +53,7 @@ class AnthropicProvider(Adapter):
             read_timeout=read_timeout,
             client_certificate=client_certificate,
         )
-        self._calls = Calls(network, direct=direct and not interceptors)
+        self._calls = Calls(network) if interceptors else make_calls(network)
         self._client = make(
             api_key=api_key,
             base_url=base_url,

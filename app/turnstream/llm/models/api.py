@@ -9,19 +9,20 @@ from turnstream.llm.anthropic.parameters import OWN_MEMBERS, PARAMETERS
 from turnstream.llm.models.catalog import Model
 from turnstream.llm.parameters import COMMON, Parameter
 from turnstream.llm.provider import OwnedProvider
+from turnstream.llm.transport.calls import Calls, MakeCalls
 from turnstream.llm.transport.http import MAX_EVENT_BYTES
 from turnstream.llm.transport.interceptor import Interceptor
 
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """How model calls are made. Their requests pass through `interceptors`. An event of more than `max_event_bytes`
-    ends an answer. `direct` calls are not built by an SDK, unless there are interceptors.
+    """How model calls are made. Their requests pass through `interceptors`, and `make_calls` sends them if there are
+    none. An event of more than `max_event_bytes` ends an answer.
     """
 
     interceptors: Sequence[Interceptor] = ()
     max_event_bytes: int = MAX_EVENT_BYTES
-    direct: bool = True
+    make_calls: MakeCalls = Calls
 
 
 def _is_usable(_: object) -> None:
@@ -101,7 +102,7 @@ def _connect_anthropic(spec: ProviderSpec, options: CallOptions) -> OwnedProvide
         headers=spec.headers,
         max_event_bytes=options.max_event_bytes,
         interceptors=options.interceptors,
-        direct=options.direct,
+        make_calls=options.make_calls,
         client_certificate=spec.client_certificate,
     )
 

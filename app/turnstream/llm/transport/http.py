@@ -141,7 +141,7 @@ class Adapter(ABC):
         """Raises PermanentError: decoding an event without bound would hold up every other stream."""
         if size > self._max_event_bytes:
             message = f"The provider sent an event of more than {self._max_event_bytes} bytes (as they are counted for"
-            message += " `TURNSTREAM_MAX_EVENT_BYTES`)."
+            message += " `TURNSTREAM_MAX_REPLY_CHARS`)."
             raise PermanentError("event_too_long", message, request_id=wire.request_id)
 
     @abstractmethod

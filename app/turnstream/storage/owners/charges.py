@@ -1,15 +1,12 @@
-"""The ledger of model calls, and the usage of owners, which is summed up from it."""
+"""The ledger of model calls."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, Final, Literal
+from collections.abc import Sequence
+from typing import Any, Final
 from uuid import UUID
 
 from turnstream.domain.charges import Charge
 from turnstream.domain.plans import MEASURES, PERIODS
-from turnstream.domain.rounds import BilledTokens
-from turnstream.storage.database import LONG, Database, Row, Statement
+from turnstream.storage.database import Database, Statement
 
 COLUMNS: Final = """owner, chat_id, kind, turn_id, call, model,
             input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, cost"""
@@ -82,43 +79,6 @@ CHARGE = Statement(
     )
     + "SELECT count(*) FROM charged"
 )
-# The total comes first. Columns that are not requested are null in all rows. Days are those of UTC.
-_USAGE: Final = """
-    WITH shown AS (
-        SELECT input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, cost,
-            CASE WHEN 'day' = ANY(CAST(:by AS text[]))
-                THEN CAST(charged_at AT TIME ZONE 'UTC' AS date) END AS day,
-            CASE WHEN 'model' = ANY(CAST(:by AS text[])) THEN model END AS model,
-            CASE WHEN 'chat' = ANY(CAST(:by AS text[])) THEN chat_id END AS chat,
-            CASE WHEN 'owner' = ANY(CAST(:by AS text[])) THEN owner END AS owner
-        FROM charges WHERE charged_at >= :since AND charged_at < :until {whose}
-    )
-    SELECT day, model, chat, owner, count(*) AS calls, count(*) FILTER (WHERE cost IS NULL) AS unpriced,
-        coalesce(sum(input_tokens), 0) AS input_tokens, coalesce(sum(cache_read_tokens), 0) AS cache_read_tokens,
-        coalesce(sum(cache_write_tokens), 0) AS cache_write_tokens, coalesce(sum(output_tokens), 0) AS output_tokens,
-        sum(cost) AS cost
-    FROM shown GROUP BY GROUPING SETS ((day, model, chat, owner), ())
-    ORDER BY grouping(day) DESC, day DESC, sum(cost) DESC NULLS LAST, count(*) DESC, model, chat, owner
-    LIMIT :limit
-"""
-USAGE_OF_OWNER = Statement(_USAGE.format(whose="AND owner = :owner"), timeout=LONG)
-USAGE_OF_ALL = Statement(_USAGE.format(whose=""), timeout=LONG)
-
-UsageGroup = Literal["day", "model", "chat", "owner"]
-
-
-@dataclass(frozen=True, slots=True)
-class UsageSum:
-    """The model calls of a group. `cost` is None if none of them has a price; `unpriced` are those without one."""
-
-    day: date | None
-    model: str | None
-    chat: UUID | None
-    owner: str | None
-    calls: int
-    unpriced: int
-    tokens: BilledTokens
-    cost: float | None
 
 
 class Charges:
@@ -131,24 +91,6 @@ class Charges:
         """
         columns = columns_of_charges([charge], root)
         await self._database.rows(CHARGE, owner=owner, chat=chat, turn=turn, kind=charge.kind, **columns)
-
-    async def usage(
-        self, owner: str | None, by: Collection[UsageGroup], since: date, until: date, limit: int
-    ) -> Sequence[UsageSum]:
-        """Returns the sum of the charges from the day `since` to the day `until`. Then follow the sums of up to
-        `limit` groups, the newest and dearest first. If `owner` is None, the sums are over all owners.
-        """
-        values: dict[str, Any] = {
-            "by": list(by),
-            "since": datetime.combine(since, time(), UTC),
-            "until": datetime.combine(until + timedelta(days=1), time(), UTC),
-            "limit": limit + 1,
-        }
-        if owner is None:
-            rows = await self._database.rows(USAGE_OF_ALL, **values)
-        else:
-            rows = await self._database.rows(USAGE_OF_OWNER, owner=owner, **values)
-        return [_sum_from(row) for row in rows]
 
 
 def columns_of_charges(charges: Sequence[Charge], root: UUID | None = None) -> dict[str, Any]:
@@ -163,17 +105,3 @@ def columns_of_charges(charges: Sequence[Charge], root: UUID | None = None) -> d
         "costs": [charge.cost for charge in charges],
         "root_turn": root,
     }
-
-
-def _sum_from(row: Row) -> UsageSum:
-    figures = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
-    return UsageSum(
-        day=row["day"],
-        model=row["model"],
-        chat=row["chat"],
-        owner=row["owner"],
-        calls=row["calls"],
-        unpriced=row["unpriced"],
-        tokens=BilledTokens(*(int(row[name]) for name in figures)),
-        cost=None if row["cost"] is None else float(row["cost"]),
-    )

@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from turnstream.storage.contents import DOCUMENTS
 from turnstream.storage.database import Database, Statement
 
-GET_DOCUMENT = Statement("SELECT path, content, updated_at FROM documents WHERE owner = :owner AND path = :path")
+GET_DOCUMENT = Statement(
+    "SELECT path, content, updated_at FROM documents WHERE owner = :owner AND path = :path", opens=[DOCUMENTS]
+)
 
 
 @dataclass(frozen=True, slots=True)

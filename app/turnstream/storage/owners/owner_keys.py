@@ -16,7 +16,8 @@ GET_OWNER_KEY = Statement("SELECT master, wrapped FROM owner_keys WHERE owner = 
 # Replicas of the version before, and those without the key: they would send the encrypted text. As long as one may be
 # alive, nothing is encrypted.
 _CANNOT_OPEN = """
-    FROM replicas WHERE NOT coalesce(CAST(:master AS bytea) = ANY(master_keys), false)
+    FROM replicas WHERE (NOT coalesce(CAST(:master AS bytea) = ANY(master_keys), false)
+        OR CAST(:extension AS text) IS NOT NULL AND CAST(:extension AS text) <> ALL(extensions))
     AND lease_until > now() - interval '5 minutes'
 """
 GET_REPLICA_WITHOUT_KEY = Statement(f"SELECT address {_CANNOT_OPEN} LIMIT 1")
@@ -66,7 +67,7 @@ class OwnerKeys:
     def __init__(self, database: Database, masters: MasterKeys, *, required: bool = False) -> None:
         self._database = database
         self._masters = masters
-        self._required = required
+        self.required = required
 
     async def find(self, owner: str) -> OwnerKey | None:
         """None for an owner without a key, or whose key was erased. Raises CannotOpen."""
@@ -94,7 +95,7 @@ class OwnerKeys:
             if is_sealed(value):
                 key.open(value, url, name)
         if (replica := await self.replica_without_key(key.master)) is not None:
-            if self._required:
+            if self.required:
                 raise Conflict(
                     f"A secret cannot be encrypted while the replica {replica} lacks the master key: try again when it"
                     " has the key, or has been away for five minutes."
@@ -105,9 +106,10 @@ class OwnerKeys:
             for name, value in headers.items()
         }
 
-    async def replica_without_key(self, master: bytes | None = None) -> str | None:
-        """The address of a live replica that lacks the master key, the first one without an id."""
-        row = await self._database.row(GET_REPLICA_WITHOUT_KEY, master=master or self._masters.first)
+    async def replica_without_key(self, master: bytes | None = None, extension: str | None = None) -> str | None:
+        """The address of a live replica that lacks the master key, the first one without an id, or the extension."""
+        values = {"master": master or self._masters.first, "extension": extension}
+        row = await self._database.row(GET_REPLICA_WITHOUT_KEY, **values)
         return None if row is None else row["address"]
 
     async def _master_of_all(self) -> bytes:

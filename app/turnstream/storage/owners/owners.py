@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 from uuid import UUID
 
@@ -29,23 +28,6 @@ _WITHOUT_KEY: Final = tuple(
 # Rows of one step of an erasure.
 _STEP = 100
 
-LIST_OWNERS = Statement(
-    """
-    WITH kept AS (
-        SELECT owner, 1 AS chats, 0 AS uploads, 0 AS bytes, 0 AS documents, 0 AS tokens, updated_at AS at FROM chats
-        UNION ALL
-        SELECT owner, 0, 1, length(content), 0, 0, created_at FROM uploads
-        UNION ALL
-        SELECT owner, 0, 0, 0, 1, 0, updated_at FROM documents
-        UNION ALL
-        SELECT owner, 0, 0, 0, 0, 1, created_at FROM tokens
-    )
-    SELECT owner, sum(chats) AS chats, sum(uploads) AS uploads, sum(bytes)::bigint AS bytes,
-        sum(documents) AS documents, sum(tokens) AS tokens, max(at) AS changed_at
-    FROM kept GROUP BY owner ORDER BY owner
-    """,
-    timeout=LONG,
-)
 DELETE_TOKENS = Statement("DELETE FROM tokens WHERE owner = :owner RETURNING name")
 DELETE_SESSIONS = Statement("DELETE FROM login_sessions WHERE owner = :owner RETURNING id")
 GET_OPEN_TURNS_OF_OWNER = Statement(
@@ -80,19 +62,6 @@ COUNT_ROWS = Statement(
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerInfo:
-    """An owner, and the numbers of the owner's rows. `bytes` is the size of the uploads."""
-
-    owner: str
-    chats: int
-    uploads: int
-    bytes: int
-    documents: int
-    tokens: int
-    changed_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class ErasureStep:
     """The rows that a step has deleted. `turns` will be deleted with their chat."""
 
@@ -104,9 +73,6 @@ class ErasureStep:
 class Owners:
     def __init__(self, database: Database) -> None:
         self._database = database
-
-    async def list(self) -> Sequence[OwnerInfo]:
-        return [OwnerInfo(**dict(row)) for row in await self._database.rows(LIST_OWNERS)]
 
     async def delete_tokens(self, owner: str) -> Sequence[str]:
         """Returns the names of the tokens."""

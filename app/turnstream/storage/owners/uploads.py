@@ -11,45 +11,56 @@ from turnstream.domain.plans import Plan
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
 from turnstream.kit.offload import offload
+from turnstream.storage.contents import BYTES_SIZE, UPLOADS
 from turnstream.storage.database import LONG, Database, Row, Statement, Transaction
 from turnstream.storage.retention import NO_ID, ROWS
 from turnstream.storage.rows import MAY_NAME_UPLOADS, OPEN_STATUSES
 
+_DESCRIBED: Final = f"id, digest, media_type, {BYTES_SIZE} AS size, file_name, purpose"
 PUT_UPLOAD = Statement(
-    """
+    f"""
     INSERT INTO uploads (id, owner, digest, media_type, content, file_name, purpose)
     VALUES (:id, :owner, :digest, :media_type, :content, CAST(:file_name AS text), CAST(:purpose AS text))
     ON CONFLICT (owner, digest) DO UPDATE SET media_type = EXCLUDED.media_type, created_at = now(),
         file_name = coalesce(EXCLUDED.file_name, uploads.file_name),
         purpose = coalesce(EXCLUDED.purpose, uploads.purpose)
-    RETURNING id, media_type, length(content) AS size, file_name, purpose, id = :id AS created
-    """
+    RETURNING {_DESCRIBED}, id = :id AS created
+    """,
+    seals=[UPLOADS],
+    opens=[UPLOADS],
 )
 # One file of an owner is put after the other, so that two do not take the same room.
 LOCK_FILES = Statement("SELECT pg_advisory_xact_lock(hashtextextended(:owner, 0))")
 COUNT_OTHERS = Statement(
-    """
-    SELECT count(*) AS uploads, coalesce(sum(length(content)), 0) AS upload_bytes
+    f"""
+    SELECT count(*) AS uploads, coalesce(sum({BYTES_SIZE}), 0) AS upload_bytes
     FROM uploads WHERE owner = :owner AND digest <> :digest
-    """
+    """,
+    seals=[UPLOADS],
 )
 DESCRIBE_UPLOADS = Statement(
-    """
-    SELECT id, media_type, length(content) AS size, file_name, purpose, false AS created FROM uploads
+    f"""
+    SELECT {_DESCRIBED}, false AS created FROM uploads
     WHERE owner = :owner AND id = ANY(CAST(:ids AS uuid[]))
-    """
+    """,
+    opens=[UPLOADS],
 )
 # An owner has as many as the plan allows; the order of ids is that of their creation.
 LIST_UPLOADS = Statement(
-    """
-    SELECT id, media_type, length(content) AS size, file_name, purpose, false AS created FROM uploads
+    f"""
+    SELECT {_DESCRIBED}, false AS created FROM uploads
     WHERE owner = :owner AND (CAST(:purpose AS text) IS NULL OR coalesce(purpose, :usual) = :purpose)
       AND (CAST(:after AS uuid) IS NULL OR CASE WHEN :descending THEN id < :after ELSE id > :after END)
     ORDER BY CASE WHEN :descending THEN id END DESC, id LIMIT :most
-    """
+    """,
+    opens=[UPLOADS],
 )
-GET_UPLOAD = Statement("SELECT media_type, content FROM uploads WHERE owner = :owner AND id = :id")
-GET_CONTENTS = Statement("SELECT id, content FROM uploads WHERE id = ANY(CAST(:ids AS uuid[]))")
+GET_UPLOAD = Statement(
+    "SELECT media_type, digest, content FROM uploads WHERE owner = :owner AND id = :id", opens=[UPLOADS]
+)
+GET_CONTENTS = Statement(
+    "SELECT id, owner, digest, content FROM uploads WHERE id = ANY(CAST(:ids AS uuid[]))", opens=[UPLOADS]
+)
 # Only a source counts as a reference here: a title, which the client writes, may have any id in it.
 _REFERENCES = f"""
     SELECT FROM turns JOIN blocks ON turn_id = turns.id

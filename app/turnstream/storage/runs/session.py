@@ -6,7 +6,6 @@ from collections.abc import Callable
 import asyncpg
 import structlog
 
-from turnstream.storage.database import keep_alive
 from turnstream.storage.hosts import open_connection
 
 log = structlog.get_logger(__name__)
@@ -52,7 +51,6 @@ class ReplicaSession:
 
     async def _live(self) -> None:
         connection = await open_connection(self._url, timeout=_PROBE)
-        keep_alive(connection)
         ended = asyncio.Event()
         connection.add_termination_listener(lambda _connection: ended.set())
         try:

@@ -3,6 +3,7 @@
 import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.errors import NotFound
 from turnstream.domain.events import CAUGHT_UP, Event, Notice, TurnEnd
 from turnstream.domain.turns import Turn
-from turnstream.storage.chats.chat_changes import ChatUpdates, DeletedTurns, is_answer
+from turnstream.storage.chats.chat_changes import ChatUpdates, DeletedTurns, is_answer, place_of
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.rows import to_json
@@ -96,11 +97,9 @@ class ChatReader:
         if found is None:
             raise ValueError(UNKNOWN_CURSOR)
         for place, position in list(cursor.open.items()):
-            id = found[place]
-            try:
+            id, turn = found[place], None
+            with suppress(NotFound):
                 turn = None if id is None else await self._turns.get(self._owner, self._chat, id)
-            except NotFound:
-                turn = None
             if turn is None:  # it was deleted, which the first query of changes finds
                 del cursor.open[place]
             elif position is None:
@@ -164,7 +163,8 @@ class ChatReader:
                 self._forget(new)
                 frames += self._encode(new, self._cursor)
                 continue
-            try:
+            turn, cut = None, frozenset[int]()
+            with suppress(NotFound):
                 if here := self._directory.running_for(self._owner, self._chat, new):
                     turn = here.turn
                 elif is_answer(place):
@@ -173,14 +173,14 @@ class ChatReader:
                     turn, cut = await retry_while_unavailable(
                         partial(self._turns.beginning, self._owner, self._chat, new, _BEGINNING)
                     )
-                    if cut:
-                        self._cursor.place = place
-                        self._more = True
-                        return frames + self._begin(turn, cut)
-            except NotFound:  # it was deleted meanwhile, or the chat; the next query finds that
+            # It was deleted meanwhile, or moved behind a turn that the client may not have: the next query finds that.
+            if turn is None or place_of(turn) != place:
                 self._more = True
                 break
             self._cursor.place = place
+            if cut:
+                self._more = True
+                return frames + self._begin(turn, cut)
             frames += self._frames_of_turn(turn, place)
         return frames
 

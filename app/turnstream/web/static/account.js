@@ -2,6 +2,7 @@
 // request for an erasure.
 
 import { asked, confirmed, h, iconButton } from './dom.js'
+import { serversButton } from './servers.js'
 import { TEXTS } from './texts.js'
 
 const { account: texts } = TEXTS
@@ -45,6 +46,7 @@ export async function showOwnAccount(client) {
     h('p', { class: 'hint' }, texts.has(account)),
     section(texts.credentials, credentials.map(credentialItem)),
     section(texts.grants, grants.map(grantItem)),
+    await serversButton(client),
     erasure(client, account, attempt),
     trouble,
     trail(client, page, attempt),

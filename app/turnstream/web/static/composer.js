@@ -59,6 +59,14 @@ export class Composer {
     this.focus()
   }
 
+  /** Puts a text in the place of what was written, and attaches the files of `blocks`. */
+  fill(text, blocks) {
+    this.field.value = text
+    this.attachments.putBack(blocks.map((block) => ({ block })))
+    this.#changed()
+    this.focus()
+  }
+
   #submit(event) {
     event.preventDefault()
     const text = this.field.value.trim()

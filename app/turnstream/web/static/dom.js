@@ -26,6 +26,7 @@ const ICONS = {
   down: 'M12 5v14M6 13l6 6 6-6',
   now: 'M4 5v6a5 5 0 0 0 5 5h11M15 11l5 5-5 5',
   bin: 'M5 7h14M10 7V4h4v3M7 7l1 13h8l1-13',
+  pause: 'M9 6v12M15 6v12',
   stop: 'M7 7h10v10H7z',
   check: 'M5 12l5 5 9-10',
   cross: 'M6 6l12 12M18 6L6 18',
@@ -33,6 +34,7 @@ const ICONS = {
   folder: 'M3 6h6l2 2h10v11H3z',
   file: 'M6 3h8l4 4v14H6zM14 3v4h4',
   wrap: 'M4 6h16M4 12h13a3 3 0 0 1 0 6h-4M15 15l-3 3 3 3M4 18h4',
+  key: 'M8 15a4 4 0 1 1 3-3l9-9M16 7l3 3M11 12l-2 2',
   more: 'M5 12h.01M12 12h.01M19 12h.01',
 }
 

@@ -13,9 +13,11 @@ import { markWords } from './marks.js'
 import { showMembers } from './members.js'
 import { amount, Models } from './models.js'
 import { Notifications } from './notifications.js'
+import { followPrompts, showResources } from './offers.js'
 import { Outbox } from './outbox.js'
 import { Queue } from './queue.js'
 import { forgetShelf, Session, shelf } from './session.js'
+import { showSchedules } from './schedules.js'
 import { shareChat } from './share.js'
 import { Settings } from './settings.js'
 import { showAccount, signedIn } from './sign-in.js'
@@ -34,7 +36,7 @@ const kept = new KeptFiles()
 const conversation = new Conversation(client, kept)
 const chats = new Chats(client)
 new Settings(client, conversation)
-new Waiting(client, chats)
+const waiting = new Waiting(client, chats)
 new Notifications(chats, report)
 const models = new Models(client)
 const attachments = new Attachments(client, kept, report)
@@ -318,12 +320,14 @@ find('#new-chat').addEventListener('click', newChat)
 find('#open-models').addEventListener('click', chooseModel)
 find('#theme').addEventListener('click', nextTheme)
 find('#own-account').addEventListener('click', () => attempt(() => showOwnAccount(client)))
+find('#attach-resource').addEventListener('click', () => attempt(() => showResources(client, attachments)))
 find('#show-keys').addEventListener('click', showKeys)
 find('#show-list').addEventListener('click', toggleList)
 find('#veil').addEventListener('click', () => showList(false))
 find('#chats').addEventListener('click', (event) => event.target.closest('a') && showList(false))
 for (const button of findAll('[data-export]'))
   button.addEventListener('click', () => attempt(() => exportChat(client, conversation, button.dataset.export)))
+find('#open-schedules').addEventListener('click', () => attempt(() => showSchedules(client, conversation.id)))
 find('#share').addEventListener('click', () => {
   find('#share').closest('details').open = false
   attempt(() => shareChat(client, conversation))
@@ -346,7 +350,13 @@ client
   .request('GET', '/api/me')
   .then(async ({ scopes, features }) => {
     for (const button of findAll('#share, #members')) button.hidden = !features?.includes('sharing')
+    find('#open-schedules').hidden = !features?.includes('schedules')
     find('#own-account').hidden = !features?.includes('self_service')
+    waiting.follow()
+    if (features?.includes('mcp')) {
+      find('#attach-resource').hidden = false
+      followPrompts(client, composer, report)
+    }
     if (features?.includes('sharing')) await chats.followShared()
     // A server without the extension `admin` has no such page.
     if (scopes.includes('admin')) find('#operate').hidden = !(await fetch('admin', { method: 'HEAD' })).ok

@@ -1,5 +1,6 @@
-// The calls that wait for the owner, in all chats: how many there are, and for how long they wait.
+// The inbox: calls of all chats that wait for the owner, and calls of other owners that this person may approve.
 
+import { askForm } from './asks.js'
 import { find, h, setText } from './dom.js'
 import { TEXTS } from './texts.js'
 
@@ -7,14 +8,23 @@ const { waiting: texts } = TEXTS
 
 const SHOWN = 20
 const SOON = 200 // milliseconds in which several events of the feed lead to one request
+const LOOK = 30_000 // milliseconds: no event reports calls of other owners
 
 export class Waiting {
-  /** Reads the list anew whenever `chats` fires `waiting`. */
+  /** Reads the lists again whenever `chats` fires `waiting`. */
   constructor(client, chats) {
     this.client = client
     this.element = find('#waiting')
     chats.addEventListener('waiting', () => this.#readSoon())
     this.element.addEventListener('toggle', () => this.element.open && this.#read())
+  }
+
+  /** Looks for calls of other owners while the page is shown. */
+  follow() {
+    const look = () => document.hidden || this.#read()
+    document.addEventListener('visibilitychange', look)
+    setInterval(look, LOOK)
+    look()
   }
 
   #readSoon() {
@@ -24,17 +34,51 @@ export class Waiting {
 
   async #read() {
     try {
-      this.#draw(await this.client.request('GET', `/api/waiting?limit=${SHOWN}`))
+      const [own, others] = await Promise.all([
+        this.client.request('GET', `/api/waiting?limit=${SHOWN}`),
+        this.client.request('GET', `/api/approvals?limit=${SHOWN}`),
+      ])
+      this.#draw(own, others.calls)
     } catch {
       // The next event of the feed, or the next look at the list, reads it again.
     }
   }
 
-  #draw({ calls, count }) {
-    this.element.hidden = !count
-    setText(find('#waiting summary'), texts.count(count))
+  #draw({ calls, count }, others) {
+    const all = count + others.length
+    this.element.hidden = !all
+    setText(find('#waiting summary'), texts.count(all))
     const more = count > calls.length ? [h('li', { class: 'hint' }, texts.more(count - calls.length))] : []
-    find('#waiting ul').replaceChildren(...calls.map(item), ...more)
+    const items = others.map((call) => otherItem(call, () => this.#open(call)))
+    find('#waiting ul').replaceChildren(...items, ...calls.map(item), ...more)
+  }
+
+  /** Shows a call of another owner with the form for its answer. */
+  #open(call) {
+    const { name, owner, title, turn, input } = call
+    const close = h('button', { type: 'button', onclick: () => dialog.close() }, TEXTS.close)
+    const answer = async (decision) => {
+      try {
+        await this.client.request('POST', `/api/approvals/${turn}`, { actions: [decision] })
+      } catch (error) {
+        // Another person was faster, or the turn has ended.
+        if (error.status !== 409 && error.status !== 404) return error.message
+      }
+      dialog.close()
+      await this.#read()
+      return null
+    }
+    const dialog = h(
+      'dialog',
+      { class: 'question', 'aria-label': texts.dialog(name, owner) },
+      h('h2', { dir: 'auto' }, texts.dialog(name, owner)),
+      h('p', { class: 'hint', dir: 'auto' }, texts.inChat(title || texts.untitled)),
+      askForm({ ...call, input: parsed(input) }, input, answer),
+      h('footer', {}, close),
+    )
+    dialog.addEventListener('close', () => dialog.remove())
+    document.body.append(dialog)
+    dialog.showModal()
   }
 }
 
@@ -46,6 +90,27 @@ function item({ chat, title, turn, name, input, since }) {
     h('span', { dir: 'auto' }, texts.place(title || texts.untitled, ageOf(since))),
   )
   return h('li', {}, link)
+}
+
+const otherItem = ({ owner, name, input, since }, onclick) =>
+  h(
+    'li',
+    {},
+    h(
+      'button',
+      { type: 'button', class: 'other', title: input, onclick },
+      h('strong', {}, name),
+      h('span', { dir: 'auto' }, texts.of(owner, ageOf(since))),
+    ),
+  )
+
+/** The input of a model may be no JSON. */
+function parsed(input) {
+  try {
+    return JSON.parse(input)
+  } catch {
+    return null
+  }
 }
 
 function ageOf(since) {

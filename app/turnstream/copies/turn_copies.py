@@ -1,0 +1,113 @@
+"""Copies of turns: the statements name the columns of the tables, so SQLAlchemy is imported here, at the first fork."""
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from turnstream.copies.cutting import FORKED, CutTurn, with_new_ids
+from turnstream.domain.kinds import SHORTENED, SUMMARY
+from turnstream.kit.ids import new_id
+from turnstream.storage.chats.exchanges import TICK
+from turnstream.storage.chats.turns import BLOCK_COLUMNS
+from turnstream.storage.database import Statement, Transaction
+from turnstream.storage.rows import block_from, columns_of, sql_list, to_json
+from turnstream.storage.runs.record import ADD_BLOCKS
+from turnstream.storage.tables import metadata
+
+
+def _copied(table: str, *others: str) -> str:
+    """The columns of a table that a copy takes over: all but `others`, which it gives values of its own."""
+    return ", ".join(f'"{column.name}"' for column in metadata.tables[table].columns if column.name not in others)
+
+
+_OF_TURNS: Final = _copied(
+    "turns",
+    *("id", "chat_id", "parent_id", "parent_role", "status", "stop_reason", "error", "created_at", "ended_at"),
+    # Columns of open turns only, and the cost of the original: nothing is paid for a copy.
+    *(
+        "recoveries",
+        "deaths",
+        "replica",
+        "declined",
+        "declined_until",
+        "cancel_requested",
+        "asked",
+        "arrivals",
+        "usage",
+        "forked_from",
+    ),
+)
+_OF_BLOCKS: Final = _copied("blocks", "turn_id")
+_OF_ROUNDS: Final = _copied("rounds", "turn_id", "stop_reason")
+
+# The last turn may be cut, and its original may be open. In the same chat the copy has a time of its own: readers
+# of the chat are sent it as new.
+COPY_TURNS = Statement(
+    f"""
+    WITH touched AS (UPDATE chats SET {TICK} WHERE id = :chat RETURNING updated_at)
+    INSERT INTO turns (
+        id, chat_id, parent_id, status, stop_reason, error, created_at, ended_at, forked_from, {_OF_TURNS}
+    )
+    SELECT copy.id, :chat, copy.parent,
+        CASE WHEN turns.id = :last THEN :status ELSE status END,
+        CASE WHEN turns.id = :last THEN :stop_reason ELSE stop_reason END,
+        CASE WHEN turns.id = :last THEN CAST(:error AS json) ELSE error END,
+        CASE WHEN turns.chat_id = :chat THEN updated_at ELSE created_at END,
+        coalesce(ended_at, updated_at), turns.id, {_OF_TURNS}
+    FROM touched, unnest(CAST(:originals AS uuid[]), CAST(:copies AS uuid[]), CAST(:parents AS uuid[]))
+        AS copy (original, id, parent)
+    JOIN turns ON turns.id = copy.original
+    RETURNING id
+    """
+)
+COPY_BLOCKS = Statement(
+    f"""
+    INSERT INTO blocks (turn_id, {_OF_BLOCKS})
+    SELECT copy.id, {_OF_BLOCKS}
+    FROM unnest(CAST(:originals AS uuid[]), CAST(:copies AS uuid[])) AS copy (original, id)
+    JOIN blocks ON turn_id = copy.original
+    WHERE turn_id <> :last OR index < :count
+    """
+)
+COPY_ROUNDS = Statement(
+    f"""
+    INSERT INTO rounds (turn_id, stop_reason, {_OF_ROUNDS})
+    SELECT copy.id, CASE WHEN turn_id = :last AND number = :cut THEN '{FORKED}' ELSE stop_reason END, {_OF_ROUNDS}
+    FROM unnest(CAST(:originals AS uuid[]), CAST(:copies AS uuid[])) AS copy (original, id)
+    JOIN rounds ON turn_id = copy.original
+    WHERE sealed_by IS NOT NULL AND (turn_id <> :last OR number = ANY(CAST(:numbers AS int[])))
+    """
+)
+# Blocks that name turns.
+GET_NAMING_BLOCKS = Statement(
+    f"""
+    SELECT {BLOCK_COLUMNS} FROM blocks
+    WHERE turn_id = ANY(CAST(:copies AS uuid[])) AND type IN {sql_list((SUMMARY, SHORTENED))}
+    """
+)
+CHANGE_DATA = Statement("UPDATE blocks SET data = CAST(:data AS json) WHERE turn_id = :turn AND index = :index")
+
+
+async def copy_turns(
+    connection: Transaction, cut: CutTurn, chat: UUID, path: Sequence[UUID], before: UUID | None
+) -> UUID:
+    """Copies the turns `path` into `chat`, behind the turn `before`, the last one as `cut` has it. Returns its copy."""
+    last, copies = cut.turn, [new_id() for _ in path]
+    both = {"originals": path, "copies": copies, "last": last.id}
+    await connection.rows(
+        COPY_TURNS,
+        chat=chat,
+        parents=[before, *copies[:-1]],
+        status=last.status,
+        stop_reason=last.stop_reason,
+        error=to_json(last.error) if last.error else None,
+        **both,
+    )
+    await connection.rows(COPY_BLOCKS, count=cut.kept, **both)
+    await connection.rows(COPY_ROUNDS, numbers=[round.number for round in last.rounds], cut=cut.cut_round, **both)
+    await connection.rows(ADD_BLOCKS, turn=copies[-1], **columns_of(last.blocks[cut.kept :]))
+    ids = dict(zip(path, copies, strict=True))
+    for row in await connection.rows(GET_NAMING_BLOCKS, copies=copies):
+        block = with_new_ids(block_from(row), ids)
+        await connection.rows(CHANGE_DATA, turn=row["turn_id"], index=block.index, data=block.data)
+    return copies[-1]

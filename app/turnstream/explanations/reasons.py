@@ -1,0 +1,200 @@
+"""Why an open turn does not move, in plain words, and the life of a turn as a table."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import assert_never
+from uuid import UUID
+
+from turnstream.domain.activity import REPORTS, Activity, RunningCall
+from turnstream.domain.asks import AskKind
+from turnstream.domain.turns import ENDED, Status
+
+_LATE = 4 * REPORTS  # after which the last report of a replica counts no more
+_QUIET = 2.0  # seconds of silence that are not worth a word
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAsk:
+    name: str
+    kind: AskKind
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJob:
+    """A call in the background: the address of its replica, and its age in seconds. A `detached` call has a handle,
+    runs again after `due` seconds, if ever, and ends after `deadline` seconds. `child` is the turn of an agent that
+    works on the call, and `works` is the state of that turn.
+    """
+
+    id: UUID
+    name: str
+    seconds: float
+    replica: str | None = None
+    detached: bool = False
+    due: float | None = None
+    deadline: float | None = None
+    child: UUID | None = None
+    works: "TurnState | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnState:
+    """A turn as the rows have it, with the last report of its replica, `reported` seconds ago. `ahead` are the turns
+    that were queued before it; `behind` is the open turn of its chat that must end first. `lease_left` is None if its
+    replica has no row any more. `trace` is the id of its trace. Times are in seconds; `seconds` is its age, without the
+    time after its end.
+    """
+
+    id: UUID
+    chat: UUID
+    owner: str
+    status: Status
+    seconds: float
+    model: str | None = None
+    attempt: int = 0
+    recoveries: int = 0
+    cancel_requested: bool = False
+    stop_reason: str | None = None
+    error: str | None = None
+    replica: str | None = None
+    lease_left: float | None = None
+    behind: UUID | None = None
+    ahead: int = 0
+    owner_running: int = 0
+    owner_limit: int | None = None
+    asks: tuple[OpenAsk, ...] = ()
+    jobs: tuple[OpenJob, ...] = ()
+    calls: tuple[RunningCall, ...] = ()
+    activity: Activity | None = None
+    reported: float = 0.0
+    readers: int = 0
+    trace: str | None = None
+
+    @property
+    def silent(self) -> float | None:
+        """Seconds since the last bytes of the provider. A reported silence counts as still lasting."""
+        seen = None if self.activity is None else self.activity.silent
+        return seen if seen is None or seen < _QUIET else seen + self.reported
+
+    @property
+    def known_calls(self) -> Sequence[RunningCall]:
+        """The calls of the report, including early ones; without a report the calls of the ledger."""
+        return self.activity.calls if self.activity is not None and self.activity.calls else self.calls
+
+
+@dataclass(frozen=True, slots=True)
+class LifeEvent:
+    """An event in the life of a turn, from its rows."""
+
+    at: datetime
+    what: str
+
+
+def reasons(turn: TurnState) -> list[str]:
+    """Sentences for the owner of the turn: nothing in them is about another owner, or names a machine."""
+    return [*_reasons(turn)]
+
+
+def _reasons(turn: TurnState) -> Iterator[str]:
+    if turn.status in ENDED:
+        yield f"It has ended: {turn.error or turn.stop_reason or turn.status}"
+        return
+    if turn.cancel_requested:
+        yield "Its cancellation was requested; it is being stopped."
+    if turn.status == "queued":
+        yield from _why_queued(turn)
+    elif turn.status == "running":
+        yield from _why_running(turn)
+    for ask in turn.asks:
+        yield f"It waits {_for_whom(ask)}, {ago(ask.seconds)} by now."
+    for job in turn.jobs:
+        yield f"It waits for the job {job.id} of the tool {job.name}, {_of_job(job)}."
+    if turn.recoveries:
+        yield f"It was taken over, after {_times(turn.recoveries, 'interruption')}."
+
+
+def _of_job(job: OpenJob) -> str:
+    if job.child is not None and job.works is None:
+        return f"on which the turn {job.child} works"
+    if job.works is not None:
+        reason = next(_reasons(job.works), None)
+        why = "" if reason is None else f": {reason.removesuffix('.')}"
+        return f"on which the turn {job.child} works, which is {job.works.status}{why}"
+    if job.replica is not None:
+        return f"which has been running for {ago(job.seconds)}"
+    if not job.detached:
+        return f"which is due, and no replica has taken it for {ago(job.seconds)}"
+    since = f"which has been detached for {ago(job.seconds)}"
+    end = "" if job.deadline is None else f", or ended by its deadline in {ago(max(job.deadline, 0))}"
+    if job.due is None:
+        return f"{since}; it is settled from outside{end}"
+    if job.due > 0:
+        return f"{since}; it is due in {ago(job.due)}{end}"
+    return f"{since}; it is due, and no replica has taken it for {ago(-job.due)}"
+
+
+def _why_queued(turn: TurnState) -> Iterator[str]:
+    if turn.behind is not None:
+        yield f"It is queued behind the turn {turn.behind} of the same chat, which has not ended."
+    elif turn.owner_limit is not None and turn.owner_running >= turn.owner_limit:
+        running = _times(turn.owner_running, "turn")
+        yield f"{running} of its owner {'runs' if turn.owner_running == 1 else 'run'} already, as many as may at once."
+    elif turn.ahead:
+        yield f"It is queued behind {_times(turn.ahead, 'other turn')}."
+    else:
+        yield f"It is the next in the queue, {ago(turn.seconds)} by now; no replica has claimed it yet."
+
+
+def _why_running(turn: TurnState) -> Iterator[str]:
+    if turn.lease_left is None or turn.lease_left < 0:
+        yield "The replica that ran it is gone; another one takes it over within seconds."
+        return
+    activity = turn.activity
+    if activity is None or turn.reported > _LATE:
+        yield "Its replica has not reported about it yet."
+        return
+    for call in turn.known_calls:
+        yield f"The tool {call.name} has been running for {ago(call.seconds + turn.reported)}."
+    match activity.stage:
+        case "retrying":
+            yield f"A call of the model {turn.model} has failed; it is made again after a pause."
+        case "waiting":
+            yield f"A call of the model {turn.model} waits for the provider's rate limit."
+        case "processing" | "streaming" if turn.silent is not None and turn.silent >= _QUIET:
+            yield f"The provider of the model {turn.model} has been silent for {ago(turn.silent)}."
+        case "processing" | "streaming":
+            yield f"The model {turn.model} is answering."
+        case "executing" if not turn.known_calls and not turn.asks:
+            yield "It has run its tools; the next call of the model is prepared."
+        case "executing" | None:
+            pass
+        case _:
+            assert_never(activity.stage)
+
+
+def _for_whom(ask: OpenAsk) -> str:
+    match ask.kind:
+        case "approval":
+            return f"for an approval of {ask.name}"
+        case "client":
+            return f"for the result of {ask.name}, which the client runs"
+        case "elicitation":
+            return f"for an answer to a question of {ask.name}"
+        case "sign_in":
+            return f"for a sign-in to the server of {ask.name}"
+        case _:
+            assert_never(ask.kind)
+
+
+def ago(seconds: float) -> str:
+    """A span for people: `8 seconds`, `3 minutes`, `2 hours`, `5 days`."""
+    for most, unit, size in ((90.0, "second", 1.0), (5_400.0, "minute", 60.0), (129_600.0, "hour", 3_600.0)):
+        if seconds < most:
+            return _times(round(seconds / size), unit)
+    return _times(round(seconds / 86_400), "day")
+
+
+def _times(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,65 @@
+"""`turnstream owners list`: the owners of a database, with what they have."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import click
+
+from turnstream.extension import read_settings
+from turnstream.setup.databases import open_present_database
+from turnstream.storage.database import LONG, Database, Statement
+
+LIST_OWNERS = Statement(
+    """
+    WITH kept AS (
+        SELECT owner, 1 AS chats, 0 AS uploads, 0 AS bytes, 0 AS documents, 0 AS tokens, updated_at AS at FROM chats
+        UNION ALL
+        SELECT owner, 0, 1, length(content), 0, 0, created_at FROM uploads
+        UNION ALL
+        SELECT owner, 0, 0, 0, 1, 0, updated_at FROM documents
+        UNION ALL
+        SELECT owner, 0, 0, 0, 0, 1, created_at FROM tokens
+    )
+    SELECT owner, sum(chats) AS chats, sum(uploads) AS uploads, sum(bytes)::bigint AS bytes,
+        sum(documents) AS documents, sum(tokens) AS tokens, max(at) AS changed_at
+    FROM kept GROUP BY owner ORDER BY owner
+    """,
+    timeout=LONG,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerInfo:
+    """An owner, and the numbers of the owner's rows. `bytes` is the size of the uploads."""
+
+    owner: str
+    chats: int
+    uploads: int
+    bytes: int
+    documents: int
+    tokens: int
+    changed_at: datetime
+
+
+async def owners_of(database: Database) -> Sequence[OwnerInfo]:
+    return [OwnerInfo(**dict(row)) for row in await database.rows(LIST_OWNERS)]
+
+
+@click.command("list")
+def list_owners() -> None:
+    """List every owner, with what they have.
+
+    The columns are chats, uploads and their bytes, documents, tokens, last change.
+    """
+
+    async def run() -> None:
+        async with open_present_database(read_settings()) as database:
+            for each in await owners_of(database):
+                click.echo(
+                    f"{each.owner}\t{each.chats} chats\t{each.uploads} uploads\t{each.bytes} bytes"
+                    f"\t{each.documents} documents\t{each.tokens} tokens\t{each.changed_at:%Y-%m-%d}"
+                )
+
+    asyncio.run(run())

@@ -1,0 +1,31 @@
+"""Model calls whose requests are not built by the SDK of the provider."""
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from turnstream.config import Section, Settings
+from turnstream.extension import Extension
+
+if TYPE_CHECKING:
+    from turnstream.llm.transport.calls import MakeCalls
+
+
+class DirectCallSettings(Section):
+    model_calls: Literal["direct", "sdk"] = Field(
+        "direct", description="how calls of models are made: see [model calls](settings.md#model-calls)"
+    )
+
+
+def _model_calls(settings: Settings) -> "MakeCalls | None":
+    from turnstream.extensions.direct_calls.calls import DirectCalls
+
+    return DirectCalls if settings.section(DirectCallSettings).model_calls == "direct" else None
+
+
+EXTENSION = Extension(
+    "direct_calls",
+    "model calls without the building of requests by an SDK",
+    settings=DirectCallSettings,
+    model_calls=_model_calls,
+)

@@ -1,0 +1,121 @@
+"""Rows whose contents are stored in the other form than the settings ask for, and their change."""
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+from turnstream.domain.errors import Conflict, StatementRefused
+from turnstream.storage.contents import BYTES_MARK, DOCUMENTS, TEXT_MARK, UPLOADS, Codec, SealedColumns
+from turnstream.storage.database import LONG, Database, Row, Statement
+from turnstream.storage.retention import NO_ID
+
+_STEP = 50  # rows that are read at once; the contents of those that change are read one by one
+_SEARCHABLE = 600_000  # characters of a document, at first
+_TAKEN, _TOO_LARGE = "23505", "54"  # SQLSTATE: of a unique index, and the class of what Postgres cannot hold
+
+
+@dataclass(frozen=True, slots=True)
+class OldContents:
+    """Contents of a table, of which `list` gives the keys and forms of some rows in the order of the key. A row that
+    has changed since `get` is left as it is by `put`.
+    """
+
+    columns: SealedColumns
+    list: Statement
+    get: Statement
+    put: Statement
+    begin: Mapping[str, Any]
+
+
+def _old(columns: SealedColumns, begin: Mapping[str, Any], is_sealed: str, version: str, changes: str) -> OldContents:
+    key, place = ", ".join(begin), ", ".join(f":{name}" for name in begin)
+    here = " AND ".join(f"{name} = :{name}" for name in begin)
+    return OldContents(
+        columns,
+        Statement(
+            f"SELECT {key}, owner, {is_sealed} AS is_sealed FROM {columns.table} WHERE ({key}) > ({place})"
+            f" ORDER BY {key} LIMIT :most",
+            timeout=LONG,
+        ),
+        Statement(f"SELECT *, {version} AS version FROM {columns.table} WHERE {here}", timeout=LONG),
+        Statement(
+            f"UPDATE {columns.table} SET {changes} WHERE {here} AND {version} = :version RETURNING 1 AS done",
+            timeout=LONG,
+        ),
+        begin,
+    )
+
+
+OLD: Final = (
+    _old(
+        UPLOADS,
+        {"id": NO_ID},
+        f"substr(content, 1, {len(BYTES_MARK)}) = '\\x{BYTES_MARK.hex()}'::bytea",
+        "digest",
+        "content = :content, digest = :digest, file_name = :file_name",
+    ),
+    _old(
+        DOCUMENTS,
+        {"owner": "", "path": ""},
+        f"starts_with(content, '{TEXT_MARK}')",
+        "updated_at",
+        f"content = :content, searchable = CASE WHEN starts_with(:content, '{TEXT_MARK}') THEN 0 ELSE :searchable END",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ContentsStep:
+    """How many rows of a table a step has read, how many of them it has changed, and how many are left in the other
+    form. Contents of `failed` owners cannot be decrypted.
+    """
+
+    table: str
+    read: int
+    changed: int
+    left: int
+    failed: frozenset[str]
+
+
+async def change_contents(database: Database, codec: Codec, *, sealed: bool) -> AsyncGenerator[ContentsStep, None]:
+    """Gives all rows the form that `codec` writes: sealed, or plain. A call that was cut off is completed by the next
+    one.
+    """
+    for old in OLD:
+        place = dict(old.begin)
+        while rows := await database.rows(old.list, most=_STEP, **place):
+            place = {name: rows[-1][name] for name in place}
+            others, changed, failed = [row for row in rows if row["is_sealed"] != sealed], 0, set[str]()
+            for row in others:
+                try:
+                    changed += await _change(database, codec, old, row)
+                except Conflict:
+                    failed.add(row["owner"])
+            yield ContentsStep(old.columns.table, len(rows), changed, len(others) - changed, frozenset(failed))
+
+
+async def _change(database: Database, codec: Codec, old: OldContents, key: Row) -> bool:
+    here = {name: key[name] for name in old.begin}
+    row = await database.row(old.get, **here)
+    if row is None:
+        return False
+    (plain,) = await codec.open(old.columns, {}, [row])
+    values = {**plain, "searchable": _SEARCHABLE}
+    if "digest" in old.columns.columns:
+        values["digest"] = sha256(plain["content"]).digest()
+    while True:
+        stored = await codec.seal(old.columns, values)
+        if stored["content"] == row["content"]:  # a replica cannot open it
+            return False
+        parameters = {name: stored[name] for name in old.put.names if name in stored}
+        try:
+            return bool(await database.rows(old.put, **{**parameters, **here, "version": row["version"]}))
+        except StatementRefused as error:
+            state = getattr(error.__cause__, "sqlstate", "")
+            if state == _TAKEN:  # the owner has uploaded the same bytes since; this row is one of its own all the same
+                values["digest"] = sha256(row["id"].bytes + values["digest"]).digest()
+            elif state.startswith(_TOO_LARGE):
+                values["searchable"] //= 2
+            else:
+                raise

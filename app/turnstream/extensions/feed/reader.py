@@ -1,0 +1,197 @@
+"""The feed of an owner: changes in all of the owner's chats, read from rows and resumable by cursor."""
+
+import asyncio
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from hashlib import sha256
+from typing import Literal
+from uuid import UUID
+
+from turnstream.domain.chats import Chat
+from turnstream.domain.turns import OPEN
+from turnstream.extensions.feed.rows import OVERLAP, OwnerChanges, OwnerUpdate, TurnStatus
+from turnstream.kit.clock import CLOCK
+from turnstream.storage.database import Database, retry_while_unavailable
+from turnstream.storage.retention import DELETIONS_KEPT
+from turnstream.stream.broadcast import Broadcast, CountedWakeup
+
+# A client that has missed more changes than this reads its list again, which is cheaper.
+_MOST_MISSED = 200
+# A cursor names so many open turns. It travels in a header.
+_MOST_NAMED = 64
+_BATCH = 100  # events in one portion
+_NOTIFY_PAUSE = 0.1  # seconds, in which one notification collects the owners of all turns that end
+_LOOK = 10.0  # seconds after which a reader looks without a wake-up
+_READER_PAUSE = 0.1  # seconds between two looks of one reader, however often it is woken
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_FORM = re.compile(r"([0-9a-f]{1,13})\.((?:[A-Za-z0-9_-]{22})*|~)")
+
+
+@dataclass(frozen=True, slots=True)
+class FeedCursor:
+    """The client has all changes from before `time`, and the `open` turns; None: too many to name."""
+
+    time: datetime
+    open: tuple[UUID, ...] | None = ()
+
+    def __str__(self) -> str:
+        ids = [urlsafe_b64encode(turn.bytes).decode().rstrip("=") for turn in self.open or ()]
+        names = "~" if self.open is None else "".join(ids)
+        return f"{(self.time - _EPOCH) // _MICROSECOND:x}.{names}"
+
+    @classmethod
+    def parse(cls, text: str) -> "FeedCursor":
+        """Raises ValueError for text that no cursor has."""
+        found = _FORM.fullmatch(text)
+        if found is None or len(found[2]) > 22 * _MOST_NAMED:
+            raise ValueError(
+                "the cursor of the feed is the id of one of its events, or the `cursor` of a list of chats"
+            )
+        time, names = _EPOCH + int(found[1], 16) * _MICROSECOND, found[2]
+        if names == "~":
+            return cls(time, None)
+        ids = [urlsafe_b64decode(names[start : start + 22] + "==") for start in range(0, len(names), 22)]
+        return cls(time, tuple(UUID(bytes=id) for id in ids))
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedChat:
+    id: UUID
+
+
+# "reset": the cursor is too old, or too much has changed since; the client reads its list again.
+FeedEvent = Chat | DeletedChat | TurnStatus | Literal["reset"]
+# None instead of an event: the cursor alone.
+EncodeFeed = Callable[[FeedEvent | None, FeedCursor], bytes]
+
+
+class OwnerFeed:
+    """The feeds of all owners."""
+
+    def __init__(self, notify_peers: Callable[[str], Awaitable[None]]) -> None:
+        self.broadcast = Broadcast("owner", notify_peers, _NOTIFY_PAUSE)
+        self._changes: OwnerChanges | None = None
+
+    def changes(self, database: Database) -> OwnerChanges:
+        """The changes as requests read them. `database` is that of the API, which is always the same."""
+        self._changes = self._changes or OwnerChanges(database)
+        return self._changes
+
+    def notify(self, owner: str) -> None:
+        """Wakes the readers of the owner's feed on every replica, after a change was committed."""
+        self.broadcast.notify(_key(owner))
+
+    async def cursor(self, database: Database, time: datetime | None = None) -> str:
+        """The cursor of a client that reads all chats as they were at `time`, or now."""
+        settled = (await self.changes(database).time())[1] if time is None else CLOCK.in_order(time)
+        return str(FeedCursor(settled))
+
+    async def open(self, database: Database, owner: str, cursor: FeedCursor | None, encode: EncodeFeed) -> "FeedReader":
+        """A reader from `cursor` on, or from now on."""
+        reader = FeedReader(self.changes(database), self.broadcast.wakeup(_key(owner)), owner, encode)
+        await reader.open(cursor)
+        return reader
+
+
+class FeedReader:
+    """One reader. It reads the rows, sends the differences to its last read, and waits."""
+
+    def __init__(self, changes: OwnerChanges, wakeup: CountedWakeup, owner: str, encode: EncodeFeed) -> None:
+        self._changes = changes
+        self._wakeup = wakeup
+        self._owner = owner
+        self._encode = encode
+        self._number = wakeup.number
+        self._cursor = FeedCursor(_EPOCH)
+        # The rows of the last query. A row in the same state at the next query was sent.
+        self._seen_at = _EPOCH
+        self._chats: Mapping[UUID, datetime] = {}
+        self._deleted: dict[UUID, datetime] = {}
+        self._turns: dict[UUID, TurnStatus] = {}
+        self._first: Sequence[FeedEvent] = ()
+
+    async def open(self, cursor: FeedCursor | None) -> None:
+        """Finds what has happened since `cursor`, and the turns that are open."""
+        now, settled = await self._changes.time()
+        open_turns = await self._changes.open_turns(self._owner)
+        # A time that the clock has shown twice does not tell which of the changes since then the client has.
+        is_known = (
+            cursor and now - DELETIONS_KEPT < cursor.time < now + OVERLAP and CLOCK.in_order(cursor.time) == cursor.time
+        )
+        if cursor and cursor.open is not None and is_known:
+            turns = {*cursor.open, *open_turns}
+            # While a transaction is open, a new list has a cursor from before that began: to read it helps only clients
+            # whose cursors are older.
+            most = _MOST_MISSED if cursor.time < settled - OVERLAP else None
+            update = await self._changes.since(self._owner, cursor.time, turns, {}, most)
+            if update is not None:
+                self._cursor, self._first = cursor, self._take(update)
+                return
+        update = await self._changes.since(self._owner, settled, open_turns, {})
+        assert update is not None
+        self._take(update)  # the client reads these chats in its list, but not the open turns
+        events = [turn for turn in update.turns if turn.status in OPEN]
+        self._cursor, self._first = FeedCursor(settled), events if cursor is None else ["reset", *events]
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        """The events after the cursor, without end. Only the last event of a look moves the cursor on."""
+        yield self._encode(None, self._cursor)
+        events = self._first
+        while True:
+            cursors = [self._cursor_meanwhile()] * len(events)
+            cursors[-1:] = [self._cursor_now()] if events else []
+            for start in range(0, len(events), _BATCH):
+                yield b"".join(map(self._encode, events[start : start + _BATCH], cursors[start : start + _BATCH]))
+            self._cursor = self._cursor_now()
+            await asyncio.sleep(_READER_PAUSE)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    while self._wakeup.number == self._number:
+                        await self._wakeup.wait()
+            self._number = self._wakeup.number  # before the look: what changes during it leads to another one
+            known = [turn.id for turn in self._open]
+            update = await retry_while_unavailable(
+                partial(self._changes.since, self._owner, self._seen_at, known, self._chats)
+            )
+            assert update is not None
+            events = self._take(update)
+
+    def _take(self, update: OwnerUpdate) -> list[FeedEvent]:
+        """The events that lead from the last look to this one."""
+        events: list[FeedEvent] = list(update.chats)
+        events += [DeletedChat(chat) for chat, at in update.deleted if self._deleted.get(chat) != at]
+        events += [turn for turn in update.turns if self._turns.get(turn.id) != turn]
+        self._seen_at = update.seen_at
+        self._chats = update.found
+        self._deleted = dict(update.deleted)
+        self._turns = {turn.id: turn for turn in update.turns}
+        return events
+
+    @property
+    def _open(self) -> list[TurnStatus]:
+        return [turn for turn in self._turns.values() if turn.status in OPEN]
+
+    def _cursor_now(self) -> FeedCursor:
+        return _cursor(self._seen_at, [turn.id for turn in self._open])
+
+    def _cursor_meanwhile(self) -> FeedCursor:
+        """The cursor before the last event of a look. It names the turns that the client may see open by then: an older
+        row would not be found again.
+        """
+        before, now = self._cursor, [turn.id for turn in self._open]
+        return before if before.open is None else _cursor(before.time, list(dict.fromkeys([*before.open, *now])))
+
+
+def _cursor(time: datetime, open_turns: Sequence[UUID]) -> FeedCursor:
+    return FeedCursor(time, tuple(open_turns) if len(open_turns) <= _MOST_NAMED else None)
+
+
+def _key(owner: str) -> str:
+    """An owner's name may be long, and hold spaces."""
+    return sha256(owner.encode()).hexdigest()[:32]

@@ -1,0 +1,180 @@
+"""Prompts and resources of MCP servers, which people choose themselves: no model reads their lists."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import structlog
+from mcp import MCPError, types
+
+from turnstream.extensions.mcp.own_servers import OwnServers
+from turnstream.extensions.mcp.owner_calls import SignInNeeded
+from turnstream.extensions.mcp.servers import McpConnection
+from turnstream.extensions.mcp.session import OfferItem, OfferKind, OfferList
+from turnstream.extensions.mcp.sign_ins import SignIns
+from turnstream.extensions.mcp.tool import parts_of
+from turnstream.kit.text import storable
+from turnstream.tools.tool import File, OutcomePart, ToolError, ToolUnavailable, join_texts
+
+log = structlog.get_logger(__name__)
+
+MAX_OFFERS: Final = 500  # of one kind and server
+_LONGEST_ID: Final = 2_000  # characters of a name or an address
+_LONGEST_TEXT: Final = 1_000  # characters of an error
+_MOST_ARGUMENTS: Final = 50
+_MOST_CONTENTS: Final = 20  # of one resource
+_OWNER_TTL: Final = 300.0  # seconds for which the list of one owner is kept at most
+_MOST_LISTS: Final = 1000  # of owners
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOffers:
+    """The offers of one server to an owner. If the server has not answered, `failure` is a sentence."""
+
+    server: str
+    items: Sequence[OfferItem] = ()
+    failure: str = ""
+    wants_sign_in: bool = False
+
+    @property
+    def prompts(self) -> list[types.Prompt]:
+        return [each for each in self.items if isinstance(each, types.Prompt)]
+
+    @property
+    def resources(self) -> list[types.Resource]:
+        return [each for each in self.items if isinstance(each, types.Resource)]
+
+    @property
+    def templates(self) -> list[types.ResourceTemplate]:
+        return [each for each in self.items if isinstance(each, types.ResourceTemplate)]
+
+
+@dataclass(slots=True)
+class Offers:
+    """The state of the extension: the connections that offer something, and the sign-ins of owners."""
+
+    connections: Mapping[str, McpConnection]
+    sign_ins: SignIns | None = None
+    own: OwnServers | None = None
+    _kept: OrderedDict[tuple[str, str, OfferKind], OfferList] = field(default_factory=OrderedDict)
+
+    # --- lists -------------------------------------------------------------------------------------------------------
+
+    async def of_kind(self, owner: str, kind: OfferKind) -> Sequence[ServerOffers]:
+        """The servers with what they offer to the owner. A server that fails leaves the others as they are."""
+        asked = [each for each in self.connections.values() if _allows(each, kind)]
+        asked += await self.own.connections(owner) if self.own is not None else ()
+        return await asyncio.gather(*(self._of_server(owner, kind, each) for each in asked))
+
+    async def _of_server(self, owner: str, kind: OfferKind, connection: McpConnection) -> ServerOffers:
+        name = connection.server.name
+        try:
+            found = await self._list(owner, kind, connection)
+        except SignInNeeded:
+            return ServerOffers(name, failure=_sign_in_first(name), wants_sign_in=True)
+        except ToolUnavailable as error:
+            return ServerOffers(name, failure=str(error))
+        except MCPError as error:
+            return ServerOffers(name, failure=_words(name, error))
+        items = [each for each in found.items[:MAX_OFFERS] if _is_short(each)]
+        if left_out := len(found.items) - len(items):
+            log.warning("mcp.offers_left_out", server=name, kind=kind, number=left_out)
+        return ServerOffers(name, items)
+
+    async def _list(self, owner: str, kind: OfferKind, connection: McpConnection) -> OfferList:
+        server = connection.server
+        if not server.per_owner:
+            return await connection.offers(owner, kind)  # its session keeps the list
+        if server.oauth and await connection.owner_calls().sign_ins.token(owner, server) is None:
+            raise SignInNeeded
+        key, now = (owner, server.name, kind), monotonic()
+        kept = self._kept.get(key)
+        if kept is None or kept.until <= now:
+            read = await connection.offers(owner, kind)
+            kept = self._kept[key] = OfferList(read.items, min(read.until, now + _OWNER_TTL))
+            self._kept.move_to_end(key)
+            if len(self._kept) > _MOST_LISTS:
+                self._kept.popitem(last=False)
+        return kept
+
+    # --- use ---------------------------------------------------------------------------------------------------------
+
+    async def find(self, owner: str, server: str, kind: OfferKind) -> McpConnection | None:
+        found = self.connections.get(server)
+        if found is None and self.own is not None:
+            own = await self.own.connections(owner)
+            return next((each for each in own if each.server.name == server), None)
+        return found if found is not None and _allows(found, kind) else None
+
+    async def prompt(
+        self, owner: str, connection: McpConnection, name: str, arguments: Mapping[str, str]
+    ) -> Sequence[OutcomePart]:
+        """The messages of a prompt as the parts of one message. If the prompt has words of both roles, each text begins
+        with its role. Raises ToolError and ToolUnavailable.
+        """
+        try:
+            result = await connection.use_as(owner, lambda session: session.prompt(name, arguments))
+        except (SignInNeeded, MCPError) as error:
+            raise _refusal(connection, error) from error
+        is_dialogue = any(message.role != "user" for message in result.messages)
+        parts: list[OutcomePart] = []
+        for message in result.messages:
+            for part in parts_of(message.content):
+                is_first_text = is_dialogue and isinstance(part, str)
+                parts.append(f"{message.role.capitalize()}: {part}" if is_first_text else part)
+        joined = [storable(part) if isinstance(part, str) else part for part in join_texts(parts, "\n\n")]
+        if not (found := [part for part in joined if isinstance(part, File) or part.strip()]):
+            raise ToolError(f"The prompt {name} of {connection.server.name} is empty.")
+        return found
+
+    async def resource(self, owner: str, connection: McpConnection, uri: str) -> Sequence[File]:
+        """The files of a resource. Raises ToolError and ToolUnavailable."""
+        try:
+            result = await connection.use_as(owner, lambda session: session.resource(uri))
+        except (SignInNeeded, MCPError) as error:
+            raise _refusal(connection, error) from error
+        if not 0 < len(result.contents) <= _MOST_CONTENTS:
+            count = len(result.contents)
+            raise ToolError(f"The resource has {count:,} parts; from 1 to {_MOST_CONTENTS} can be attached at once.")
+        return [_file_of(content) for content in result.contents]
+
+
+def _file_of(content: types.TextResourceContents | types.BlobResourceContents) -> File:
+    """The file of a resource, called by the end of its address."""
+    path = urlsplit(content.uri).path.rstrip("/") or content.uri
+    name = storable(unquote(path.rpartition("/")[2]))[:300].strip() or "resource"
+    if isinstance(content, types.TextResourceContents):
+        return File(content.text.encode(errors="replace"), name)
+    (part,) = parts_of(types.EmbeddedResource(resource=content))
+    if not isinstance(part, File):
+        raise ToolError(f"The resource {name} cannot be read: its content is not base64.")
+    return File(part.content, name)
+
+
+def _allows(connection: McpConnection, kind: OfferKind) -> bool:
+    server = connection.server
+    return server.prompts if kind == "prompts" else server.resources
+
+
+def _is_short(item: OfferItem) -> bool:
+    id = item.uri if isinstance(item, types.Resource) else getattr(item, "uri_template", "")
+    arguments = (item.arguments or []) if isinstance(item, types.Prompt) else []
+    names = [item.name, id, *(each.name for each in arguments)]
+    return max(map(len, names)) <= _LONGEST_ID and len(arguments) <= _MOST_ARGUMENTS
+
+
+def _sign_in_first(server: str) -> str:
+    return f"{server} needs a sign-in first: it is offered when a tool of this server is called."
+
+
+def _words(server: str, error: MCPError) -> str:
+    return f"{server} has refused this: {storable(error.message[:_LONGEST_TEXT]).strip() or 'it gives no reason'}"
+
+
+def _refusal(connection: McpConnection, error: Exception) -> ToolError:
+    name = connection.server.name
+    return ToolError(_words(name, error) if isinstance(error, MCPError) else _sign_in_first(name))

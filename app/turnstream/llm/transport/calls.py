@@ -1,0 +1,75 @@
+"""The calls of an adapter, made by the SDK of its provider."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from types import TracebackType
+from typing import Protocol, Self
+
+import aiohttp
+import httpx2
+
+from turnstream.llm.transport.failures import Unanswered
+from turnstream.llm.transport.response import ModelResponse, cut_failure, open_response
+from turnstream.tracing import TRACING
+
+
+class SdkStream(Protocol):
+    """A streamed response, as the SDKs return it."""
+
+    response: httpx2.Response
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+# A call by the SDK: path, headers and body of a POST.
+SdkPost = Callable[[str, Mapping[str, str], bytes], Awaitable[SdkStream]]
+
+
+class Calls:
+    """`client` is the client that the SDK gets. A subclass may send calls in another way."""
+
+    def __init__(self, client: httpx2.AsyncClient) -> None:
+        self.client = client
+        self.client.event_hooks = {"response": [cut_failure]}
+
+    def post(
+        self, sdk: SdkPost, path: str, headers: Mapping[str, str], body: bytes
+    ) -> AbstractAsyncContextManager[ModelResponse]:
+        """Sends the body and gives the response, a success. Raises the SDK's exceptions, and Unanswered. The body,
+        which may be megabytes, is not kept for as long as the answer lasts.
+        """
+        return self.post_by_sdk(sdk, path, headers, body)
+
+    async def socket(
+        self,
+        sdk: SdkPost,  # noqa: ARG002
+        path: str,  # noqa: ARG002
+        headers: Mapping[str, str],  # noqa: ARG002
+        max_bytes: int,  # noqa: ARG002
+    ) -> "aiohttp.ClientWebSocketResponse[bool] | None":
+        """A new WebSocket at the path, with the headers of a call. None if there is no way to open one."""
+        return None
+
+    def kept_open(self) -> AbstractAsyncContextManager[None]:
+        """Keeps a connection open for the next call, while the block runs."""
+        return nullcontext()
+
+    @asynccontextmanager
+    async def post_by_sdk(
+        self, sdk: SdkPost, path: str, headers: Mapping[str, str], body: bytes
+    ) -> AsyncIterator[ModelResponse]:
+        try:
+            stream = await sdk(path, {**headers, **TRACING.outgoing()}, body)
+        except (aiohttp.ClientError, OSError) as error:  # OpenAI's SDK lets some of them through
+            raise Unanswered from error
+        del body
+        async with stream, open_response(stream.response) as opened:
+            yield opened
+
+
+# Makes the calls of an adapter over the client of the network.
+MakeCalls = Callable[[httpx2.AsyncClient], Calls]

@@ -1,0 +1,58 @@
+"""Contents of rows that may be encrypted at rest. Statements name them, and the codec of an extension seals and opens
+them at the border of storage; without a codec all values pass as they are.
+
+Sealed and plain rows are beside each other: a mark tells them apart.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, Protocol
+
+# The beginning of a sealed text; the number of the plain one's characters and a colon follow. A sealed JSON value is an
+# object with such a text as its member `sealed`.
+TEXT_MARK: Final = "turnstream-text:1:"
+# The beginning of sealed bytes, which are longer than the plain ones by `BYTES_ADDED` with it.
+BYTES_MARK: Final = b"\0turnstream-bytes:1:"
+BYTES_ADDED: Final = len(BYTES_MARK) + 17
+# Expressions of columns `content`: the size in bytes, and the number of characters.
+BYTES_SIZE: Final = f"""length(content) - CASE WHEN
+    substr(content, 1, {len(BYTES_MARK)}) = '\\x{BYTES_MARK.hex()}'::bytea THEN {BYTES_ADDED} ELSE 0 END"""
+TEXT_SIZE: Final = (
+    f"coalesce(substring(left(content, 40) from '^{TEXT_MARK}([0-9]{{1,9}}):')::integer, length(content))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedColumns:
+    """Columns of a table by their kind. A sealed value opens in the row with this `key` alone. A digest is one of plain
+    contents: of sealed ones it has a key. `names` are those of parameters, or of columns of a result, that have another
+    name than their column.
+    """
+
+    table: str
+    key: tuple[str, ...]
+    columns: Mapping[str, Literal["text", "json", "bytes", "digest"]]
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def named(self, **names: str) -> "SealedColumns":
+        return replace(self, names=names)
+
+    def name(self, column: str) -> str:
+        return self.names.get(column, column)
+
+
+UPLOADS: Final = SealedColumns("uploads", ("digest",), {"digest": "digest", "content": "bytes", "file_name": "text"})
+DOCUMENTS: Final = SealedColumns("documents", ("path",), {"content": "text"})
+TOOL_CACHE: Final = SealedColumns("tool_cache", ("key",), {"content": "text", "client_data": "json"})
+
+
+class Codec(Protocol):
+    """Raises CannotOpen if a key is lost, or a value was changed or moved."""
+
+    async def seal(self, contents: SealedColumns, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters of a statement as they are stored."""
+        ...
+
+    async def open(self, contents: SealedColumns, values: Mapping[str, Any], rows: Sequence[Any]) -> Sequence[Any]:
+        """The rows of a statement with these parameters as they were before."""
+        ...

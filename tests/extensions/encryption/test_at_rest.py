@@ -1,0 +1,97 @@
+"""What lies on disks while contents are encrypted, and what people see all the same."""
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.extensions.keys.test_at_rest import found_in
+from tests.faults.postgres import Postgres, own_postgres
+from tests.support.http_client import Client
+from tests.support.http_server import serving
+from turnstream.extensions.embedded import cluster
+from turnstream.kit.sealing import new_master_key
+from turnstream.storage.contents import BYTES_MARK, TEXT_MARK
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.extensions("documents", "embedded", "encryption", "keys", "openai_api", "search", "self_service"),
+]
+
+WORDS = ("document-77aa", "file-77aa", "name-77aa")
+PLAIN = "plain-77aa"  # the path of a document, which is not encrypted: the search finds what is there
+
+
+@asynccontextmanager
+async def served(url: str, *, encrypt_texts: bool = True) -> AsyncIterator[Client]:
+    settings: dict[str, Any] = {"master_key": new_master_key(), "encrypt_texts": encrypt_texts, "self_service": True}
+    async with serving(url, **settings) as server, Client(server.url) as client:
+        yield client
+
+
+async def fill(client: Client) -> dict[str, Any]:
+    """Contents of each kind, and what people see of them."""
+    await client.put(f"/api/documents/{PLAIN}.md", content=f"The tide of {WORDS[0]}. " * 200)
+    form = {"file": (f"{WORDS[2]}.txt", WORDS[1].encode(), "text/plain")}
+    named = await client.json("POST", "/v1/files", 200, files=form, data={"purpose": "user_data"})
+    content = await client.get(f"/v1/files/{named['id']}/content")
+    assert content.text == WORDS[1]
+    return {
+        "document": (await client.get(f"/api/documents/{PLAIN}.md")).text,
+        "documents": await client.json("GET", "/api/documents"),
+        "by path": await client.json("GET", "/api/documents", params={"q": PLAIN}),
+        "file": named,
+        "files": await client.json("GET", "/v1/files"),
+        "account": await client.json("GET", "/api/account"),
+    }
+
+
+def _shown(found: Any) -> Any:
+    """Without ids and times."""
+    if isinstance(found, dict):
+        left = ("id", "first_id", "last_id", "updated_at", "created_at")
+        return {name: _shown(value) for name, value in found.items() if name not in left}
+    return [_shown(each) for each in found] if isinstance(found, list) else found
+
+
+async def test_no_dump_no_backup_and_no_write_ahead_log_has_a_text(tmp_path: Path) -> None:
+    copy, dumps = Postgres(tmp_path / "backup"), tmp_path / "dumps"
+    dumps.mkdir()
+    async with own_postgres(tmp_path / "own") as postgres:
+        async with served(postgres.url) as client:
+            await fill(client)
+        program = [cluster.program("pg_dump"), f"--dbname={postgres.url}"]
+        dump = await asyncio.to_thread(subprocess.run, program, check=True, capture_output=True, timeout=60)
+        (dumps / "sql").write_bytes(dump.stdout)
+        await copy.copy(postgres)
+        await postgres.stop()
+        hidden = {word: set[str]() for word in WORDS}
+        for folder, parts in (
+            (dumps, {"sql"}),
+            (copy.folder / "postgres", {"base"}),
+            (postgres.folder / "postgres", {"base", "pg_wal"}),
+        ):
+            found = found_in(folder, (PLAIN, TEXT_MARK, *WORDS))
+            assert found[PLAIN] >= parts, "the search finds plain text in each"
+            assert found[TEXT_MARK] >= parts
+            assert {word: found[word] for word in WORDS} == hidden
+        assert BYTES_MARK in b"".join(file.read_bytes() for file in (postgres.folder / "postgres/base").rglob("*/*"))
+
+
+async def test_people_see_the_same_with_encryption_as_without(database_url: str, other_database_url: str) -> None:
+    async with served(database_url, encrypt_texts=False) as client:
+        plain = _shown(await fill(client))
+    async with served(other_database_url) as client:
+        assert _shown(await fill(client)) == plain
+
+
+async def test_words_of_an_encrypted_document_are_not_found(database_url: str) -> None:
+    async with served(database_url) as client:
+        await fill(client)
+        assert (await client.json("GET", "/api/documents", params={"q": WORDS[0]}))["documents"] == []
+        (found,) = (await client.json("GET", "/api/documents", params={"q": PLAIN}))["documents"]
+        assert TEXT_MARK not in str(found)

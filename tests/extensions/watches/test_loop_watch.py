@@ -1,0 +1,65 @@
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
+
+from turnstream.extensions.watches import loop_watch
+from turnstream.extensions.watches.loop_watch import LoopWatch
+
+HERE = f"{__name__}.hold_up"
+
+
+def hold_up(seen: threading.Event) -> bool:
+    """What no coroutine may do: waits without giving way, until the watch has looked. It does not look while it still
+    waits for a loop that was held before.
+    """
+    return seen.wait(1)
+
+
+def count(where: str) -> float:
+    return REGISTRY.get_sample_value("turnstream_event_loop_held_seconds_count", {"where": where}) or 0
+
+
+async def test_what_holds_the_loop_is_named_in_a_metric_and_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, noted, loop = threading.Event(), asyncio.Event(), asyncio.get_running_loop()
+    place, observe = loop_watch._place, loop_watch.log.warning
+
+    def look(*arguments: Any) -> str:
+        seen.set()
+        return place(*arguments)
+
+    def warning(*args: object, **fields: object) -> None:
+        observe(*args, **fields)
+        loop.call_soon_threadsafe(noted.set)
+
+    monkeypatch.setattr(loop_watch, "_place", look)
+    monkeypatch.setattr(loop_watch, "_LOGGED", 0)
+    monkeypatch.setattr(loop_watch.log, "warning", warning, raising=False)
+    before = count(HERE)
+    with capture_logs() as logs, LoopWatch("tests"):
+        while not count(HERE) > before:
+            seen.clear()
+            noted.clear()
+            if hold_up(seen):
+                await noted.wait()
+            await asyncio.sleep(0)  # a watch that has no CPU ends this test, and not its process
+    assert any({"event": "loop.held", "where": HERE}.items() <= line.items() for line in logs)
+
+
+async def test_the_watch_ends_with_its_block() -> None:
+    with LoopWatch() as watch:
+        pass
+    await asyncio.to_thread(watch._thread.join, 10)
+    assert not watch._thread.is_alive()
+
+
+def test_a_loop_that_ends_unwatched_is_held_by_nothing() -> None:
+    async def watched() -> LoopWatch:
+        return LoopWatch().__enter__()
+
+    watch = asyncio.run(watched())
+    watch._thread.join(10)
+    assert not watch._thread.is_alive(), "the loop is closed"

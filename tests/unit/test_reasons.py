@@ -1,0 +1,143 @@
+"""The sentences about an open turn, for each thing that it may wait for."""
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from turnstream.domain.activity import Activity, RunningCall
+from turnstream.explanations.reasons import OpenAsk, OpenJob, TurnState, ago, reasons
+
+ID, OTHER = UUID(int=1), UUID(int=2)
+QUEUED = TurnState(ID, UUID(int=3), "ada", "queued", 70.0, model="m")
+RUNNING = replace(QUEUED, status="running", replica="a:1", lease_left=5.0, attempt=1, activity=Activity())
+STREAMING = replace(RUNNING, activity=Activity("streaming", 40.0, 31.0))
+ASKS = (OpenAsk("pay", "approval", 130), OpenAsk("find", "client", 1), OpenAsk("book", "elicitation", 8_000))
+SIGN_IN = OpenAsk("events", "sign_in", 90)
+GONE = "The replica that ran it is gone; another one takes it over within seconds."
+CALLS = (RunningCall("dig", 40.0),)
+DETACHED = OpenJob(OTHER, "dig", 40.0, detached=True, deadline=7200.0)
+ON_DETACHED = f"It waits for the job {OTHER} of the tool dig, which has been detached for 40 seconds"
+ON_CHILD = f"It waits for the job {OTHER} of the tool dig, on which the turn {ID} works"
+CHILD = replace(QUEUED, status="waiting", asks=ASKS[:1])
+UNTAKEN = "which is due, and no replica has taken it for"
+
+
+@pytest.mark.parametrize(
+    ("turn", "sentences"),
+    [
+        (
+            replace(QUEUED, status="waiting", asks=(SIGN_IN,)),
+            ["It waits for a sign-in to the server of events, 2 minutes by now."],
+        ),
+        (QUEUED, ["It is the next in the queue, 70 seconds by now; no replica has claimed it yet."]),
+        (replace(QUEUED, ahead=1), ["It is queued behind 1 other turn."]),
+        (replace(QUEUED, ahead=2), ["It is queued behind 2 other turns."]),
+        (
+            replace(QUEUED, behind=OTHER, ahead=2),
+            [f"It is queued behind the turn {OTHER} of the same chat, which has not ended."],
+        ),
+        (
+            replace(QUEUED, owner_running=2, owner_limit=2),
+            ["2 turns of its owner run already, as many as may at once."],
+        ),
+        (
+            replace(QUEUED, owner_running=1, owner_limit=1),
+            ["1 turn of its owner runs already, as many as may at once."],
+        ),
+        (replace(QUEUED, owner_running=1, owner_limit=2, ahead=1), ["It is queued behind 1 other turn."]),
+        (RUNNING, []),
+        (
+            replace(RUNNING, lease_left=None),
+            ["The replica that ran it is gone; another one takes it over within seconds."],
+        ),
+        (
+            replace(RUNNING, lease_left=-1),
+            ["The replica that ran it is gone; another one takes it over within seconds."],
+        ),
+        (replace(RUNNING, activity=None), ["Its replica has not reported about it yet."]),
+        (replace(STREAMING, reported=60), ["Its replica has not reported about it yet."]),
+        (replace(STREAMING, reported=3), ["The provider of the model m has been silent for 34 seconds."]),
+        (replace(STREAMING, activity=Activity("processing", 1, 1)), ["The model m is answering."]),
+        (replace(STREAMING, activity=Activity("streaming", 1)), ["The model m is answering."]),
+        (replace(STREAMING, activity=Activity("streaming", 1, 0.1), reported=3), ["The model m is answering."]),
+        (
+            replace(STREAMING, activity=Activity("waiting", 1, 60)),
+            ["A call of the model m waits for the provider's rate limit."],
+        ),
+        (
+            replace(STREAMING, activity=Activity("retrying", 1)),
+            ["A call of the model m has failed; it is made again after a pause."],
+        ),
+        (
+            replace(STREAMING, activity=Activity("executing", 1)),
+            ["It has run its tools; the next call of the model is prepared."],
+        ),
+        (
+            replace(STREAMING, activity=Activity("executing", 1), calls=CALLS),
+            ["The tool dig has been running for 40 seconds."],
+        ),
+        (
+            replace(STREAMING, activity=Activity("executing", 1, calls=CALLS), calls=(RunningCall("other", 1),)),
+            ["The tool dig has been running for 40 seconds."],
+        ),
+        (
+            replace(QUEUED, status="waiting", asks=ASKS, recoveries=1, attempt=3),
+            [
+                "It waits for an approval of pay, 2 minutes by now.",
+                "It waits for the result of find, which the client runs, 1 second by now.",
+                "It waits for an answer to a question of book, 2 hours by now.",
+                "It was taken over, after 1 interruption.",
+            ],
+        ),
+        (
+            replace(RUNNING, cancel_requested=True, activity=Activity("executing", 1), asks=ASKS[2:]),
+            [
+                "Its cancellation was requested; it is being stopped.",
+                "It waits for an answer to a question of book, 2 hours by now.",
+            ],
+        ),
+        (
+            replace(QUEUED, status="waiting", jobs=(OpenJob(OTHER, "dig", 40.0), OpenJob(ID, "sow", 1.0, "a:1"))),
+            [
+                f"It waits for the job {OTHER} of the tool dig, {UNTAKEN} 40 seconds.",
+                f"It waits for the job {ID} of the tool sow, which has been running for 1 second.",
+            ],
+        ),
+        (
+            replace(QUEUED, status="waiting", jobs=(DETACHED, replace(DETACHED, due=20.0, deadline=None))),
+            [
+                f"{ON_DETACHED}; it is settled from outside, or ended by its deadline in 2 hours.",
+                f"{ON_DETACHED}; it is due in 20 seconds.",
+            ],
+        ),
+        (
+            replace(QUEUED, status="waiting", jobs=(replace(DETACHED, due=-30.0),)),
+            [f"{ON_DETACHED}; it is due, and no replica has taken it for 30 seconds."],
+        ),
+        (
+            replace(
+                QUEUED, status="waiting", jobs=(replace(DETACHED, child=ID), replace(DETACHED, child=ID, works=CHILD))
+            ),
+            [
+                f"{ON_CHILD}.",
+                f"{ON_CHILD}, which is waiting: It waits for an approval of pay, 2 minutes by now.",
+            ],
+        ),
+        (
+            replace(QUEUED, status="waiting", jobs=(replace(DETACHED, child=ID, works=replace(RUNNING, id=ID)),)),
+            [f"{ON_CHILD}, which is running."],
+        ),
+        (replace(QUEUED, status="complete", stop_reason="end_turn"), ["It has ended: end_turn"]),
+        (replace(QUEUED, status="error", error="The provider is down."), ["It has ended: The provider is down."]),
+        (replace(QUEUED, status="cancelled"), ["It has ended: cancelled"]),
+    ],
+)
+def test_a_turn_says_why_it_does_not_move(turn: TurnState, sentences: list[str]) -> None:
+    assert reasons(turn) == sentences
+
+
+def test_spans_are_in_units_for_people() -> None:
+    assert [ago(s) for s in (0.4, 1, 89, 90, 5_399, 5_400, 129_599, 129_600)] == [
+        "0 seconds", "1 second", "89 seconds", "2 minutes", "90 minutes", "2 hours", "36 hours", "2 days",
+    ]  # fmt: skip
