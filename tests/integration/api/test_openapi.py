@@ -349,7 +349,8 @@ def body_of(endpoint: Endpoint, sent: object = None) -> dict[str, Any]:
     if endpoint.path.startswith("/api/mcp/servers/") and endpoint.takes is not None:
         return {"json": sent or {"url": "https://10.0.0.1/mcp"}}
     if isinstance(endpoint.takes, str):
-        return {"content": "x"}
+        is_signed = endpoint.path == "/api/triggers/{trigger}"
+        return {"content": "x", **({"headers": {"webhook-id": "msg_1"}} if is_signed else {})}
     if endpoint.takes is None:
         return {}
     if endpoint.path.startswith("/api/approvals/"):
