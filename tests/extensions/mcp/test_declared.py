@@ -73,6 +73,8 @@ def test_an_mcp_server_is_read(tmp_path: Path) -> None:
         read_only=frozenset({"get_current_time"}),
         policy=Policy(timeout=7, retries=0),
         policies={"get_current_time": Policy(timeout=7, retries=0, concurrency=3)},
+        prompts=False,
+        resources=False,
     )
     assert wiki == McpServer(
         "wiki",

@@ -11,12 +11,14 @@ from tests.support.http_client import Client
 from tests.support.http_server import serving
 from tests.support.openapi_document import Document
 from turnstream import Extension
+from turnstream.extension import installed
 from turnstream.extensions.documents import EXTENSION as DOCUMENTS
 
 
 @asynccontextmanager
 async def core(database_url: str, *extensions: Extension) -> AsyncIterator[Client]:
-    async with serving(database_url, extensions=extensions) as server, Client(server.url) as plain:
+    chosen = [*extensions, installed()["openapi"]]
+    async with serving(database_url, extensions=chosen) as server, Client(server.url) as plain:
         document = Document(await plain.json("GET", "/openapi.json"))
         async with Client(server.url, document) as api:
             yield api

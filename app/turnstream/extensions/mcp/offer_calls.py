@@ -16,7 +16,7 @@ from turnstream.api.schemas.fields import Body, Storable
 from turnstream.api.services import identity_of, services_and_owner, services_of
 from turnstream.api.uploads import require_uploads, take_upload
 from turnstream.api.views import json_response
-from turnstream.domain.errors import NotFound, RequestRefused
+from turnstream.domain.errors import Forbidden, NotFound, RequestRefused
 from turnstream.domain.kinds import IMAGE
 from turnstream.domain.media import MEDIA, media_type_of
 from turnstream.kit.text import storable
@@ -219,6 +219,8 @@ async def attach_resource(request: Request) -> Response:
 async def _found(request: Request, server: str, kind: "OfferKind") -> "tuple[Offers, McpConnection]":
     identity = identity_of(request)
     require_uploads(identity)
+    if identity.is_bound:
+        raise Forbidden("A token for one chat or turn reaches no MCP server.")
     offers = _offers(request)
     connection = await offers.find(identity.owner, server, kind) if offers is not None else None
     if offers is None or connection is None:
