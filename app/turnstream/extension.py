@@ -233,7 +233,7 @@ def _nothing(*_: object) -> tuple[()]:
 
 
 def _no_work(_: Context) -> Work:
-    return Work()
+    return Work(state=True)  # `GET /api/me` lists what has a state
 
 
 def _no_interceptors(_: "Settings") -> "AbstractContextManager[Sequence[Interceptor]]":
@@ -262,7 +262,8 @@ class Extension:
     server; its tokens have it in them. `search` takes the place of the core's own search. `codec` encrypts contents.
     `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends sessions and tokens of an owner at
     other servers, while the rows are there. `commands` are modules by the name of the command that each defines:
-    `usage`, or `owners move` in the group `owners`. `runs_jobs`: it runs the calls of background tools.
+    `usage`, or `owners move` in the group `owners`. `tool_policies`
+    are the fields of a tool's policy that it carries out.
     """
 
     name: str
@@ -291,7 +292,7 @@ class Extension:
     call_links: "Callable[[Settings, Database], CallLinks | None]" = _none
     before_erasure: "Callable[[Settings, Database, str], Awaitable[None]]" = _nothing_elsewhere
     commands: Mapping[str, str] = field(default_factory=dict)
-    runs_jobs: bool = False
+    tool_policies: Collection[str] = ()
 
 
 @cache

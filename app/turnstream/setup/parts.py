@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from copy import copy
 from dataclasses import dataclass
+from itertools import product
 
 from turnstream.api.identity.stored import StoredTokens
 from turnstream.api.identity.way import Authenticate
 from turnstream.config import Settings
-from turnstream.domain.errors import ConfigError
 from turnstream.domain.plans import Plan, Plans
 from turnstream.engine.hooks import Hooks
 from turnstream.extension import Extension, left_out, own_cell, refused, selected
@@ -110,21 +110,21 @@ async def opened_toolset(
     if given.toolset is not None:
         toolset = copy(given.toolset)
         toolset.outputs = merged(toolset.outputs, given.outputs or toolset.outputs)
-        return _with_jobs(toolset, extensions)
+        return _carried_out(toolset, extensions)
     own = [tool for extension in extensions for tool in extension.tools(settings, database)]
     kinds = source_kinds(settings, extensions)
     opened = open_toolset(own, tool_settings(settings), given.outputs, connect_mcp=connect, kinds=kinds)
-    return _with_jobs(await stack.enter_async_context(opened), extensions)
+    return _carried_out(await stack.enter_async_context(opened), extensions)
 
 
-def _with_jobs(toolset: Toolset, extensions: Sequence[Extension]) -> Toolset:
-    """Raises ConfigError for background tools that no extension would run: their turns would wait for ever. The calls
-    of those that a source lists later get an error.
+def _carried_out(toolset: Toolset, extensions: Sequence[Extension]) -> Toolset:
+    """Raises ConfigError for a policy of a tool that a missing extension carries out: the turn of a background tool
+    would wait for ever. The background calls of tools that a source lists later get an error.
     """
-    toolset.runs_jobs = any(extension.runs_jobs for extension in extensions)
-    background = [tool.spec.name for tool in toolset.tools if tool.policy.background]
-    if background and not toolset.runs_jobs:
-        runner = next((extension for extension in left_out(extensions) if extension.runs_jobs), None)
-        user = f"The background tool {background[0]}"
-        raise ConfigError(f"{user} needs an extension that runs jobs.") if runner is None else refused(user, runner)
+    carried = {name for extension in extensions for name in extension.tool_policies}
+    toolset.runs_jobs = "background" in carried
+    for extension in left_out(extensions):
+        for name, tool in product(extension.tool_policies, toolset.tools):
+            if name not in carried and getattr(tool.policy, name):
+                raise refused(f"`{name}` of the tool {tool.spec.name}", extension)
     return toolset

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 # Seconds, a count, and milliseconds.
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
-# Arrays and their elements, by fixed oids. The driver would ask Postgres for each new set of them, for 20 ms.
+# Arrays and their elements, by fixed oids. The driver would ask Postgres for each new set of them.
 _ARRAYS = {"bool": (1000, 16), "bytea": (1001, 17), "int8": (1016, 20), "int4": (1007, 23), "json": (199, 114)}
 _ARRAYS |= {"float8": (1022, 701), "timestamptz": (1185, 1184), "numeric": (1231, 1700), "uuid": (2951, 2950)}
 _ARRAY = {"ns": "pg_catalog", "elemdelim": ",", "attrtypoids": None, "basetype": None, "range_subtype": None}

@@ -24,12 +24,6 @@ async def own(database_url: str) -> AsyncIterator[Server]:
         yield server
 
 
-@pytest.fixture
-async def client(own: Server) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=own.url, trust_env=False) as client:
-        yield client
-
-
 async def _create(client: httpx2.AsyncClient, **changes: Any) -> dict[str, Any]:
     response = await client.post("/api/schedules", json={**BODY, **changes})
     assert response.status_code == 201, response.text

@@ -106,6 +106,7 @@ async def test_calls_and_work_of_an_extension_are_part_of_the_server(database_ur
         assert "/v1/responses" not in document["paths"], "these extensions are in place of the installed ones"
         greeter = server.services.states["greeter"]
         assert isinstance(greeter, Greeter)
+        assert (await api.json("GET", "/api/me"))["features"] == ["greeter", "openapi"]
         await api.say(await api.chat(), model=server.scripts.model(message_of(text("Moin."))))
         for event in (greeter.ran, greeter.ended, greeter.swept):
             await event.wait()

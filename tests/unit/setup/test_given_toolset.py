@@ -10,6 +10,7 @@ from turnstream.domain.errors import ConfigError
 from turnstream.extension import Extension, installed
 from turnstream.setup.parts import Given, opened_toolset
 from turnstream.tools.outputs import Outputs
+from turnstream.tools.policy import Summarise
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 
@@ -31,15 +32,25 @@ async def test_outputs_that_are_given_beside_a_toolset_are_added_to_its_own() ->
         assert alone.outputs.validators.keys() == {"own"}
 
 
-@tool(background=True)
-async def dig() -> None:
-    """Digs."""
+# A value of each policy that an extension carries out.
+VALUES = {"background": True, "cache_seconds": 60, "summarise": Summarise(above=100)}
+CARRIED_OUT = [(each, name) for each in installed().values() for name in each.tool_policies]
 
 
-async def test_a_background_tool_is_refused_if_the_extension_that_runs_it_is_left_out() -> None:
+@pytest.mark.parametrize(("extension", "policy"), CARRIED_OUT, ids=[name for _, name in CARRIED_OUT])
+async def test_a_policy_is_refused_if_the_extension_that_carries_it_out_is_left_out(
+    extension: Extension, policy: str
+) -> None:
+    options: dict[str, Any] = {policy: VALUES[policy]}
+
+    @tool(read_only=True, **options)
+    async def dig() -> None:
+        """Digs."""
+
     nothing: Any = None
-    jobs, given = installed()["jobs"], Given(toolset=Toolset([dig]))
+    given, others = Given(toolset=Toolset([dig])), (Extension("other", "another"),)
     async with AsyncExitStack() as stack:
-        assert (await opened_toolset(Settings(_env_file=None), given, (jobs,), nothing, stack)).runs_jobs
-        with pytest.raises(ConfigError, match=r"tool dig needs the extension jobs, .* add jobs to TURN"):
-            await opened_toolset(Settings(_env_file=None), given, (Extension("other", "another"),), nothing, stack)
+        opened = await opened_toolset(Settings(_env_file=None), given, (extension,), nothing, stack)
+        assert opened.runs_jobs == (policy == "background")
+        with pytest.raises(ConfigError, match=rf"`{policy}` of the tool dig needs the extension {extension.name},"):
+            await opened_toolset(Settings(_env_file=None), given, others, nothing, stack)

@@ -33,5 +33,10 @@ def _work(context: Context) -> Work:
 
 
 EXTENSION = Extension(
-    "jobs", "calls of tools in the background", settings=JobSettings, calls=_calls, work=_work, runs_jobs=True
+    "jobs",
+    "calls of tools in the background",
+    settings=JobSettings,
+    calls=_calls,
+    work=_work,
+    tool_policies=["background"],
 )

@@ -1,7 +1,8 @@
 """The calls of prompts and resources of MCP servers."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from pydantic import BaseModel, Field
@@ -194,12 +195,8 @@ async def render_prompt(request: Request) -> Response:
     """Gets the messages of a prompt as blocks; files of it become uploads of the caller."""
     sent, _ = await read_body(request, PromptIn)
     offers, connection = await _found(request, sent.server, "prompts")
-    try:
+    with _failures("name"):
         parts = await offers.prompt(identity_of(request).owner, connection, sent.name, sent.arguments)
-    except ToolUnavailable as error:
-        raise Unavailable(str(error)) from None
-    except ToolError as refused:
-        raise RequestRefused(str(refused), field="name") from None
     return await _blocks(request, parts, "name")
 
 
@@ -207,13 +204,20 @@ async def attach_resource(request: Request) -> Response:
     """Reads a resource; its files become uploads of the caller."""
     sent, _ = await read_body(request, ResourceIn)
     offers, connection = await _found(request, sent.server, "resources")
-    try:
+    with _failures("uri"):
         files = await offers.resource(identity_of(request).owner, connection, sent.uri)
+    return await _blocks(request, files, "uri")
+
+
+@contextmanager
+def _failures(field: str) -> Iterator[None]:
+    """The failures of a server, as those of a request with this field."""
+    try:
+        yield
     except ToolUnavailable as error:
         raise Unavailable(str(error)) from None
     except ToolError as refused:
-        raise RequestRefused(str(refused), field="uri") from None
-    return await _blocks(request, files, "uri")
+        raise RequestRefused(str(refused), field=field) from None
 
 
 async def _found(request: Request, server: str, kind: "OfferKind") -> "tuple[Offers, McpConnection]":

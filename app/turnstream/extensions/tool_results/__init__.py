@@ -46,4 +46,5 @@ EXTENSION = Extension(
     "a cache of the results of tools, summaries of long ones, and a tool that reads on in them",
     tools=_tools,
     work=_work,
+    tool_policies=["cache_seconds", "summarise"],
 )

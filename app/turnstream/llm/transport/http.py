@@ -140,8 +140,8 @@ class Adapter(ABC):
     def _check_event(self, size: int, wire: Wire) -> None:
         """Raises PermanentError: decoding an event without bound would hold up every other stream."""
         if size > self._max_event_bytes:
-            message = f"The provider sent an event of more than {self._max_event_bytes} bytes (as they are counted for"
-            message += " `TURNSTREAM_MAX_REPLY_CHARS`)."
+            message = f"The provider sent an event of more than {self._max_event_bytes:,} bytes, twice"
+            message += " `TURNSTREAM_MAX_REPLY_CHARS`. A quote counts as ten bytes, a bracket as a hundred."
             raise PermanentError("event_too_long", message, request_id=wire.request_id)
 
     @abstractmethod

@@ -1,7 +1,7 @@
 // The account of the owner: credentials and remembered approvals, which can be revoked, entries of the audit trail, and the
 // request for an erasure.
 
-import { asked, confirmed, h, iconButton } from './dom.js'
+import { asked, attempts, confirmed, h, iconButton } from './dom.js'
 import { serversButton } from './servers.js'
 import { TEXTS } from './texts.js'
 
@@ -15,15 +15,7 @@ export async function showOwnAccount(client) {
     client.request('GET', '/api/account/grants'),
     client.request('GET', `/api/account/audit?limit=${PAGE}`),
   ])
-  const trouble = h('p', { class: 'trouble', role: 'alert' })
-  const attempt = async (work) => {
-    trouble.textContent = ''
-    try {
-      await work()
-    } catch (error) {
-      trouble.textContent = error.message
-    }
-  }
+  const { trouble, attempt } = attempts()
   const revocable = (name, about, path) => {
     const revoke = () =>
       attempt(async () => {

@@ -58,13 +58,15 @@ export function iconButton(name, label, onclick, more = {}) {
   )
 }
 
-/** A menu behind an icon. `entries` are pairs of a label and what choosing it does. It closes when focus leaves it. */
+/** A menu behind an icon. `entries` are labels, what choosing each does, and more attributes of its button. It closes when focus leaves it. */
 export function menu(label, entries) {
   const choose = (action) => () => {
     element.open = false
     action()
   }
-  const buttons = entries.map(([name, action]) => h('button', { type: 'button', onclick: choose(action) }, name))
+  const buttons = entries.map(([name, action, more]) =>
+    h('button', { type: 'button', onclick: choose(action), ...more }, name),
+  )
   const summary = h('summary', { class: 'quiet', 'aria-label': label, title: label }, icon('more'))
   const element = h('details', { class: 'menu' }, summary, h('div', {}, buttons))
   element.addEventListener('focusout', ({ relatedTarget }) => {
@@ -107,6 +109,20 @@ export async function copy(button, text) {
   await navigator.clipboard.writeText(text)
   button.replaceChildren(icon('check'))
   setTimeout(() => button.replaceChildren(icon('copy')), 1500)
+}
+
+/** A line for the error of an action of a dialog, and the function that runs such actions. */
+export function attempts() {
+  const trouble = h('p', { class: 'trouble', role: 'alert' })
+  const attempt = async (work) => {
+    setText(trouble, '')
+    try {
+      await work()
+    } catch (error) {
+      setText(trouble, error.message)
+    }
+  }
+  return { trouble, attempt }
 }
 
 /** Asks in a dialog. Resolves to the value of the button that was pressed, '' for none. */

@@ -352,7 +352,8 @@ client
     for (const button of findAll('#share, #members')) button.hidden = !features?.includes('sharing')
     find('#open-schedules').hidden = !features?.includes('schedules')
     find('#own-account').hidden = !features?.includes('self_service')
-    waiting.follow()
+    document.documentElement.dataset.features = features?.join(' ') ?? ''
+    if (features?.includes('inbox')) waiting.follow()
     if (features?.includes('mcp')) {
       find('#attach-resource').hidden = false
       followPrompts(client, composer, report)

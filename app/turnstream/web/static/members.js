@@ -1,6 +1,6 @@
 // Members of a chat: the dialog in which its owner adds and removes them, and changes their roles.
 
-import { asked, h, iconButton } from './dom.js'
+import { asked, attempts, h, iconButton } from './dom.js'
 import { TEXTS } from './texts.js'
 
 const { members: texts } = TEXTS
@@ -9,15 +9,7 @@ export async function showMembers(client, conversation) {
   const path = `/api/chats/${conversation.id}/members`
   const { members } = await client.request('GET', path)
   const list = h('ul', { class: 'links' })
-  const trouble = h('p', { class: 'trouble', role: 'alert' })
-  const attempt = async (work) => {
-    trouble.textContent = ''
-    try {
-      await work()
-    } catch (error) {
-      trouble.textContent = error.message
-    }
-  }
+  const { trouble, attempt } = attempts()
   const put = (member, role) => client.request('POST', path, { member, role })
   const itemOf = ({ member, role }) => {
     const choice = roleChoice(texts.roleOf(member), role)

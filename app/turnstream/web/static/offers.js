@@ -1,6 +1,6 @@
 // What MCP servers offer to people: prompts behind a slash in the message field, and resources to attach.
 
-import { asked, find, h, setText } from './dom.js'
+import { asked, attempts, find, h, setText } from './dom.js'
 import { serversButton } from './servers.js'
 import { TEXTS } from './texts.js'
 
@@ -137,19 +137,17 @@ async function filledIn(client, prompt) {
     const hint = description && h('span', { class: 'hint', dir: 'auto' }, description)
     return h('label', {}, required ? title : texts.optional(title), input, hint)
   })
-  const trouble = h('p', { class: 'trouble', role: 'alert' })
+  const { trouble, attempt } = attempts()
   let blocks = null
-  const submit = async (event) => {
+  const submit = (event) => {
     event.preventDefault()
     const form = event.target.closest('form')
     if (!form.reportValidity()) return
     const given = [...form.querySelectorAll('textarea')].filter(({ value }) => value)
-    try {
+    attempt(async () => {
       blocks = await rendered(client, prompt, Object.fromEntries(given.map(({ name, value }) => [name, value])))
       form.closest('dialog').close()
-    } catch (error) {
-      setText(trouble, error.message)
-    }
+    })
   }
   await asked(
     texts.fill(prompt.title),
@@ -171,19 +169,15 @@ async function filledIn(client, prompt) {
 /** The dialog of the resources of servers. What is chosen is attached to the message. */
 export async function showResources(client, attachments) {
   const { resources, templates, unavailable } = await client.request('GET', '/api/mcp/resources')
-  const trouble = h('p', { class: 'trouble', role: 'alert' })
+  const { trouble, attempt } = attempts()
   const attach = async (server, uri, { target }) => {
-    setText(trouble, '')
     target.disabled = true
-    try {
+    await attempt(async () => {
       const { blocks } = await client.request('POST', '/api/mcp/resources/attach', { server, uri })
       attachments.putBack(blocks.map((block) => ({ block })))
       target.closest('dialog').close()
-    } catch (error) {
-      setText(trouble, error.message)
-    } finally {
-      target.disabled = false
-    }
+    })
+    target.disabled = false
   }
   const items = resources.map((resource) => resourceItem(resource, attach))
   const search = h('input', { type: 'search', autocomplete: 'off', 'aria-label': texts.find, placeholder: texts.find })

@@ -1,6 +1,6 @@
 // Schedules and triggers: the dialog that makes, pauses, runs and deletes them, with their next and last runs.
 
-import { asked, confirmed, copy, h, iconButton } from './dom.js'
+import { asked, attempts, confirmed, copy, h, iconButton } from './dom.js'
 import { TEXTS } from './texts.js'
 
 const { schedules: texts } = TEXTS
@@ -15,14 +15,9 @@ export async function showSchedules(client, chat) {
   ])
   const list = h('ul', { class: 'links' })
   const none = h('p', { class: 'hint' }, texts.none)
-  const trouble = h('p', { class: 'trouble', role: 'alert' })
+  const { trouble, attempt: tried } = attempts()
   const attempt = async (work) => {
-    trouble.textContent = ''
-    try {
-      await work()
-    } catch (error) {
-      trouble.textContent = error.message
-    }
+    await tried(work)
     none.hidden = list.children.length > 0
   }
   const add = (each) => list.append(itemOf(client, each, attempt))

@@ -1,6 +1,6 @@
 // MCP servers that the owner adds: the dialog that lists, adds and removes them.
 
-import { asked, h, iconButton, setText } from './dom.js'
+import { asked, attempts, h, iconButton, setText } from './dom.js'
 import { TEXTS } from './texts.js'
 
 const { servers: texts } = TEXTS
@@ -19,16 +19,11 @@ export async function serversButton(client) {
 async function showServers(client) {
   const { servers } = await client.request('GET', '/api/mcp/servers')
   const list = h('ul', { class: 'links' })
-  const trouble = h('p', { class: 'trouble', role: 'alert' })
+  const { trouble, attempt: tried } = attempts()
   const status = h('p', { class: 'hint', role: 'status' })
-  const attempt = async (work) => {
-    setText(trouble, '')
+  const attempt = (work) => {
     setText(status, '')
-    try {
-      await work()
-    } catch (error) {
-      setText(trouble, error.message)
-    }
+    return tried(work)
   }
   const itemOf = ({ name, url, headers }) => {
     const remove = () =>

@@ -12,6 +12,7 @@ import { timeline } from './timeline.js'
 import { hasEnded, joined } from './turnstream.js'
 
 const { turn: texts } = TEXTS
+const COPIES = { class: 'copies' } // buttons that need the extension `fork`
 
 export class TurnView {
   /**
@@ -167,12 +168,12 @@ export class TurnView {
   #endedButtons(turn) {
     const copying = iconButton('copy', texts.copy, () => copy(copying, textOf(this.turn)))
     const ways = [
-      [texts.fork, () => this.actions.fork(this.turn)],
+      [texts.fork, () => this.actions.fork(this.turn), COPIES],
       [texts.remove, () => this.actions.remove(this.turn)],
     ]
     if (turn.role === 'user')
       return [copying, iconButton('edit', texts.edit, () => this.edit()), menu(texts.more, ways)]
-    if (turn.blocks.length > 1) ways.unshift([texts.cut, () => this.#offerCuts()])
+    if (turn.blocks.length > 1) ways.unshift([texts.cut, () => this.#offerCuts(), COPIES])
     ways.unshift([texts.branch, () => this.actions.branch(this.turn)])
     ways.unshift([texts.anotherModel, () => this.actions.anotherModel(this.turn)])
     const details = iconButton('clock', texts.timeline, () => this.#toggle(details), { 'aria-expanded': 'false' })
