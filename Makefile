@@ -42,7 +42,7 @@ help: ## this list
 run: $(RUNTIME) ## start the server (with its own database unless DATABASE_URL is set)
 	@exec env PYTHONDONTWRITEBYTECODE= $(BIN)/turnstream serve
 
-test: $(DEV) ## the tests (more with FULL_TESTS=1, all with FULL_TESTS=all), and the coverage floors: every branch of domain, llm and stream
+test: $(DEV) ## the tests (a third of the long ones too with FULL_TESTS=1, all with FULL_TESTS=all), and the coverage floors: every branch of domain, llm and stream
 	@$(BIN)/python -m tests.support.programs
 	@$(PYTEST) $(COVER) $(PYTEST_ARGS)
 

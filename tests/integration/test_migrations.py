@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from tests.support.catalog import RENEW, SCHEMA, catalog, schema_sql
 from tests.support.locks import Locker, waiting_to_migrate
 from tests.support.migration_files import listed, present
+from tests.support.row_security import admit_api
 from turnstream.domain.errors import ConfigError
 from turnstream.storage import migration_waits
 from turnstream.storage.migrations import (
@@ -124,10 +125,10 @@ def test_down_to_the_oldest_revision_and_up_again_leaves_no_trace(database_url: 
     downgrade(database_url, OLDEST_REVISION)
     assert asyncio.run(catalog(database_url)) != before
     assert asyncio.run(look(database_url, f"SELECT FROM {DIGESTS}")) == [[]], "its own functions may be others"
-    upgrade(database_url)
-    assert asyncio.run(catalog(database_url)) == before
-    upgrade(database_url)
-    assert asyncio.run(catalog(database_url)) == before
+    for _ in range(2):
+        upgrade(database_url)
+        asyncio.run(admit_api(database_url))
+        assert asyncio.run(catalog(database_url)) == before
 
 
 @pytest.mark.needs("git")
@@ -157,6 +158,7 @@ async def test_a_database_of_the_last_version_before_the_baseline_becomes_the_sa
     assert await old.wait() == 0
     assert await present_revision(empty_database_url) == OLDEST_REVISION
     await upgrade_in_thread(empty_database_url)
+    await admit_api(empty_database_url)
     new, migrated = await catalog(database_url), await catalog(empty_database_url)
     for kind, rows in new.items():
         assert migrated[kind] == rows, kind

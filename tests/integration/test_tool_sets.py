@@ -243,7 +243,7 @@ async def test_of_two_transactions_that_store_a_set_at_once_neither_waits(harnes
         kept = await locker.connection.fetchrow("SELECT * FROM keep_tool_set($1, $2)", OWNER, _request(ONE))
         assert kept is not None
         assert kept["tool_set"] is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             asked = await harness.ask(tools=ONE)
     assert await _is_inline(locker, asked.turn)
     assert await _tools(harness, asked) == ONE
