@@ -19,16 +19,16 @@ _NOT_ASKED: Final = SimpleNamespace(
 )  # the driver prepares its statement again behind a nameless question
 
 
-class DriverConnection(asyncpg.Connection):  # type: ignore[type-arg, misc]
+class DriverConnection(asyncpg.Connection):
     """A connection that asks for types which another has asked for no more: the driver would ask three questions, for
     15 ms of Postgres, on each connection.
     """
 
     async def _introspect_types(self, typeoids: Iterable[int], timeout: float) -> Any:  # noqa: ASYNC109
-        key = (self._addr, frozenset(typeoids))
+        key = (self._addr, frozenset(typeoids))  # type: ignore[attr-defined]
         if key in _told:
             return _told[key], _NOT_ASKED
-        types, asked = await super()._introspect_types(typeoids, timeout)
+        types, asked = await super()._introspect_types(typeoids, timeout)  # type: ignore[misc]
         _told[key] = types
         return types, asked
 
