@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from turnstream.domain.blocks import Block
+from turnstream.extensions.openai.think_tags import ThinkTagFilter, ThinkTags
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
-from turnstream.llm.models.think_tags import ThinkTagFilter, ThinkTags
 from turnstream.llm.provider import (
     BlockClosed,
     BlockData,
@@ -115,7 +115,9 @@ async def test_only_a_model_with_think_tags_is_filtered() -> None:
     models = Models(
         [
             ProviderModels(
-                provider, [Model("qwen", think_tags=True), Model("other"), Model("q", "qwen", think_tags=True)]
+                provider,
+                [Model("qwen", think_tags=True), Model("other"), Model("q", "qwen", think_tags=True)],
+                without_tags=ThinkTagFilter,
             )
         ]
     )
