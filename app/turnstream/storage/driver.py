@@ -25,10 +25,10 @@ class DriverConnection(asyncpg.Connection):
     """
 
     async def _introspect_types(self, typeoids: Iterable[int], timeout: float) -> Any:  # noqa: ASYNC109
-        key = (self._addr, frozenset(typeoids))
+        key = (self._addr, frozenset(typeoids))  # type: ignore[attr-defined]
         if key in _told:
             return _told[key], _NOT_ASKED
-        types, asked = await super()._introspect_types(typeoids, timeout)
+        types, asked = await super()._introspect_types(typeoids, timeout)  # type: ignore[misc]
         _told[key] = types
         return types, asked
 
