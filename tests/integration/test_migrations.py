@@ -32,12 +32,14 @@ from turnstream.storage.migrations import (
     DIGESTS,
     FOLDER,
     LAST_WITH_ALL_REVISIONS,
+    LAST_WITH_WAY_BACK,
     OLDEST_REVISION,
     SqlFile,
     alembic_config,
     downgrade,
     functions,
     newest_revision,
+    oldest_in_versions,
     present_revision,
     sql_files,
     upgrade,
@@ -65,6 +67,7 @@ SELECT indexname, indexdef FROM pg_indexes
 WHERE schemaname = 'public' AND tablename !~ '^turnstream_' ORDER BY 1
 """
 MIGRATE = "import sys; from turnstream.storage.migrations import upgrade; upgrade(sys.argv[1])"
+TAKE_BACK = f"{MIGRATE}; from turnstream.storage.migrations import downgrade; downgrade(*sys.argv[1:])"
 
 
 async def _execute(url: str, statement: str) -> None:
@@ -119,9 +122,9 @@ async def test_migrations_make_what_the_tables_say_checks_and_expressions_includ
         assert await look(database_url, query) == await look(empty_database_url, query)
 
 
-def test_down_to_the_oldest_revision_and_up_again_leaves_no_trace(database_url: str) -> None:
+def test_down_to_the_oldest_in_versions_and_up_again_leaves_no_trace(database_url: str) -> None:
     before = asyncio.run(catalog(database_url))
-    downgrade(database_url, OLDEST_REVISION)
+    downgrade(database_url, oldest_in_versions())
     assert asyncio.run(catalog(database_url)) != before
     assert asyncio.run(look(database_url, f"SELECT FROM {DIGESTS}")) == [[]], "its own functions may be others"
     upgrade(database_url)
@@ -130,32 +133,30 @@ def test_down_to_the_oldest_revision_and_up_again_leaves_no_trace(database_url: 
     assert asyncio.run(catalog(database_url)) == before
 
 
-@pytest.mark.needs("git")
-async def test_a_database_of_the_last_version_before_the_baseline_becomes_the_same_as_a_new_one(
-    database_url: str, empty_database_url: str, tmp_path: Path
-) -> None:
-    """The package of that version is `app`."""
-    git = (
-        "git",
-        "-C",
-        FOLDER.parent,
-        "-c",
-        "safe.directory=*",
-        "archive",
-        LAST_WITH_ALL_REVISIONS,
-        "app",
-        "migrations",
-    )
+async def take_to(revision: str, url: str, folder: Path) -> None:
+    """Makes the database one of the revision, by a version that could. The package of the oldest one is `app`."""
+    oldest = revision == OLDEST_REVISION
+    commit = LAST_WITH_ALL_REVISIONS if oldest else LAST_WITH_WAY_BACK
+    git = ("git", "-C", FOLDER.parent, "-c", "safe.directory=*", "archive", commit, "app", "migrations")
     archive = await asyncio.create_subprocess_exec(*git, stdout=PIPE, stderr=PIPE)
     output, reason = await archive.communicate()
     if archive.returncode:
         pytest.skip(f"the history of git does not reach back: {reason.decode().strip()}")
     with tarfile.open(fileobj=io.BytesIO(output)) as packed:
-        packed.extractall(tmp_path, filter="data")
-    script = MIGRATE.replace("turnstream.", "app.")
-    old = await asyncio.create_subprocess_exec(sys.executable, "-c", script, empty_database_url, cwd=tmp_path)
+        packed.extractall(folder, filter="data")
+    script = MIGRATE.replace("turnstream.", "app.") if oldest else TAKE_BACK
+    cwd = folder if oldest else folder / "app"
+    old = await asyncio.create_subprocess_exec(sys.executable, "-c", script, url, revision, cwd=cwd)
     assert await old.wait() == 0
-    assert await present_revision(empty_database_url) == OLDEST_REVISION
+    assert await present_revision(url) == revision
+
+
+@pytest.mark.needs("git")
+@pytest.mark.parametrize("revision", [OLDEST_REVISION, "0044", "0057"])
+async def test_a_database_of_a_revision_before_the_oldest_in_versions_becomes_the_same_as_a_new_one(
+    database_url: str, empty_database_url: str, tmp_path: Path, revision: str
+) -> None:
+    await take_to(revision, empty_database_url, tmp_path)
     await upgrade_in_thread(empty_database_url)
     new, migrated = await catalog(database_url), await catalog(empty_database_url)
     for kind, rows in new.items():
