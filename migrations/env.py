@@ -11,6 +11,7 @@ from sqlalchemy import Connection, pool, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.schema import CreateSchema
 
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.database import ANSWER_TIMEOUT, in_schema, plain_url, schema_of
 from turnstream.storage.hosts import open_connection
 from turnstream.storage.index_build import take_steps
@@ -27,7 +28,6 @@ from turnstream.storage.migrations import (
     version_table,
 )
 from turnstream.storage.row_security import hardening, policies_of
-from turnstream.storage.tables import metadata
 
 LOCK = 7_481_516_342
 _DIALECT = "postgresql+asyncpg://"

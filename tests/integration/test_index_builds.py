@@ -13,9 +13,9 @@ from sqlalchemy import Engine, event
 
 from tests.integration.test_migrations import INDEXES, look, migrating, take_to
 from tests.support.locks import waiting_to_migrate
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.migrations import FOLDER, alembic_config, downgrade, upgrade
 from turnstream.storage.row_security import hardening, policies_of
-from turnstream.storage.tables import metadata
 
 pytestmark = pytest.mark.timeout(180)
 

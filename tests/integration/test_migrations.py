@@ -23,11 +23,12 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from tests.support.catalog import RENEW, SCHEMA, catalog, schema_sql
+from tests.support.catalog import RENEW, catalog, schema_sql
 from tests.support.locks import Locker, waiting_to_migrate
 from tests.support.migration_files import listed, present
 from turnstream.domain.errors import ConfigError
 from turnstream.storage import migration_waits
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.migrations import (
     DIGESTS,
     FOLDER,
@@ -41,11 +42,11 @@ from turnstream.storage.migrations import (
     newest_revision,
     oldest_in_versions,
     present_revision,
+    schema_files,
     sql_files,
     upgrade,
     upgrade_in_thread,
 )
-from turnstream.storage.tables import metadata
 
 COLUMNS = """
 SELECT relname, relpersistence, attname, format_type(atttypid, atttypmod) AS type, attnotnull, attgenerated,
@@ -171,8 +172,9 @@ async def test_a_database_of_before_the_baseline_is_refused_with_the_version_to_
         await upgrade_in_thread(database_url)
 
 
-async def test_the_file_of_the_schema_is_that_of_a_new_database(database_url: str) -> None:
-    assert SCHEMA.read_text(encoding="utf-8") == await schema_sql(database_url), f"run `{RENEW}`"
+async def test_the_files_of_the_schema_are_those_of_a_new_database(database_url: str) -> None:
+    there = {file: file.read_text(encoding="utf-8") for file in schema_files()}
+    assert there == await schema_sql(database_url), f"run `{RENEW}`"
 
 
 async def test_an_address_may_say_more_as_it_does_for_psql(empty_database_url: str, database_url: str) -> None:

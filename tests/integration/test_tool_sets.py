@@ -5,7 +5,6 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from random import Random
-from typing import Any
 from uuid import UUID
 
 import pytest

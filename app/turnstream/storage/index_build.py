@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from alembic import op
 from alembic.runtime.migration import MigrationContext
 
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.migrations import put_key, steps
 from turnstream.storage.row_security import hardening, policies_of
-from turnstream.storage.tables import metadata
 
 _IS_INVALID = sa.text("SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_regclass(quote_ident(:name))")
 _INDEX = re.compile(r"CREATE INDEX CONCURRENTLY IF NOT EXISTS (\w+)")

@@ -95,10 +95,10 @@ class SqlFile:
 
 @cache
 def _sql_folders() -> Sequence[Path]:
-    """The folder of the core and the folders of all installed extensions. The trigger of an extension that is left out
-    stays in the database, and needs its function.
+    """The folder of the core and the folders of all installed extensions. The tables and triggers of an extension that
+    is left out stay in the database, and need its functions.
     """
-    return [FOLDER / "sql", *(package / "sql" for package in extension_packages())]
+    return [FOLDER / "sql", *(package / "sql" for package in extension_packages().values())]
 
 
 def sql_files() -> Sequence[SqlFile]:
@@ -117,13 +117,20 @@ def functions(*, called: bool = False) -> Sequence[str]:
 
 
 def create_tables(connection: "Connection") -> str:
-    """Makes the tables of `schema.sql`, and the key that the servers of the database share; returns its revision."""
-    schema = (FOLDER / "schema.sql").read_text(encoding="utf-8")
-    for statement in schema.split(";\n"):
+    """Makes the tables of `schema.sql`, here and in extensions, and the key that the servers of the database share;
+    returns the revision.
+    """
+    first, *others = (path.read_text(encoding="utf-8") for path in schema_files())
+    for statement in ";\n".join([first, *others]).split(";\n"):
         if statement.strip():
             connection.exec_driver_sql(statement)
     put_key(connection)
-    return schema.partition("revision ")[2][:4]
+    return first.partition("revision ")[2][:4]
+
+
+def schema_files() -> Sequence[Path]:
+    """The one of the core first: tables of extensions refer to its tables."""
+    return [FOLDER / "schema.sql", *filter(Path.is_file, (folder / "schema.sql" for folder in _sql_folders()))]
 
 
 def put_key(connection: "Connection") -> None:
@@ -261,7 +268,7 @@ def _refuse_old_postgres(version: ServerVersion) -> None:
 
 
 def _refuse_tables_of_others(schema: str | None, present: Set[str], revisions: Sequence[str]) -> None:
-    from turnstream.storage.tables import metadata  # noqa: PLC0415
+    from turnstream.storage.all_tables import metadata  # noqa: PLC0415
 
     tables = sorted(present & metadata.tables.keys())
     if revisions or tables:
