@@ -17,8 +17,8 @@ from turnstream.cli.owners import _erase
 from turnstream.config import Settings
 from turnstream.kit.ids import new_id
 from turnstream.scripted import Pause
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.owners.owners import Owners
-from turnstream.storage.tables import metadata
 
 
 @pytest.fixture(autouse=True)
