@@ -15,6 +15,7 @@ import pytest
 from tests.support.large_database import Size, load_sql, row_id
 from turnstream.explanations.rows import OPEN_TURNS
 from turnstream.extensions.admin import operations
+from turnstream.extensions.chat_stream import rows as news
 from turnstream.extensions.feed.rows import GET_CHANGED_CHATS
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats import chat_changes, chats, exchanges, search, turns
@@ -56,17 +57,17 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "the newest turn of a message": (exchanges.GET_NEWEST_OF_CHAT, {"chat": CHAT}, 20),
     "the chat and the newest turn": (exchanges.GET_CHAT_AND_NEWEST, {"owner": "owner-0", "chat": CHAT}, 30),
     "what is new in a chat, from its end": (
-        chat_changes.GET_NEWS,
+        news.GET_NEWS,
         {"chat": CHAT, "since": NOW, "place": 2**60, "limit": 50},
         20,
     ),
     "what is new in a chat, from its beginning": (
-        chat_changes.GET_NEWS,
+        news.GET_NEWS,
         {"chat": CHAT, "since": datetime(2020, 1, 1, tzinfo=UTC), "place": 0, "limit": 50},
         150,
     ),
     "the turns that a cursor names": (
-        chat_changes.GET_TURNS_AT,
+        news.GET_TURNS_AT,
         {"chat": CHAT, "times": [NOW, datetime(2020, 1, 1, tzinfo=UTC)], "places": [2**50, 7]},
         50,
     ),

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "app/turnstream"
 # Packages and modules that only extensions and the lab import: a server without extensions does not load them.
 LIBRARIES = (
+    "broadcast",
     "copies",
     "dialects",
     "explanations",
@@ -22,6 +23,7 @@ LIBRARIES = (
     "side_calls",
     "tool_ranking",
     "usage_sums",
+    "web",
 )
 
 

@@ -11,7 +11,7 @@ from turnstream.api import (
     turns,
     uploads,
 )
-from turnstream.api.events import CHAT_EVENTS, EVENTS
+from turnstream.api.events import EVENTS
 from turnstream.api.http.call_group import CallGroup, EventStream
 from turnstream.api.http.endpoint import Endpoint, Limit, Query
 from turnstream.api.schemas.requests import (
@@ -40,7 +40,6 @@ from turnstream.api.schemas.responses import (
     WholeOut,
 )
 from turnstream.api.schemas.tools import ActionsIn
-from turnstream.api.streams import chat as chat_stream
 from turnstream.api.streams import turn as turn_stream
 from turnstream.domain.identity import Scope
 
@@ -53,7 +52,7 @@ _WRITES: tuple[Limit, ...] = ("writes",)
 _POSTS: tuple[Limit, ...] = ("requests", "queued_turns", "streams")
 _KEY = ("Idempotency-Key",)
 _SENDS: tuple[Scope, ...] = ("send", "chat")
-_CAUGHT_UP = Query("caught_up", "true: a notice `caught_up` comes behind what there was at the connection")
+CAUGHT_UP = Query("caught_up", "true: a notice `caught_up` comes behind what there was at the connection")
 _FRAMES = Query("frames", "never: the deltas of the turn wait for no others, also under load")
 _OLD = ("Cache-Control",)  # of what may be read on a standby
 
@@ -139,16 +138,6 @@ ENDPOINTS = (
         headers=_OLD,
     ),
     Endpoint(
-        "GET /api/chats/{chat}/stream",
-        chat_stream.stream_chat,
-        "Follow the chat from a cursor: its changes, its new turns, and the events of all that run",
-        gives="text/event-stream",
-        problems=(400, 404),
-        queries=(Query("cursor", "the id of the last event received, or the cursor of a page of turns"), _CAUGHT_UP),
-        headers=("Last-Event-ID",),
-        events="ChatStream",
-    ),
-    Endpoint(
         "GET /api/chats/{chat}/turns/{turn}",
         turns.get_turn,
         "One turn, with a cursor to go on from",
@@ -197,7 +186,7 @@ ENDPOINTS = (
         gives="text/event-stream",
         statuses=(200, 204),
         problems=(400, 404, 409),
-        queries=(Query("cursor", "the id of the last event received"), _CAUGHT_UP, _FRAMES),
+        queries=(Query("cursor", "the id of the last event received"), CAUGHT_UP, _FRAMES),
         headers=("Last-Event-ID", *_OLD),
         reach="turn",
     ),
@@ -321,10 +310,6 @@ ENDPOINTS = (
 ABOUT_EVENTS = "Server-sent events, each with JSON as its data and the cursor behind it as its id. "
 _STREAMS: Mapping[str, EventStream] = {
     "Stream": EventStream(f"{ABOUT_EVENTS}The stream ends after the last event of the turn.", EVENTS),
-    "ChatStream": EventStream(
-        f"{ABOUT_EVENTS}An event of a turn is that of the turn's own stream, with the turn's id besides.",
-        CHAT_EVENTS,
-    ),
 }
 
 CORE = CallGroup(ENDPOINTS, streams=_STREAMS)

@@ -20,7 +20,7 @@ from turnstream.extensions.sharing.shares import SharedContent, Shares, Sharing
 from turnstream.extensions.sharing.view import shared_turn, uploads_of
 from turnstream.kit.offload import Portions
 from turnstream.storage.database import OWNER, Row
-from turnstream.web.page import site
+from turnstream.web.site import site
 
 _MOST_TURNS = 1000  # of a branch, the newest
 _HEADERS = {"Cache-Control": "no-cache", "X-Robots-Tag": "noindex", "Referrer-Policy": "no-referrer"}
