@@ -18,4 +18,4 @@ def _calls() -> "Sequence[CallGroup]":
     return [CallGroup((), routes=(Route("/", site().page), Route("/static/{path:path}", site().file)))]
 
 
-EXTENSION = Extension("page", "the page at `/`, which needs chat_stream", calls=_calls)
+EXTENSION = Extension("page", "the page at `/`, which needs `chat_stream`", calls=_calls)
