@@ -13,13 +13,16 @@ SERVER = ROOT / "app/turnstream"
 # Packages and modules that only extensions and the lab import: a server without extensions does not load them.
 LIBRARIES = (
     "broadcast",
+    "command_values",
     "copies",
     "dialects",
+    "erasure",
     "explanations",
     "guards",
     "logins",
     "outgoing",
     "scripted",
+    "searches",
     "side_calls",
     "tool_ranking",
     "usage_sums",
