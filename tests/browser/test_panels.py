@@ -268,7 +268,9 @@ async def test_operators_find_their_page_and_need_no_other_token(people: SitDown
 
 @pytest.mark.full
 async def test_a_server_without_the_page_for_operators_has_no_link_to_it(people: SitDown, database_url: str) -> None:
-    async with serving(database_url, extensions=[DEMO, installed()["page"], installed()["chat_stream"]]) as server:
+    async with serving(
+        database_url, extensions=[DEMO, *(installed()[name] for name in ("catalog", "chat_stream", "page", "uploads"))]
+    ) as server:
         ada = await people(server.url)
         ada.expects("404", "ERR_CONNECTION_REFUSED")  # the server is gone before the browser is
         async with ada.page.expect_response("**/admin") as asked:

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 
 from turnstream.api import (
     actions,
-    catalog,
     chats,
     health,
     tokens,
     turns,
-    uploads,
 )
 from turnstream.api.events import EVENTS
 from turnstream.api.http.call_group import CallGroup, EventStream
@@ -29,15 +27,10 @@ from turnstream.api.schemas.responses import (
     ExchangeOut,
     GrantsOut,
     IdentityOut,
-    ModelsOut,
     PathPage,
     Revoked,
-    ToolsOut,
     TurnOut,
     TurnsOut,
-    UploadDeleted,
-    UploadOut,
-    WholeOut,
 )
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.streams import turn as turn_stream
@@ -229,14 +222,6 @@ ENDPOINTS = (
         scopes=("approve",),
     ),
     Endpoint(
-        "GET /api/chats/{chat}/turns/{turn}/results/{tool_use_id}",
-        actions.get_whole,
-        "The whole result of a tool, of which the model got a part",
-        gives=WholeOut,
-        problems=(404,),
-        reach="turn",
-    ),
-    Endpoint(
         "POST /api/chats/{chat}/turns/{turn}/regenerate",
         turns.regenerate,
         "Another answer to the same user turn, as a sibling",
@@ -254,38 +239,6 @@ ENDPOINTS = (
         "Whose the credential is, and what it allows",
         gives=IdentityOut,
         reach="handler",
-    ),
-    Endpoint("GET /api/models", catalog.list_models, "The models of this server", gives=ModelsOut, reach="handler"),
-    Endpoint("GET /api/tools", catalog.list_tools, "The tools of this server", gives=ToolsOut, reach="handler"),
-    Endpoint(
-        "POST /api/uploads",
-        uploads.put_upload,
-        "Upload an image, a PDF or a text that turns can refer to; the same bytes are the same upload",
-        "application/octet-stream",
-        UploadOut,
-        (200, 201),
-        limits=(*_WRITES, "uploads"),
-        reach="handler",
-        scopes=_SENDS,
-    ),
-    Endpoint(
-        "GET /api/uploads/{upload}",
-        uploads.get_upload,
-        "The bytes of an upload",
-        gives="*/*",
-        statuses=(200, 304),
-        problems=(404,),
-        headers=("If-None-Match",),
-        queries=(Query("chat", "a chat that shows it, for a member of the chat"),),
-        reach="handler",
-    ),
-    Endpoint(
-        "DELETE /api/uploads/{upload}",
-        uploads.delete_upload,
-        "Delete an upload; turns that refer to it show that it is gone",
-        gives=UploadDeleted,
-        problems=(404, 409),
-        queries=(Query("if", "`unused`: only where no turn refers to it"),),
     ),
     Endpoint("GET /healthz", health.healthz, "The process is alive", gives="text/plain", open=True),
     Endpoint(

@@ -33,7 +33,7 @@ from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.chats.grants import Grants
 from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turn_counts import TurnCounts
-from turnstream.storage.chats.turns import ToolResults, Turns
+from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import ANONYMOUS, OWNER, Database
 from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
 from turnstream.storage.owners.documents import DocumentTexts
@@ -60,7 +60,6 @@ class Storage:
     branches: Branches
     actions: Actions
     grants: Grants
-    results: ToolResults
     documents: DocumentTexts
     uploads: Uploads
     tokens: Tokens
@@ -89,7 +88,6 @@ class Storage:
             branches=Branches(database),
             actions=Actions(database),
             grants=Grants(database),
-            results=ToolResults(database),
             documents=DocumentTexts(database),
             uploads=Uploads(database),
             tokens=Tokens(everything, cell),

@@ -1,4 +1,4 @@
-"""The page at `/`, the reference client. It follows a chat by the stream of the extension chat_stream."""
+"""The page at `/`, the reference client. It calls what catalog, chat_stream and uploads add."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,4 +18,4 @@ def _calls() -> "Sequence[CallGroup]":
     return [CallGroup((), routes=(Route("/", site().page), Route("/static/{path:path}", site().file)))]
 
 
-EXTENSION = Extension("page", "the page at `/`, which needs `chat_stream`", calls=_calls)
+EXTENSION = Extension("page", "the page at `/`, which needs `catalog`, `chat_stream` and `uploads`", calls=_calls)
