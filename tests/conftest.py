@@ -65,9 +65,9 @@ _COUNTED = (
     "lab/test_recorded_server.py",
     "lab/test_recording_calls.py",
     "lab/test_replay.py",
-    "integration/api/test_chat_stream.py",
+    "extensions/chat_stream",
     "integration/api/test_deletion.py",
-    "integration/api/test_feed.py",
+    "extensions/feed",
 )
 _TESTS = Path(__file__).parent
 

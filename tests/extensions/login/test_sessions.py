@@ -11,9 +11,9 @@ from tests.extensions.login.conftest import ServeLogin
 from tests.support.http_server import Server
 from tests.support.issuer import issuing
 from tests.support.openid_issuer import CookieBrowser, OpenIdIssuer
+from turnstream.erasure.erasure import erase_owner
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.audit import AuditTrail
-from turnstream.storage.owners.erasure import erase_owner
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

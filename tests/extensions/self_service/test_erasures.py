@@ -18,21 +18,21 @@ from tests.support.http_server import serving
 from tests.support.locks import Locker
 from tests.support.owner_rows import fill_owner, rows_of
 from tests.support.server_process import Server
-from turnstream.cli.owners import _erase
 from turnstream.config import Settings
 from turnstream.domain.errors import NotFound
 from turnstream.domain.identity import Identity
+from turnstream.erasure.owners import Owners
 from turnstream.extensions.documents.store import Documents
+from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.extensions.self_service.account import OwnAccounts
 from turnstream.extensions.self_service.erasures import Erasures
-from turnstream.storage.owners.owners import Owners
 
 
 @pytest.fixture(autouse=True)
 def no_token_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """So an erasure need not wait for servers."""
     monkeypatch.setattr("turnstream.extensions.self_service.erasures.BELIEVED", 0)
-    monkeypatch.setattr("turnstream.cli.owners.BELIEVED", 0)
+    monkeypatch.setattr("turnstream.extensions.owner_commands.owners.BELIEVED", 0)
     monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0)
 
 

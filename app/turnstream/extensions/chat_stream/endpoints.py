@@ -1,28 +1,28 @@
 """The stream of a chat: the SSE endpoint around its reader, and the frames it sends."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.events import TurnEvent, TurnsDeletedEvent, named
+from turnstream.api.events import named
 from turnstream.api.http.errors import BadRequest
 from turnstream.api.http.reading import flag_of, id_of
-from turnstream.api.schemas.responses import TurnOut
 from turnstream.api.services import Services, services_and_owner
 from turnstream.api.streams.response import FrameResponse
 from turnstream.api.streams.turn import requested_cursor
 from turnstream.api.views import chat_out
 from turnstream.domain.chats import Chat
-from turnstream.domain.cursor import Cursor
 from turnstream.domain.events import BlockDelta, Notice
-from turnstream.domain.turns import ENDED, Turn
-from turnstream.storage.chats.chat_changes import ChatState, DeletedTurns
-from turnstream.stream.chat.cursor import ChatCursor
-from turnstream.stream.chat.reader import ChatItem, ChatReader, EventOfTurn, Sources
+from turnstream.domain.turns import Turn
+from turnstream.extensions.chat_stream.events import TurnEvent, TurnsDeletedEvent
+from turnstream.extensions.chat_stream.reader import ChatItem, ChatReader, EventOfTurn, Sources
+from turnstream.extensions.chat_stream.rows import ChatNews, DeletedTurns
+from turnstream.extensions.chat_stream.wakeups import ChatWakeups
+from turnstream.stream.chat_cursor import ChatCursor
 
 
 async def stream_chat(request: Request) -> Response:
@@ -40,12 +40,14 @@ async def stream_chat(request: Request) -> Response:
 async def open_reader(services: Services, owner: str, chat: UUID, cursor: ChatCursor, *, caught_up: bool) -> ChatReader:
     """Raises NotFound, and ValueError for a cursor of another chat."""
     await services.storage.chats.get(owner, chat)
-    sources = Sources(
-        services.storage.chat_changes, services.storage.turns, services.live.directory, services.live.chat_wakeups
-    )
-    reader = ChatReader(sources, owner, chat, cursor, frame, caught_up=caught_up)
+    reader = ChatReader(sources_of(services), owner, chat, cursor, frame, caught_up=caught_up)
     await reader.open()
     return reader
+
+
+def sources_of(services: Services) -> Sources:
+    wakeups = cast("ChatWakeups", services.states["chat_stream"])
+    return Sources(ChatNews(services.storage.of_owner), services.storage.turns, services.live.directory, wakeups)
 
 
 def frame(item: ChatItem, cursor: ChatCursor | None) -> bytes:
@@ -79,18 +81,3 @@ def _named(item: ChatItem) -> tuple[str, Mapping[str, Any]]:
             return name, data
         case None:
             return "chat_deleted", {}
-
-
-def cursor_behind(state: ChatState, shown: Sequence[TurnOut]) -> str:
-    """The cursor of a page that shows the turns `shown`. They were read after `state`; none of them was made since.
-
-    The stream from there sends the chat, the open turns that are not shown, and what follows the shown ones.
-    """
-    cursors = {turn.id: None if turn.status in ENDED else turn.cursor for turn in shown}
-    opened: dict[int, Cursor | None] = {}
-    for turn, place in state.open.items():
-        if turn not in cursors:
-            opened[place] = None
-        elif cursor := cursors[turn]:
-            opened[place] = Cursor.parse(cursor)
-    return str(ChatCursor(state.last, "", opened))

@@ -8,9 +8,9 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
+from turnstream.broadcast import Broadcast, CountedWakeup
 from turnstream.domain.errors import StorageUnavailable
-from turnstream.storage.chats.chat_changes import ChatUpdates
-from turnstream.stream.broadcast import Broadcast, CountedWakeup
+from turnstream.extensions.chat_stream.rows import ChatNews
 
 log = structlog.get_logger(__name__)
 
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 class ChatWakeups:
     """`notify` reaches every replica. A notification that is lost is found after `interval` seconds."""
 
-    def __init__(self, changes: ChatUpdates, notify: Callable[[str], Awaitable[None]], interval: float) -> None:
+    def __init__(self, changes: ChatNews, notify: Callable[[str], Awaitable[None]], interval: float) -> None:
         self.broadcast = Broadcast("chat", notify)
         self._changes = changes
         self._interval = interval

@@ -19,18 +19,19 @@ from tests.support.effort import FULL, tries
 from tests.support.http_client import Client, Event, Parser, said, turn_url
 from tests.support.http_server import Server, pausing, serving
 from tests.support.openapi_document import Document
-from turnstream.api.events import CHAT_EVENTS, EVENTS
-from turnstream.api.streams.chat import frame
+from turnstream.api.events import EVENTS
 from turnstream.domain.errors import PermanentError, TransientError
 from turnstream.domain.events import Notice
 from turnstream.domain.turns import Turn
+from turnstream.extensions.chat_stream import reader as chat_tail
+from turnstream.extensions.chat_stream.endpoints import frame, sources_of
+from turnstream.extensions.chat_stream.events import CHAT_EVENTS
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Statement
-from turnstream.stream.chat import reader as chat_tail
-from turnstream.stream.chat.cursor import ChatCursor
+from turnstream.stream.chat_cursor import ChatCursor
 from turnstream.stream.directory import Directory
 from turnstream.stream.live import LiveView
 
@@ -65,7 +66,7 @@ def names_of(events: list[Event]) -> list[str]:
 
 async def all_turns(api: Client, server: Server, chat: str) -> list[Json]:
     """Every turn of the chat, of all branches, in the order in which they were made."""
-    news = await server.services.storage.chat_changes.after(api.owner, UUID(chat.rpartition("/")[2]), 0, 10_000)
+    news = await sources_of(server.services).changes.after(api.owner, UUID(chat.rpartition("/")[2]), 0, 10_000)
     assert news is not None
     return [await api.json("GET", f"{chat}/turns/{turn}") for _, turn in news.news]
 
@@ -378,7 +379,7 @@ async def two_replicas(database_url: str, document: Document) -> AsyncIterator[t
 async def test_a_ring_at_one_replica_is_heard_at_the_other(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.setup.engine._CHAT_POLL", 3600.0)
+    monkeypatch.setattr("turnstream.extensions.chat_stream._POLL", 3600.0)
     async with two_replicas(database_url, document) as (here, near, far):
         chat = await near.chat()
         picture = ChatPicture()
@@ -396,8 +397,8 @@ async def test_a_ring_at_one_replica_is_heard_at_the_other(
 async def test_a_ring_that_is_lost_is_found_by_looking(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.setup.engine._CHAT_POLL", 0.02)
-    monkeypatch.setattr("turnstream.stream.broadcast.Broadcast.receive", lambda self, payload: None)
+    monkeypatch.setattr("turnstream.extensions.chat_stream._POLL", 0.02)
+    monkeypatch.setattr("turnstream.broadcast.Broadcast.receive", lambda self, payload: None)
     async with two_replicas(database_url, document) as (_, near, far):
         chat = await near.chat()
         async with far.follow(f"{chat}/stream") as events:
@@ -409,7 +410,7 @@ async def test_a_ring_that_is_lost_is_found_by_looking(
 
 
 async def test_while_the_database_is_away_readers_wait(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnstream.setup.engine._CHAT_POLL", 0.01)
+    monkeypatch.setattr("turnstream.extensions.chat_stream._POLL", 0.01)
     # A replica that knows itself to be alone notifies nobody.
     monkeypatch.setattr("turnstream.engine.upkeep.recovery.ReplicaMonitor.is_alone", False)
     async with proxied(database_url) as (url, proxy), serving(url) as server, Client(server.url) as api:
@@ -417,7 +418,7 @@ async def test_while_the_database_is_away_readers_wait(database_url: str, monkey
         async with api.follow(f"{chat}/stream") as events:
             await take_until(events, "chat")
             proxy.cut()
-            server.services.live.chat_wakeups.notify(UUID(chat.rpartition("/")[2]))
+            sources_of(server.services).wakeups.notify(UUID(chat.rpartition("/")[2]))
             with capture_logs() as logs:
                 wanted = {"broadcast.unsent", "chats.unwatched", "storage.waits"}
                 while not wanted <= {entry["event"] for entry in logs}:  # noqa: ASYNC110, nobody rings for this
@@ -437,12 +438,7 @@ async def test_a_chat_that_is_deleted_while_its_turns_are_read_ends_its_stream(a
             return await super().beginning(owner, chat_id, turn, most)
 
     services, identity = server.services, UUID(chat.rpartition("/")[2])
-    sources = chat_tail.Sources(
-        services.storage.chat_changes,
-        Late(services.storage.database),
-        services.live.directory,
-        services.live.chat_wakeups,
-    )
+    sources = sources_of(services)._replace(turns=Late(services.storage.database))
     reader = chat_tail.ChatReader(sources, api.owner, identity, ChatCursor(), frame)
     frames = b"".join([data async for data in reader.frames()])
     assert [event.name for event in Parser().feed(frames)] == ["chat", "chat_deleted"]
@@ -454,9 +450,7 @@ async def test_a_turn_whose_run_here_stops_without_its_end_is_read_from_the_rows
     await pause.reached.wait()
     identity, answer = UUID(chat.rpartition("/")[2]), UUID(said.assistant["id"])
     directory = Directory()  # of a replica that has lost its claim and does not know it yet
-    sources = chat_tail.Sources(
-        services.storage.chat_changes, services.storage.turns, directory, services.live.chat_wakeups
-    )
+    sources = sources_of(services)._replace(directory=directory)
     with directory.host(LiveView(await services.storage.turns.get(api.owner, identity, answer)), api.owner):
         reader = chat_tail.ChatReader(sources, api.owner, identity, ChatCursor(), frame)
         frames, parser, events = reader.frames(), Parser(), list[Event]()
@@ -475,12 +469,7 @@ async def test_a_long_message_is_streamed_in_portions(api: Client, server: Serve
     texts = ['é"\n\\' * 100_000, "short", "x" * 8192, "y" * 139_264]
     await api.json("POST", f"{chat}/turns", 201, json={"blocks": [{"type": "text", "text": each} for each in texts]})
     services = server.services
-    sources = chat_tail.Sources(
-        services.storage.chat_changes,
-        services.storage.turns,
-        services.live.directory,
-        services.live.chat_wakeups,
-    )
+    sources = sources_of(services)
     reader = chat_tail.ChatReader(sources, api.owner, UUID(chat.rpartition("/")[2]), ChatCursor(), frame)
     parser, events = Parser(), list[Any]()
     async with aclosing(reader.frames()) as frames:
@@ -497,12 +486,7 @@ async def test_a_long_message_that_is_deleted_while_it_is_sent_ends_early(api: C
     chat = await api.chat()
     await api.ask(chat, "x" * 500_000)
     services, identity = server.services, UUID(chat.rpartition("/")[2])
-    sources = chat_tail.Sources(
-        services.storage.chat_changes,
-        services.storage.turns,
-        services.live.directory,
-        services.live.chat_wakeups,
-    )
+    sources = sources_of(services)
     reader = chat_tail.ChatReader(sources, api.owner, identity, ChatCursor(), frame)
     events, parser = list[Any](), Parser()
     async with aclosing(reader.frames()) as frames:

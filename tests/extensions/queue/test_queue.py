@@ -14,21 +14,21 @@ from uuid import UUID, uuid4
 import httpx2
 import pytest
 
+from tests.extensions.chat_stream.test_chat_stream import Visitor, all_turns, ended_turns, take_until, two_replicas
 from tests.integration.api.chat_picture import ChatPicture, pictured
-from tests.integration.api.test_chat_stream import Visitor, all_turns, ended_turns, take_until, two_replicas
 from tests.integration.api.test_openapi import registered
 from tests.support.http_client import Client, Event, Parser, Said, said
 from tests.support.http_server import Server, pausing, serving
 from tests.support.locks import Locker
 from tests.support.openapi_document import Document
 from tests.support.pictures import PIXEL
-from turnstream.api.streams.chat import frame
 from turnstream.domain.turns import Turn
+from turnstream.extensions.chat_stream.endpoints import frame, sources_of
+from turnstream.extensions.chat_stream.reader import ChatReader
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, ScriptedProvider, message_of, text
 from turnstream.storage.chats.turns import Turns
-from turnstream.stream.chat.cursor import ChatCursor
-from turnstream.stream.chat.reader import ChatReader, Sources
+from turnstream.stream.chat_cursor import ChatCursor
 from turnstream_client.errors import RequestRejected
 from turnstream_client.http import AsyncClient
 
@@ -256,12 +256,7 @@ async def test_a_message_that_moves_while_a_reader_loads_it_is_sent_behind_the_t
             return await super().beginning(owner, chat_id, turn, most)
 
     services, picture = server.services, ChatPicture()
-    sources = Sources(
-        services.storage.chat_changes,
-        Late(services.storage.database),
-        services.live.directory,
-        services.live.chat_wakeups,
-    )
+    sources = sources_of(services)._replace(turns=Late(services.storage.database))
     reader = ChatReader(sources, line.api.owner, UUID(line.chat.rpartition("/")[2]), ChatCursor(), frame)
     parser = Parser()
     async with aclosing(reader.frames()) as frames:

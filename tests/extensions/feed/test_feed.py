@@ -15,8 +15,8 @@ from uuid import UUID, uuid4
 import pytest
 from structlog.testing import capture_logs
 
+from tests.extensions.chat_stream.test_chat_stream import author
 from tests.integration.api.conftest import NewOwner
-from tests.integration.api.test_chat_stream import author
 from tests.integration.proxy import proxied
 from tests.support.effort import FULL
 from tests.support.http_client import Client, Event, said
@@ -458,7 +458,7 @@ async def test_a_change_whose_notification_is_lost_is_found_by_looking(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnstream.extensions.feed.reader._LOOK", 0.02)
-    monkeypatch.setattr("turnstream.stream.broadcast.Broadcast.receive", lambda self, payload: None)
+    monkeypatch.setattr("turnstream.broadcast.Broadcast.receive", lambda self, payload: None)
     async with two_replicas(database_url, document) as (near, far), far.follow(FEED) as events:
         await change_everything(near, events)
 

@@ -5,10 +5,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.extensions.chat_stream.test_chat_stream import take_until
 from tests.integration.api.chat_picture import ChatPicture
 from tests.integration.api.conftest import NewOwner
 from tests.integration.api.test_attachments import PNG, image
-from tests.integration.api.test_chat_stream import take_until
 from tests.support.http_client import Client, Said, words_of
 from tests.support.http_server import Server, pausing
 from tests.support.sweeping import swept

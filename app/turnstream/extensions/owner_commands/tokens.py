@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import click
 
+from turnstream.command_values import checked_name, checked_owner
 from turnstream.config import Settings
 from turnstream.domain.errors import NotFound
 from turnstream.domain.identity import OF_A_PERSON, SCOPES, Identity, Scope
@@ -18,7 +19,6 @@ from turnstream.storage.database import Database
 from turnstream.storage.owners.tokens import Tokens
 
 T = TypeVar("T")
-_LONGEST_NAME = 100
 _SPAN = re.compile(r"(?P<count>[0-9]{1,5})(?P<unit>[dhm])")
 _UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 
@@ -33,27 +33,6 @@ def with_tokens(
             return await work(Tokens(database, own_cell(settings, selected(settings))))
 
     return asyncio.run(run())
-
-
-def checked_name(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
-    """A click callback. A name must fit on one line of a list, and show no invisible difference to another one."""
-    if name is not None and not (1 <= len(name) <= _LONGEST_NAME and name.isprintable() and name == name.strip()):
-        raise click.BadParameter(
-            f"a name must have 1 to {_LONGEST_NAME} printable characters, and no space at its start or end"
-        )
-    return name
-
-
-def checked_owner(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
-    """A click callback for an owner who receives a token or a grant. An owner who has moved away can only be exported
-    and erased.
-    """
-    if name is not None and checked_name(context, parameter, name):
-        try:
-            Identity(name)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-    return name
 
 
 def _end(_context: click.Context, _parameter: click.Parameter, text: str | None) -> datetime | None:

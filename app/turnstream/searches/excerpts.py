@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from uuid import UUID
+
+from turnstream.storage.chats.search import ExcerptPiece
+from turnstream.storage.database import Row
 
 # Margins around a word that was found, in characters.
 BEFORE = 40
@@ -21,22 +22,6 @@ _LINK = re.compile(r"!?\[([^\]\n]*)\]\([^()\s]*\)")
 # Signs of emphasis and code, if they begin or end a word: `2**3` and `snake_case` have none.
 _SIGNS = re.compile(r"(?<![\w*_~])(?:[*_]{1,3}|~~)(?=\S)|(?<=\S)(?:[*_]{1,3}|~~)(?![\w*_~])|`+")
 _CELL = re.compile(r"^[ \t]*\|[ \t]*|[ \t]*\|[ \t]*$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class ExcerptPiece:
-    """A part of a text; `found` if it is one of the words."""
-
-    text: str
-    found: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Excerpt:
-    """An excerpt of a text in `turn`; the whole title of the chat if that is None."""
-
-    turn: UUID | None
-    pieces: tuple[ExcerptPiece, ...]
 
 
 def pieces_of(text: str, words: Sequence[str]) -> tuple[ExcerptPiece, ...]:
@@ -62,6 +47,12 @@ def line_of(window: str, *, cut_before: bool, cut_after: bool) -> str:
         rest, _, half = line.rpartition(" ")
         line = f"{rest} …" if _is_half(half, window[-1]) else f"{line} …"
     return line
+
+
+def excerpt_line(window: Row, words: Sequence[str]) -> str:
+    """The window of a text around one of the words, as a line."""
+    plain = without_markdown(window["around"], words)
+    return line_of(plain, cut_before=window["cut_before"], cut_after=window["cut_after"])
 
 
 def _is_half(word: str, edge: str) -> bool:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 _FOLDER = Path(__file__).with_name("static")
 _TYPES = {
@@ -97,10 +96,6 @@ class Site:
 
 def site() -> Site:
     return read_site(_FOLDER)
-
-
-def page_routes() -> list[Route]:
-    return [Route("/", site().page), Route("/static/{path:path}", site().file)]
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from turnstream.extensions.documents import EXTENSION as DOCUMENTS
 
 @asynccontextmanager
 async def core(database_url: str, *extensions: Extension) -> AsyncIterator[Client]:
-    chosen = [*extensions, installed()["openapi"]]
+    chosen = [*extensions, installed()["openapi"], installed()["simple_search"]]
     async with serving(database_url, extensions=chosen) as server, Client(server.url) as plain:
         document = Document(await plain.json("GET", "/openapi.json"))
         async with Client(server.url, document) as api:

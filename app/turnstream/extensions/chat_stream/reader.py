@@ -14,12 +14,13 @@ from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.errors import NotFound
 from turnstream.domain.events import CAUGHT_UP, Event, Notice, TurnEnd
 from turnstream.domain.turns import Turn
-from turnstream.storage.chats.chat_changes import ChatUpdates, DeletedTurns, is_answer, place_of
+from turnstream.extensions.chat_stream.rows import ChatNews, DeletedTurns, is_answer
+from turnstream.extensions.chat_stream.wakeups import ChatWakeups
+from turnstream.storage.chats.chat_changes import place_of
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.rows import to_json
-from turnstream.stream.chat.cursor import MOST_OPEN, UNKNOWN_CURSOR, ChatCursor, digest_of
-from turnstream.stream.chat.wakeups import ChatWakeups
+from turnstream.stream.chat_cursor import MOST_OPEN, UNKNOWN_CURSOR, ChatCursor, digest_of
 from turnstream.stream.directory import Directory
 from turnstream.stream.reader import PORTION, TurnReader
 from turnstream.stream.wakeup import wait_for_any
@@ -55,7 +56,7 @@ class RestOfText(NamedTuple):
 
 
 class Sources(NamedTuple):
-    changes: ChatUpdates
+    changes: ChatNews
     turns: Turns
     directory: Directory
     wakeups: ChatWakeups

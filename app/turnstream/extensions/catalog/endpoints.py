@@ -6,20 +6,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from turnstream.api.schemas.responses import ModelOut, ModelsOut, ParameterOut, ToolOut, ToolsOut
-from turnstream.api.services import Services, services_of
+from turnstream.api.services import services_of
 from turnstream.api.views import json_response
+from turnstream.dialects.offered import offered_models
+from turnstream.extensions.catalog.schemas import ModelOut, ModelsOut, ParameterOut, ToolOut, ToolsOut
 from turnstream.llm.models.catalog import Model
 from turnstream.llm.parameters import Parameter
-
-
-def offered_models(services: Services) -> list[tuple[Model, str]]:
-    """The models that turns may have, each with the name of its provider."""
-    default = services.resolver.defaults.model
-    listed = dict(services.resolver.models.listed())
-    default_model = services.resolver.models.check(default)
-    listed.setdefault(default_model.id, (default_model, services.resolver.models.provider_for(default).name))
-    return [each for each in listed.values() if services.resolver.allowed.has_model(each[0].id)]
 
 
 async def list_models(request: Request) -> Response:

@@ -1,17 +1,14 @@
-"""Handlers of uploads: images, PDFs and texts that turns refer to."""
+"""Uploads of callers, and their bytes, in all APIs that have them."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.attachments import store_upload
-from turnstream.api.http.errors import UnsupportedMedia
-from turnstream.api.http.reading import id_of, read_bytes
-from turnstream.api.schemas.responses import UploadDeleted, UploadOut
-from turnstream.api.services import identity_of, path_for, services_and_owner, services_of
-from turnstream.api.views import json_response
-from turnstream.domain.errors import Conflict, NotFound
+from turnstream.api.http.reading import id_of
+from turnstream.api.services import identity_of, services_and_owner, services_of
+from turnstream.domain.errors import NotFound
 from turnstream.domain.identity import Identity
-from turnstream.domain.media import MEDIA, MediaType, media_type_of
+from turnstream.domain.media import MediaType
 from turnstream.storage.owners.uploads import Upload
 
 # A browser must not run an upload, which may be any file of its owner.
@@ -23,20 +20,6 @@ SAFE_HEADERS = {
     "Cache-Control": "private, no-cache",
     "Vary": "Authorization",
 }
-
-
-async def put_upload(request: Request) -> Response:
-    services = services_of(request)
-    require_uploads(identity_of(request))
-    content = await read_bytes(request, services.http.max_upload_bytes)
-    media_type = media_type_of(content)
-    if media_type is None:
-        raise UnsupportedMedia(f"The body must be a file of one of these types: {', '.join(MEDIA)} (in UTF-8).")
-    upload = await take_upload(request, media_type, content)
-    body = UploadOut(id=upload.id, media_type=upload.media_type, size=upload.size, created=upload.created)
-    return json_response(
-        body, 201 if upload.created else 200, {"Location": path_for(request, f"/api/uploads/{upload.id}")}
-    )
 
 
 def require_uploads(identity: Identity) -> None:
@@ -70,14 +53,3 @@ async def get_upload(request: Request) -> Response:
         raise NotFound(f"There is no upload {upload}.")
     media_type, content = found
     return Response(content, media_type=media_type, headers=SAFE_HEADERS | {"ETag": tag})
-
-
-async def delete_upload(request: Request) -> Response:
-    services, owner = services_and_owner(request)
-    upload = id_of(request, "upload")
-    only_unused = request.query_params.get("if") == "unused"
-    if await services.storage.uploads.delete(owner, upload, only_unused=only_unused):
-        return json_response(UploadDeleted(deleted=upload))
-    if only_unused and await services.storage.uploads.describe(owner, [upload]):
-        raise Conflict("A turn refers to this upload; delete it without `if=unused` to delete it all the same.")
-    raise NotFound(f"There is no upload {upload}.")

@@ -8,9 +8,9 @@ import click
 from turnstream.api.identity.way import BELIEVED
 from turnstream.cli import OpenGroup
 from turnstream.config import Settings
+from turnstream.erasure.erasure import erase_owner
 from turnstream.extension import before_erasure, read_settings, recordings_of, selected
 from turnstream.setup.databases import database_name, open_present_database
-from turnstream.storage.owners.erasure import erase_owner
 
 
 @click.group(cls=OpenGroup)
