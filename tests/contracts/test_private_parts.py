@@ -69,7 +69,7 @@ ASKED_FOR: list[tuple[str, Any]] = [
 async def test_postgres_is_asked_for_a_type_once(
     name: str, value: Any, cached: int, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "_told", {})
+    monkeypatch.setattr(driver, "_described", {})
     statement = f"SELECT $1::{name}"
     answers = []
     for ask in (True, False):
@@ -81,7 +81,7 @@ async def test_postgres_is_asked_for_a_type_once(
             assert await connection.fetchval(statement, None) is None
         await connection.close()
     assert answers == [value, value]
-    assert len(driver._told) == 1
+    assert len(driver._described) == 1
 
 
 def test_the_protocol_of_uvicorn_has_the_steps_that_a_connection_extends() -> None:

@@ -11,12 +11,10 @@ import asyncpg
 
 # Seconds, a count, and milliseconds.
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
-# What Postgres has told of types, by its address and their oids. Statements have one type that is not of Postgres
+# Types that Postgres has described, by its address and their oids. Statements have one type that is not of Postgres
 # itself, the domain `owner_scope`.
-_told: dict[tuple[object, frozenset[int]], Any] = {}
-_NOT_ASKED: Final = SimpleNamespace(
-    name="not asked"
-)  # the driver prepares its statement again behind a nameless question
+_described: dict[tuple[object, frozenset[int]], Any] = {}
+_NOT_ASKED: Final = SimpleNamespace(name="not asked")  # the driver prepares again what a nameless question replaced
 
 
 class DriverConnection(asyncpg.Connection):
@@ -26,10 +24,10 @@ class DriverConnection(asyncpg.Connection):
 
     async def _introspect_types(self, typeoids: Iterable[int], timeout: float) -> Any:  # noqa: ASYNC109
         key = (self._addr, frozenset(typeoids))  # type: ignore[attr-defined]
-        if key in _told:
-            return _told[key], _NOT_ASKED
+        if key in _described:
+            return _described[key], _NOT_ASKED
         types, asked = await super()._introspect_types(typeoids, timeout)  # type: ignore[misc]
-        _told[key] = types
+        _described[key] = types
         return types, asked
 
 
