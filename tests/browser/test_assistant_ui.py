@@ -81,7 +81,7 @@ async def test_a_file_reaches_the_model_and_the_error_of_a_turn_the_person(wirin
     await (await choosing.value).set_files([{"name": "sea.png", "mimeType": "image/png", "buffer": PIXEL}])
     await expect(page.get_by_text("sea.png")).to_be_visible()
     await ask(page, "recall")
-    await expect(newest(page)).to_contain_text("image  / text recall")
+    await expect(newest(page)).to_contain_text("text recall / image")
     await ask(page, "fail")
     await expect(newest(page).get_by_role("alert")).to_have_text("It cannot be done.")
     await page.context.close()

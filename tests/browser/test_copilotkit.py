@@ -63,7 +63,7 @@ async def test_a_file_reaches_the_model_and_the_error_of_a_turn_the_page(wiring:
     page = await wiring.open(browser, "files")
     await page.set_input_files("input", [{"name": "sea.png", "mimeType": "image/png", "buffer": PIXEL}])
     await ask(page, "recall")
-    await expect(answers(page, "image / text recall")).to_have_count(1)
+    await expect(answers(page, "text recall / image")).to_have_count(1)
     await ask(page, "fail")
     await expect(page.get_by_role("alert").get_by_text("It cannot be done.")).to_be_visible()
     await page.context.close()
