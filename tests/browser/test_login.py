@@ -8,8 +8,8 @@ import pytest_asyncio
 from playwright.async_api import expect
 
 from tests.browser.conftest import SitDown
-from tests.browser.test_away import copies
 from tests.browser.person import Person
+from tests.browser.test_away import copies
 from tests.support.http_server import Server, serving
 from tests.support.openid_issuer import CLIENT, SECRET, OpenIdIssuer, providing
 from tests.support.server_process import free_port

@@ -90,7 +90,12 @@ const scenes = {
   async options() {
     create(h(Chat, { id: null }))
     await until(() => shown)
-    const locate = { type: 'client', name: 'getLocation', description: 'Where the user is.', input_schema: { type: 'object' } }
+    const locate = {
+      type: 'client',
+      name: 'getLocation',
+      description: 'Where the user is.',
+      input_schema: { type: 'object' },
+    }
     await shown.send('where', { tools: ['weather', locate] })
     await until(() => shown.running?.actions.length)
     const [{ tool_use_id }] = shown.running.actions

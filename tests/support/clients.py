@@ -163,9 +163,7 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
         *(_ASSISTED_FILES, _ASSISTED, _ASSISTED_FILES),
         f"{_ASSISTANT_UI}::{_CUTS}cancel_stops_it",
     ),
-    "AI Elements": (
-        *(_THREE, _THREE, NONE, NONE, _REST, _REST, _THREE, _REST, f"{_ELEMENTS}::{_CUTS}stop_stops_it"),
-    ),
+    "AI Elements": (*(_THREE, _THREE, NONE, NONE, _REST, _REST, _THREE, _REST, f"{_ELEMENTS}::{_CUTS}stop_stops_it"),),
     "`HttpAgent` of AG-UI": (
         _RUN,
         _RUN,
@@ -181,9 +179,7 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
         *(_SIX_TOOLS, _SIX_TOOLS, _SIX_TOOLS, NONE, _SIX_TOOLS, _SIX_FILES, _SIX_TOOLS, _SIX_FILES),
         f"{_COPILOTKIT}::{_CUTS}stop_stops_it",
     ),
-    "TanStack AI": (
-        *(_TAN_TOOLS, _TAN_TOOLS, _TAN_REST, NONE, _TAN_TOOLS, _TAN_REST, _TAN_TOOLS, _TAN_REST, NONE),
-    ),
+    "TanStack AI": (*(_TAN_TOOLS, _TAN_TOOLS, _TAN_REST, NONE, _TAN_TOOLS, _TAN_REST, _TAN_TOOLS, _TAN_REST, NONE),),
     "`turnstream-client` for Python": (
         *(_INSTALLED, _INSTALLED, _RECIPES, _RECIPES, _INSTALLED, _RECIPES),
         f"{_PYTHON}::test_thoughts_are_blocks_of_the_answer",

@@ -85,7 +85,9 @@ def _of_sessions() -> Iterator[Row]:
         if not is_one_chat(name):
             yield Row(place, "the client begins another chat, or edits what was said before", _REBUILT)
         elif not played.can_be_had_again(name):
-            yield Row(place, "the user says something beside results", "the requests are equal; the session is not played")
+            yield Row(
+                place, "the user says something beside results", "the requests are equal; the session is not played"
+            )
         elif is_edited(name):
             yield Row(place, "the client sends other replies than it received", "the received replies are sent")
     for name in sessions(chat.CHAT):

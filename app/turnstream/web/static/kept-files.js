@@ -58,7 +58,8 @@ export class KeptFiles {
   #carryOver(before, after) {
     return this.#forEach((cursor) => {
       if (cursor.value.owner !== before.prefix) return
-      if (after.storage === sessionStorage || isPath(cursor.value)) cursor.delete() // the new token may be another owner's
+      if (after.storage === sessionStorage || isPath(cursor.value))
+        cursor.delete() // the new token may be another owner's
       else cursor.update({ ...cursor.value, owner: after.prefix })
     })
   }
