@@ -26,8 +26,9 @@ PAGE: Final = Path(__file__).parents[1] / "integration/recordings.md"
 
 _HEAD = """# Recordings that differ
 
-Written by `python -m tests.support.triage`. The tests read {files} files and {sessions} sessions of all folders `recordings*`; no file is skipped.
-For {plain} of them the expected result is the SDK's, or the recorded refusal. The others, and the sessions that a test leaves out or changes:
+Written by `python -m tests.support.triage`. The tests read {files} files and {sessions} sessions of all folders
+`recordings*`; no file is skipped. For {plain} of them the expected result is the SDK's, or the recorded refusal.
+The others, and the sessions that a test leaves out or changes:
 
 | recording | difference | expected instead |
 |---|---|---|
