@@ -65,7 +65,7 @@ async def test_tools_reasoning_and_approvals(wiring: Wiring, browser: Browser) -
 
 async def test_a_file_the_history_and_the_error_of_a_turn(wiring: Wiring, browser: Browser) -> None:
     page = await wiring.open(browser, "files")
-    await page.set_input_files("input", [{"name": "sea.txt", "mimeType": "text/plain", "buffer": b"Salt."}])
+    await page.set_input_files("input", {"name": "sea.txt", "mimeType": "text/plain", "buffer": b"Salt."})
     await ask(page, "plain")
     await expect(newest(page)).to_contain_text("That is it.")
     await page.reload()

@@ -78,7 +78,7 @@ async def test_a_file_reaches_the_model_and_the_error_of_a_turn_the_person(wirin
     page = await wiring.open(browser)
     async with page.expect_file_chooser() as choosing:
         await page.click("text=Attach")
-    await (await choosing.value).set_files([{"name": "sea.png", "mimeType": "image/png", "buffer": PIXEL}])
+    await (await choosing.value).set_files({"name": "sea.png", "mimeType": "image/png", "buffer": PIXEL})
     await expect(page.get_by_text("sea.png")).to_be_visible()
     await ask(page, "recall")
     await expect(newest(page)).to_contain_text("text recall / image")

@@ -1,14 +1,12 @@
 """The network goes away and comes back: nothing that a person has written is lost, or lands in another chat."""
 
 import re
-from pathlib import Path
 
 import pytest
 from playwright.async_api import expect
 
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person
-from tests.browser.test_shares import kept
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
@@ -66,47 +64,14 @@ async def test_a_new_chat_has_neither_title_nor_marks_of_the_one_before(
     await ada.context.set_offline(False)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_a_copy_of_a_chat_is_shown_without_a_network_and_ends_with_its_token(
-    people: SitDown, site: Server, tmp_path: Path, scheme: str
-) -> None:
-    token, other, foreign = await site.token("ada"), await site.token("ada"), await site.token("bob")
-    async with Client(site.url, None, other, "ada") as api:
-        read = (await api.ask(await api.chat(title="Read before"))).assistant["chat_id"]
-        deleted = (await api.ask(await api.chat(title="Deleted"))).assistant["chat_id"]
-        ada = await people(site.url, read, color_scheme=scheme, storage_state=kept(site.url, token))
-        ada.expects("Failed to load resource", "ERR_INTERNET_DISCONNECTED")
-        for title in ("Deleted", "Read before"):
-            await ada.page.get_by_role("link", name=title).click()
-            await ada.sees("Hello.")
-        await ada.page.click("#new-chat")
-        await ada.context.set_offline(True)
-        await ada.page.get_by_role("link", name="Read before").click()
-        await ada.sees("Hello.")
-        await ada.page.get_by_text("Reconnecting").wait_for()
-        await ada.page.screenshot(path=tmp_path / f"away-{scheme}.png")
-        assert sorted(await copies(ada)) == sorted([f"path {read}", f"path {deleted}"])
-        await ada.page.click("#new-chat")
-        await ada.context.set_offline(False)
-        await api.json("DELETE", f"/api/chats/{deleted}")
-        await ada.page.evaluate("id => { location.hash = id }", deleted)
-        await expect(ada.page.locator("#title")).to_have_text("New chat")
-        assert await copies(ada) == [f"path {read}"]
-        credentials = (await api.json("GET", "/api/account/credentials"))["credentials"]
-        (used,) = [each["id"] for each in credentials if not each["current"]]
-        await api.json("DELETE", f"/api/account/credentials/{used}")
-    await ada.page.reload()
-    await ada.page.fill("#ask-token input[name=token]", foreign)
-    assert await copies(ada) == []
-    await ada.page.keyboard.press("Enter")
-    await expect(ada.page.locator("#no-chats")).to_be_visible()
-
-
 async def copies(person: Person) -> list[str]:
     """The copies of chats that the browser has."""
     names: list[str] = await person.page.evaluate(_KEPT)
     return [name for name in names if name.startswith("path ")]
+
+
+async def until_forgotten(person: Person, chat: str) -> None:
+    await person.page.wait_for_function(f"async (name) => !(await ({_KEPT})()).includes(name)", arg=f"path {chat}")
 
 
 _KEPT = """() => new Promise((resolve) => {

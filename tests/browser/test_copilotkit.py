@@ -61,7 +61,7 @@ async def test_tools_of_server_and_page_and_approvals(wiring: Wiring, browser: B
 
 async def test_a_file_reaches_the_model_and_the_error_of_a_turn_the_page(wiring: Wiring, browser: Browser) -> None:
     page = await wiring.open(browser, "files")
-    await page.set_input_files("input", [{"name": "sea.png", "mimeType": "image/png", "buffer": PIXEL}])
+    await page.set_input_files("input", {"name": "sea.png", "mimeType": "image/png", "buffer": PIXEL})
     await ask(page, "recall")
     await expect(answers(page, "text recall / image")).to_have_count(1)
     await ask(page, "fail")
