@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "app/turnstream"
 # Packages and modules that only extensions and the lab import: a server without extensions does not load them.
 LIBRARIES = (
+    "branch_rows",
     "broadcast",
     "command_values",
     "copies",
@@ -25,6 +26,7 @@ LIBRARIES = (
     "searches",
     "side_calls",
     "tool_ranking",
+    "turn_counts",
     "uploading",
     "usage_sums",
     "web",
