@@ -16,8 +16,8 @@ from turnstream.api.caller import CALLER
 from turnstream.api.exchange import post_in_new_chat, post_message
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
-from turnstream.branch_rows import Branches
 from turnstream.config import Settings
+from turnstream.dialects.branch_rows import Branches
 from turnstream.domain import membership
 from turnstream.domain.blocks import Block
 from turnstream.domain.chats import Chat

@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "app/turnstream"
 # Packages and modules that only extensions and the lab import: a server without extensions does not load them.
 LIBRARIES = (
-    "branch_rows",
     "broadcast",
     "command_values",
     "copies",

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from turnstream.api.services import Services
-from turnstream.branch_rows import Branches
+from turnstream.dialects.branch_rows import Branches
 from turnstream.dialects.past_exchanges import histories_of
 from turnstream.domain.turns import Turn
 
