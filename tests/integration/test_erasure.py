@@ -18,7 +18,7 @@ from turnstream.erasure.owners import Owners
 from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.kit.ids import new_id
 from turnstream.scripted import Pause
-from turnstream.storage.tables import metadata
+from turnstream.storage.all_tables import metadata
 
 
 @pytest.fixture(autouse=True)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.database import LONG, Database, Statement
 from turnstream.storage.ownership import ownership_of
 from turnstream.storage.rows import OPEN_STATUSES
-from turnstream.storage.tables import metadata
 
 # The chats come first, one by one: what goes with them has no column of its own for the owner, and what their deletion
 # leaves behind is in the other tables. The request for the erasure is deleted at its end (erasure.py).

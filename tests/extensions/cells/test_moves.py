@@ -25,6 +25,7 @@ from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.search.index import SearchIndex
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.turns import CANCEL_TURN
 from turnstream.storage.database import Database, Statement, connect
@@ -33,7 +34,6 @@ from turnstream.storage.owners.owner_keys import KeyCounts, OwnerKeys
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.runs.queue import Queue
-from turnstream.storage.tables import metadata
 
 _ELSEWHERE = re.compile(r"\bother\b|,mark,")
 STEPS = ("ahead", "hold", "settle", "lock", "copy", "depart", "leave", "arrive")

@@ -575,7 +575,7 @@ async def act(random: Random, client: Client, chat: str) -> None:
         await client.post(f"{chat}/turns", json={**said("Hi"), **behind, "on_busy": on_busy, "model": "any"})
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_any_schedule_of_disconnects_assembles_the_chats_rows(database_url: str, document: Document) -> None:
     seed = Random().randrange(10**9)
     print(f"seed {seed} repeats what people do, not when it happens")

@@ -546,7 +546,7 @@ async def all_ended(client: Client, chats: list[str]) -> dict[str, str]:
     return statuses
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_any_schedule_of_cuts_leads_to_the_list_of_chats(database_url: str, document: Document) -> None:
     seed = Random().randrange(10**9)
     print(f"seed {seed} repeats what people do, not when it happens")

@@ -180,7 +180,7 @@ async def test_an_owner_erases_their_account_over_http(database_url: str) -> Non
         assert await Owners(server.services.storage.database).is_erased("ada")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_after_a_kill_in_the_middle_of_an_erasure_another_replica_completes_it(
     database_url: str, tmp_path: Path
 ) -> None:
