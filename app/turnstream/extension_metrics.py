@@ -1,4 +1,4 @@
-"""The metrics of extensions. Those of the core are in `telemetry.py`."""
+"""The metrics of extensions. The metrics of the core are in `telemetry.py`."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
