@@ -216,7 +216,6 @@ class Settings(Section):
     frames: Literal["by-load", "calm", "cheap"] = Field(
         "by-load", description="when deltas wait to be joined: see [frames](settings.md#frames)"
     )
-    plans_file: Path | None = Field(None, description="TOML file of plans: what owners may use")
     owner_running_turns: int = Field(
         100,
         ge=0,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from turnstream.api.reads import ReadCopy
     from turnstream.api.services import Feed, Services
     from turnstream.config import Section, Settings
-    from turnstream.domain.plans import Plans
+    from turnstream.domain.plans import Plan, Plans
     from turnstream.engine.call_policies import CallPolicy
     from turnstream.engine.hooks import Hooks
     from turnstream.engine.model_route import ModelPolicy
@@ -260,10 +260,10 @@ class Extension:
     files of turns, if the settings ask for them. `database` is a Postgres that the server runs itself, `copy` a standby
     for reads that may be old. `processes` are several on one port. `cell` is the name that the settings give this
     server; its tokens have it in them. `search` finds chats and documents; that of the first extension is used. `codec`
-    encrypts contents. `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends sessions and
-    tokens of an owner at other servers, while the rows are there. `commands` are modules by the name of the command
-    that each defines: `usage`, or `owners move` in the group `owners`. `tool_policies` are the fields of a tool's
-    policy that it carries out.
+    encrypts contents. `plans` are those of owners, with the limits of a given plan where they name none. `call_links`
+    makes links to calls that wait, for webhooks. `before_erasure` ends sessions and tokens of an owner at other
+    servers, while the rows are there. `commands` are modules by the name of the command that each defines: `usage`, or
+    `owners move` in the group `owners`. `tool_policies` are the fields of a tool's policy that it carries out.
     """
 
     name: str
@@ -289,6 +289,7 @@ class Extension:
     cell: "Callable[[Settings], str | None]" = _none
     search: "Callable[[Database], Search] | None" = None
     codec: "Callable[[Settings, OwnerKeys], Codec | None]" = _none
+    plans: "Callable[[Settings, Plan], Plans | None]" = _none
     call_links: "Callable[[Settings, Database], CallLinks | None]" = _none
     before_erasure: "Callable[[Settings, Database, str], Awaitable[None]]" = _nothing_elsewhere
     commands: Mapping[str, str] = field(default_factory=dict)

@@ -129,7 +129,8 @@ async def running(
     async with AsyncExitStack() as stack:
         given = given or Given()
         # Before the database is touched, so that a wrong setting makes none.
-        plans, extensions = read_plans(settings, given.plan_of), chosen_extensions(settings, given)
+        extensions = chosen_extensions(settings, given)
+        plans = read_plans(settings, extensions, given.plan_of)
         model = chosen_model(settings, given, extensions)
         allowed = allowances(settings, model_apis(settings, extensions))
         metrics_token(settings)

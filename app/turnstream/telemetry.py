@@ -1,4 +1,4 @@
-"""Set-up of logging, and the declaration of every metric."""
+"""Set-up of logging, and the declaration of the metrics of the core."""
 
 import gc
 import io
@@ -21,25 +21,10 @@ log = structlog.get_logger(__name__)
 # Each counter and histogram would have a second series with the time of its creation, which nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
-_SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 TURNS = Counter("turnstream_turns", "Turns that ended", ["status", "stop_reason"])
 TURNS_RUNNING = Gauge("turnstream_turns_running", "Turns that run on this replica")
-TURNS_QUEUED = Gauge("turnstream_turns_queued", "Turns that no replica runs yet, of all replicas")
-TURNS_WAITING = Gauge("turnstream_turns_waiting", "Turns that wait for a person or a background tool, of all replicas")
-OLDEST_QUEUED_SECONDS = Gauge(
-    "turnstream_oldest_queued_seconds", "Age of the oldest turn that may run and that no replica runs yet"
-)
-TASKS = Gauge("turnstream_tasks", "Tasks of this replica's event loop")
-JOBS_RUNNING = Gauge("turnstream_jobs_running", "Jobs that this replica runs")
-JOBS_OPEN = Gauge("turnstream_jobs", "Jobs that are not over, of all replicas: due, running or detached", ["state"])
-OVERDUE_JOB_SECONDS = Gauge(
-    "turnstream_overdue_job_seconds", "For how long the most overdue job has had no runner, or is behind its deadline"
-)
-JOBS_SETTLED = Counter("turnstream_jobs_settled", "Jobs that are over, by outcome; stopped: by a person", ["outcome"])
-REPORTS_DELIVERED = Counter(
-    "turnstream_reports_delivered", "Reports of jobs, by delivery: steered, started or discarded", ["delivery"]
-)
 TOOLS_RUNNING = Gauge("turnstream_tools_running", "Tool calls that run on this replica")
 STREAMS_OPEN = Gauge("turnstream_streams_open", "Open SSE streams")
 ROUNDS_PER_TURN = Histogram(
@@ -53,53 +38,38 @@ CONTINUATION_ROUNDS = Histogram(
     buckets=(1, 2, 3, 4, 5, 6, 10, 20),
 )
 CONTINUATION_SECONDS = Histogram(
-    "turnstream_tool_continuation_seconds", "From the first tool call of a turn to its end", buckets=_SECONDS
+    "turnstream_tool_continuation_seconds", "From the first tool call of a turn to its end", buckets=SECONDS
 )
-TOOL_SECONDS = Histogram("turnstream_tool_seconds", "Duration of tool calls", ["tool"], buckets=_SECONDS)
+TOOL_SECONDS = Histogram("turnstream_tool_seconds", "Duration of tool calls", ["tool"], buckets=SECONDS)
 TOOL_OUTCOMES = Counter("turnstream_tool_outcomes", "Settled tool calls", ["tool", "outcome"])
 TOOL_POLICIES = Counter("turnstream_tool_policies", "Tool calls that needed a policy", ["tool", "policy"])
 WAITS = Counter(
     "turnstream_waits", "Calls that began to wait for a person: client, approval, elicitation or sign_in", ["kind"]
 )
-MCP_CONNECTED = Gauge("turnstream_mcp_connected", "1 while an MCP server is connected, else 0", ["server"])
 FIRST_DELTA_SECONDS = Histogram(
-    "turnstream_first_delta_seconds", "From the creation of a turn to its first delta", buckets=_SECONDS
+    "turnstream_first_delta_seconds", "From the creation of a turn to its first delta", buckets=SECONDS
 )
 PROVIDER_RETRIES = Counter("turnstream_provider_retries", "Model calls that were tried again", ["reason"])
 MODEL_BREAKER_OPEN = Gauge(
     "turnstream_model_breaker_open", "1 while a model's fallbacks are called at once, else 0", ["provider", "model"]
 )
 PROVIDER_CALL_SECONDS = Histogram(
-    "turnstream_provider_call_seconds", "Duration of model calls", ["provider", "model"], buckets=_SECONDS
+    "turnstream_provider_call_seconds", "Duration of model calls", ["provider", "model"], buckets=SECONDS
 )
 PROVIDER_FIRST_DELTA_SECONDS = Histogram(
     "turnstream_provider_first_delta_seconds",
     "From a model call to its first delta",
     ["provider", "model"],
-    buckets=_SECONDS,
+    buckets=SECONDS,
 )
 PROVIDER_ERRORS = Counter(
     "turnstream_provider_errors", "Model calls that failed, by the type of the error", ["provider", "model", "type"]
-)
-PROVIDER_RATE_WAITING = Gauge(
-    "turnstream_provider_rate_waiting", "Model calls of this replica that wait for a rate limit", ["provider"]
-)
-PROVIDER_RATE_WAIT_SECONDS = Histogram(
-    "turnstream_provider_rate_wait_seconds",
-    "How long model calls have waited for a rate limit",
-    ["provider"],
-    buckets=_SECONDS,
-)
-PROVIDER_KEYS_SET_ASIDE = Gauge(
-    "turnstream_provider_keys_set_aside", "Keys that are not used, because the provider has refused them", ["provider"]
 )
 TOKENS = Counter("turnstream_tokens", "Tokens by kind, as the provider counts them", ["kind", "model"])
 COST = Counter("turnstream_cost", "Cost of sealed rounds, by the prices of their models", ["model"])
 HOOK_FAILURES = Counter("turnstream_hook_failures", "Hooks that raised, or took too long", ["hook"])
 GUARD_CHECKS = Counter("turnstream_guard_checks", "Checks of guardrails, by their ruling", ["guard", "place", "ruling"])
-GUARD_SECONDS = Histogram("turnstream_guard_seconds", "Duration of a check of a guardrail", ["guard"], buckets=_SECONDS)
-SCHEDULE_RUNS = Counter("turnstream_schedule_runs", "Runs of schedules, and pauses after failures", ["outcome"])
-WEBHOOKS = Counter("turnstream_webhooks", "Tries to deliver a webhook", ["outcome"])
+GUARD_SECONDS = Histogram("turnstream_guard_seconds", "Duration of a check of a guardrail", ["guard"], buckets=SECONDS)
 LOG_LINES_DROPPED = Counter(
     "turnstream_log_lines_dropped", "Lines for standard output and error that could not be written, or did not fit"
 )
@@ -120,19 +90,8 @@ POOL_WAIT_SECONDS = Histogram(
 POOL_REFUSALS = Counter(
     "turnstream_pool_refusals", "Requests that were refused because others wait for a connection already", ["pool"]
 )
-STANDBY_READS = Counter(
-    "turnstream_standby_reads",
-    "Reads that may be old: made on the standby, or on the primary because it was too old, away or without the object",
-    ["outcome"],
-)
-STANDBY_AGE_SECONDS = Gauge("turnstream_standby_age_seconds", "How old the standby was at most, at the last look at it")
-OLDEST_TRANSACTION_SECONDS = Gauge(
-    "turnstream_oldest_transaction_seconds", "Age of the oldest open transaction that the server's user may see"
-)
 JOURNAL_LAG_SECONDS = Gauge("turnstream_journal_lag_seconds", "Age of the oldest open text that the journal lacks")
-SEARCH_LAG_SECONDS = Gauge("turnstream_search_lag_seconds", "Age of the oldest text that the search has not indexed")
 STALLED_READERS = Gauge("turnstream_stalled_readers", "Connections whose client does not read what is sent")
-BUILD_INFO = Gauge("turnstream_build_info", "The version that runs; the value is 1", ["version", "python"])
 PERSIST_SECONDS = Histogram(
     "turnstream_persist_seconds",
     "Duration of the writes of running turns",
@@ -144,12 +103,6 @@ FRAME_TICK_SECONDS = Histogram(
     "turnstream_frame_tick_seconds",
     "Tick of the frame clock, ten times a second; 0 while deltas pass at once",
     buckets=(0.0, 0.05),
-)
-LOOP_HELD_SECONDS = Histogram(
-    "turnstream_event_loop_held_seconds",
-    "How long the event loop did nothing else, by the function that was found at it",
-    ["where"],
-    buckets=(0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
 GC_PAUSE_SECONDS = Histogram(
     "turnstream_gc_pause_seconds",

@@ -87,8 +87,8 @@ def _interceptors(settings: Settings) -> "Iterator[Sequence[Interceptor]]":
 
 def _work(context: Context) -> Work:
     """Recordings are files of this machine: other replicas do not delete them."""
-    from turnstream.engine.upkeep.sweeps import HOURS, sweep_here
-    from turnstream.storage.retention import present_turns
+    from turnstream.engine.upkeep.sweeps import HOURS
+    from turnstream_lab.sweeping import present_turns, sweep_here
 
     if (recordings := _recordings(context.settings)) is None:
         return Work()

@@ -20,7 +20,8 @@ import structlog
 
 from turnstream.domain.errors import ConfigError
 from turnstream.llm.provider import ModelCall
-from turnstream.llm.transport.interceptor import Send, current_call, filter_body
+from turnstream.llm.transport.interceptor import Send
+from turnstream_lab.filtering import current_call, filter_body
 from turnstream_lab.recording import Ending, Failure, RecordedChunk, Recording, decode, encode, redact, redact_reads
 
 log = structlog.get_logger(__name__)

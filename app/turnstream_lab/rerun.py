@@ -18,7 +18,7 @@ from turnstream.engine.frame_clock import FrameClock
 from turnstream.engine.worker import Worker, WorkerPolicy
 from turnstream.kit.ids import new_id
 from turnstream.llm.models.catalog import Models
-from turnstream.llm.transport.interceptor import Interceptor, Send, current_call
+from turnstream.llm.transport.interceptor import Interceptor, Send
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database
 from turnstream.storage.runs.queue import Queue
@@ -27,6 +27,7 @@ from turnstream.tools.outputs import Outputs, as_call
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import Outcome, ToolContext
 from turnstream.tools.toolset import Toolset
+from turnstream_lab.filtering import current_call
 from turnstream_lab.recording import Recording
 from turnstream_lab.replay import ReplayInterceptor
 from turnstream_lab.transfer import answer_as_recorded, copy_path, steer_as_recorded

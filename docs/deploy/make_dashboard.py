@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
-from turnstream import telemetry
+from turnstream import extension_metrics, telemetry
 
 FILE = Path(__file__).with_name("grafana.json")
 # An alarm that compares what a panel shows: a gauge, or a quantile of a histogram. The others compare rates with rates.
@@ -42,7 +42,7 @@ _ROWS = {
 
 def metrics() -> Iterator[tuple[str, str, MetricWrapperBase]]:
     """The name in Prometheus, the type, and the metric."""
-    for metric in vars(telemetry).values():
+    for metric in (*vars(telemetry).values(), *vars(extension_metrics).values()):
         if isinstance(metric, MetricWrapperBase):
             (family,) = metric.describe()
             yield (f"{family.name}_total" if family.type == "counter" else family.name), family.type, metric

@@ -25,10 +25,11 @@ from tests.support.http_client import Client, said
 from tests.support.programs import path_of
 from tests.support.server_process import Server, free_port
 from turnstream.config import Settings
+from turnstream.extensions.doctor.inspection import gaps
 from turnstream.extensions.embedded.cluster import program
 from turnstream.extensions.embedded.server import EmbeddedPostgres
 from turnstream.storage.migrations import upgrade
-from turnstream.storage.row_security import admit, gaps
+from turnstream.storage.row_security import admit
 
 DEPLOY = ROOT / "docs/deploy"
 # When Prometheus has asked the server the last time.

@@ -19,13 +19,13 @@ from tests.support.http_client import Client, Json, turn_url
 from tests.support.http_server import Server, pausing, serving
 from turnstream.api.reads import ReadStorage
 from turnstream.config import Settings
+from turnstream.extension_metrics import STANDBY_READS
 from turnstream.extensions.doctor.command import Finding, examine
 from turnstream.extensions.standby import copy as standby_module
 from turnstream.scripted import Pause
 from turnstream.storage.database import OWNER, Statement
 from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.storage.row_security import API_ROLE
-from turnstream.telemetry import STANDBY_READS
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 module_fixture = pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -20,6 +20,7 @@ from turnstream.engine.hooks import AfterTool, BeforeTool, Hooks
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN, JobEnd
 from turnstream.explanations.reasons import reasons
 from turnstream.explanations.rows import TurnStates
+from turnstream.extension_metrics import JOBS_SETTLED
 from turnstream.extensions.jobs.result_rows import JobResults, PutResult
 from turnstream.extensions.jobs.rows import Detachment, Jobs
 from turnstream.extensions.jobs.tokens import digest_of_token
@@ -28,7 +29,6 @@ from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.runs.queue import Queue
-from turnstream.telemetry import JOBS_SETTLED
 from turnstream.tools.tool import Detached, File, Outcome, ResultAddress, ToolContext, ToolResult, tool, tools_of
 from turnstream.turn_counts import JobCounts, TurnCounts
 

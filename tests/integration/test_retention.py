@@ -15,8 +15,9 @@ from tests.support.sweeping import id_of, swept
 from turnstream.domain.errors import StatementTooLong
 from turnstream.engine.upkeep.sweeps import Sweep
 from turnstream.kit.ids import new_id
-from turnstream.storage.retention import Sweeps, old_keys, present_turns
+from turnstream.storage.retention import Sweeps, old_keys
 from turnstream_lab.recordings import Recordings
+from turnstream_lab.sweeping import present_turns
 
 DAYS = 30
 

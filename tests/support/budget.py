@@ -18,6 +18,8 @@ LIBRARIES = (
     "dialects",
     "erasure",
     "explanations",
+    "extension_metrics",
+    "extras",
     "guards",
     "logins",
     "outgoing",

@@ -12,7 +12,7 @@ import click
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic.fields import FieldInfo
 
-from turnstream import telemetry
+from turnstream import extension_metrics, telemetry
 from turnstream.cli import commands
 from turnstream.config import Section, Settings
 from turnstream.extension import installed
@@ -67,7 +67,12 @@ def metrics() -> str:
     )
 
 
-METRICS: Final = tuple(value for value in vars(telemetry).values() if isinstance(value, MetricWrapperBase))
+METRICS: Final = tuple(
+    value
+    for module in (telemetry, extension_metrics)
+    for value in vars(module).values()
+    if isinstance(value, MetricWrapperBase)
+)
 
 
 def _metric(metric: MetricWrapperBase) -> str:

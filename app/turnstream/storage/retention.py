@@ -81,7 +81,6 @@ AGED_WITHDRAWN_KEYS: Final = Aged(
     {"owner": "", "key": ""},
     ROWS,
 )
-GET_PRESENT_TURNS = Statement("SELECT id FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))", timeout=LONG)
 
 # A set is not touched by each turn that uses it, but once an hour: the set of a turn that is not committed yet was used
 # later than this (`keep_tool_set`). The index is asked for the next digest in its order: for an equal one, if few
@@ -134,8 +133,3 @@ def old_deletions(database: Database) -> AsyncGenerator[int, None]:
 def unused_tool_sets(database: Database) -> AsyncGenerator[int, None]:
     """Deletes tool sets that no turn has any more."""
     return walk(database, SWEEP_TOOL_SETS, {"owner": "", "digest": b""}, ROWS)
-
-
-async def present_turns(database: Database, turns: Sequence[UUID]) -> set[UUID]:
-    """Returns the ids of those `turns` that exist."""
-    return {row["id"] for row in await database.rows(GET_PRESENT_TURNS, turns=turns)}

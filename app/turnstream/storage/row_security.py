@@ -177,23 +177,6 @@ BEGIN
 END
 $$
 """
-# The missing privileges of the role $1.
-_GAPS = """
-WITH functions AS (
-    SELECT * FROM pg_proc JOIN pg_roles ON pg_roles.oid = proowner
-    WHERE pronamespace = to_regnamespace(current_schema()) AND (prosecdef OR prorettype = 'trigger'::regtype)
-      AND EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('chats') AND pg_has_role(relowner, proowner, 'MEMBER'))
-)
-SELECT gap, remedy FROM (VALUES
-    ('it may make temporary tables', format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database()),
-        has_database_privilege($1, current_database(), 'TEMPORARY')),
-    ('it may create in the schema', format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC', current_schema()),
-        has_schema_privilege($1, current_schema(), 'CREATE')),
-    ('functions of the tables run as a superuser or as a role with a login',
-        'let the user of DATABASE_URL make roles with BYPASSRLS, or make it (docs/postgres.md, The second wall)',
-        EXISTS (SELECT FROM functions WHERE rolsuper OR rolcanlogin))
-) AS each (gap, remedy, is_so) WHERE is_so
-"""
 _TABLES = """
 SELECT relname, pg_has_role($1, relowner, 'MEMBER') AS owned,
     has_table_privilege($1, pg_class.oid, 'SELECT') AS reads,
@@ -249,7 +232,7 @@ async def admit(url: str, api_url: str) -> SigningKey:
     nothing else. Returns the key by which its statements name their owner. Raises ConfigError for a role that no policy
     would hold.
     """
-    async with _checked(url, api_url) as (connection, name, tables):
+    async with checked_role(url, api_url) as (connection, name, tables):
         await connection.execute(hardening())
         quoted = name.replace("'", "''")
         for table in tables:
@@ -267,16 +250,8 @@ async def admit(url: str, api_url: str) -> SigningKey:
         return SigningKey(key["inner_pad"], key["outer_pad"])
 
 
-async def gaps(url: str, api_url: str) -> Sequence[str]:
-    """The privileges of the role of `api_url` that weaken row-level security, each with its remedy. Nothing is changed.
-    Raises ConfigError as `admit` does.
-    """
-    async with _checked(url, api_url) as (connection, name, _):
-        return [f"{row['gap']}: {row['remedy']}" for row in await connection.fetch(_GAPS, name)]
-
-
 @asynccontextmanager
-async def _checked(url: str, api_url: str) -> AsyncIterator[tuple[Any, str, Sequence[Any]]]:
+async def checked_role(url: str, api_url: str) -> AsyncIterator[tuple[Any, str, Sequence[Any]]]:
     """A connection to `url`, the name of the role of `api_url`, and what it may do with each table."""
     try:
         async with single_connection(api_url, statement_cache_size=0) as connection:  # it may pass a pooler

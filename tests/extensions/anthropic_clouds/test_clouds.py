@@ -20,8 +20,8 @@ from tests.integration.recordings import needs_recordings, read, streams
 from tests.support.canned import Answer, Asked, CannedServer, canned_server, served
 from tests.support.model_apis import EXTENSIONS, providers_of
 from tests.support.pages import blocks
+from turnstream import extras
 from turnstream.config import Settings
-from turnstream.domain import extras
 from turnstream.domain.errors import AccountRefused, ConfigError, ProviderError, TransientError
 from turnstream.extensions.anthropic_clouds.options import OPTIONS, values_of
 from turnstream.llm.anthropic.provider import AnthropicProvider

@@ -18,6 +18,7 @@ from tests.support.server_process import clean_environment, free_port
 from turnstream.cli import commands
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
+from turnstream.extension_metrics import OLDEST_TRANSACTION_SECONDS
 from turnstream.extensions.doctor.command import Finding, examine
 from turnstream.extensions.watches.transactions import TransactionWatch
 from turnstream.kit.ids import new_id
@@ -29,7 +30,6 @@ from turnstream.storage.migrations import newest_revision
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.row_security import admit, embedded_api_url
 from turnstream.storage.runs.queue import Queue
-from turnstream.telemetry import OLDEST_TRANSACTION_SECONDS
 
 SECRET = base64.b64encode(b"a key of 24 bytes or more").decode()
 NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None, "gemini_api_key": None}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from turnstream import extras
 from turnstream.config import Settings
-from turnstream.domain import extras
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.embedded import EXTENSION
 from turnstream.setup.databases import database_url

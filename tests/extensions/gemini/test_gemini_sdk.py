@@ -17,7 +17,7 @@ from tests.extensions.gemini.streams import FIRST, MODEL, STREAMS, blocks_of
 from tests.support.canned import Answer, CannedServer, canned_server, served
 from tests.support.model_apis import providers_of
 from tests.support.pages import blocks
-from turnstream.domain import extras
+from turnstream import extras
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import AccountRefused, ConfigError, PermanentError, ProviderError, TooLong, TransientError
 from turnstream.domain.turns import ToolSpec

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from turnstream.domain import extras
+from turnstream import extras
 from turnstream.domain.errors import ConfigError
 from turnstream.setup.toolset import ToolSettings, open_toolset
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.model_apis import EXTENSIONS
+from turnstream import extras
 from turnstream.config import Settings
-from turnstream.domain import extras
 from turnstream.domain.errors import ConfigError
 from turnstream.setup.models import default_model
 

@@ -17,8 +17,8 @@ from tests.support.canned import Answer, canned_server
 from tests.support.harness import Harness
 from tests.support.http_server import pausing, serving
 from tests.support.spans import PARENT, TRACE, collected, of_trace
+from turnstream import extras
 from turnstream.config import Settings
-from turnstream.domain import extras
 from turnstream.domain.errors import ConfigError, TransientError
 from turnstream.explanations.rows import TurnStates
 from turnstream.extensions.otel import EXTENSION, tracer

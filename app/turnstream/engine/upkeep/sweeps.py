@@ -63,15 +63,3 @@ class Sweep:
         await sweeps.postpone(self.name, self.period)
         if removed:
             log.info("sweep.removed", sweep=self.name, rows=removed)
-
-
-async def sweep_here(period: float, steps: Callable[[], AsyncGenerator[int, None]]) -> None:
-    """Sweeps without end what belongs to the machine of this process: what other replicas sweep is not the same."""
-    while True:
-        await asyncio.sleep(period * random.uniform(0.5, 1.0))  # noqa: S311, processes of one machine sweep in turn
-        try:
-            async with aclosing(steps()) as done:
-                async for _ in done:
-                    pass
-        except StorageUnavailable as error:
-            log.warning("sweep.waits", sweep="files", error=str(error))

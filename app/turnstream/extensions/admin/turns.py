@@ -10,7 +10,7 @@ import click
 
 from turnstream.explanations.reasons import OpenJob, TurnState, reasons
 from turnstream.explanations.rows import TurnStates
-from turnstream.extension import read_settings
+from turnstream.extension import read_settings, selected
 from turnstream.setup.databases import open_present_database
 from turnstream.setup.plans import read_plans
 
@@ -64,7 +64,7 @@ def why(turn: UUID) -> None:
 
 def _with_states(work: Callable[[TurnStates], Awaitable[T]]) -> T:
     settings = read_settings()
-    most = read_plans(settings).default.running_turns
+    most = read_plans(settings, selected(settings)).default.running_turns
 
     async def run() -> T:
         async with open_present_database(settings) as database:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from turnstream.config import Settings
-from turnstream.domain.extras import need
 from turnstream.extension import Extension
+from turnstream.extras import need
 
 if TYPE_CHECKING:
     from turnstream.llm.models.api import CallOptions, ModelApi, ProviderSpec

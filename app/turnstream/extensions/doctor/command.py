@@ -16,7 +16,7 @@ from turnstream.cli.serve import bound
 from turnstream.config import Section, Settings, variables
 from turnstream.domain.errors import ConfigError, StorageError
 from turnstream.extension import Extension, left_out, read_settings, sections
-from turnstream.extensions.doctor.inspection import inspect_postgres
+from turnstream.extensions.doctor.inspection import gaps, inspect_postgres
 from turnstream.extensions.doctor.pings import ping_providers
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url
@@ -29,7 +29,6 @@ from turnstream.setup.policies import allowances
 from turnstream.storage.database import Database, Row, Statement, connect
 from turnstream.storage.migrations import newest_revision, present_revision
 from turnstream.storage.owners.owner_keys import OwnerKeys, count_lost_keys
-from turnstream.storage.row_security import gaps
 from turnstream.telemetry import configure_logging
 from turnstream.tools.tool import CheckedSource, ToolSource
 from turnstream.tools.toolset import Toolset
@@ -118,7 +117,7 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
         with _tried("allowances", "what requests may ask for can be read", found):
             allowances(settings, model_apis(settings, extensions))
         with _tried("plans", "can be read", found):
-            read_plans(settings, given.plan_of)
+            read_plans(settings, extensions, given.plan_of)
         with _tried("metrics", "", found):
             metrics_token(settings)
         if found[-1].status == "ok":

@@ -10,6 +10,7 @@ import asyncpg
 from turnstream.domain.errors import ConfigError
 from turnstream.storage.database import plain_url, single_connection
 from turnstream.storage.inspection import OLDEST_TRANSACTION
+from turnstream.storage.row_security import checked_role
 
 _FACTS = """
 SELECT current_setting('server_version') AS version, current_setting('server_encoding') AS encoding,
@@ -99,3 +100,30 @@ async def inspect_postgres(url: str) -> PostgresFacts:
     kinds = sorted({kind for each in published for kind in each})
     unlike = [kind for kind in kinds if len({each.get(kind) for each in published}) > 1]
     return PostgresFacts(**facts, clock_ahead=ahead, replicas=len(replicas), unlike=unlike, oldest_transaction=oldest)
+
+
+# The missing privileges of the role $1.
+_GAPS = """
+WITH functions AS (
+    SELECT * FROM pg_proc JOIN pg_roles ON pg_roles.oid = proowner
+    WHERE pronamespace = to_regnamespace(current_schema()) AND (prosecdef OR prorettype = 'trigger'::regtype)
+      AND EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('chats') AND pg_has_role(relowner, proowner, 'MEMBER'))
+)
+SELECT gap, remedy FROM (VALUES
+    ('it may make temporary tables', format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database()),
+        has_database_privilege($1, current_database(), 'TEMPORARY')),
+    ('it may create in the schema', format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC', current_schema()),
+        has_schema_privilege($1, current_schema(), 'CREATE')),
+    ('functions of the tables run as a superuser or as a role with a login',
+        'let the user of DATABASE_URL make roles with BYPASSRLS, or make it (docs/postgres.md, The second wall)',
+        EXISTS (SELECT FROM functions WHERE rolsuper OR rolcanlogin))
+) AS each (gap, remedy, is_so) WHERE is_so
+"""
+
+
+async def gaps(url: str, api_url: str) -> Sequence[str]:
+    """The privileges of the role of `api_url` that weaken row-level security, each with its remedy. Nothing is changed.
+    Raises ConfigError as `admit` does.
+    """
+    async with checked_role(url, api_url) as (connection, name, _):
+        return [f"{row['gap']}: {row['remedy']}" for row in await connection.fetch(_GAPS, name)]

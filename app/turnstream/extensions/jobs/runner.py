@@ -25,6 +25,7 @@ from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.tool_call import handle_text, measured, with_files_stored
 from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd, person_answer
 from turnstream.extension import Context
+from turnstream.extension_metrics import JOBS_RUNNING, JOBS_SETTLED
 from turnstream.extensions.jobs.report_rows import JobReports
 from turnstream.extensions.jobs.reports import ReportDelivery
 from turnstream.extensions.jobs.rows import ClaimedJob, Detachment, JobQuestion, Jobs, Progress
@@ -37,7 +38,7 @@ from turnstream.storage.database import FINAL_WRITE_TIMEOUT, retry_while_unavail
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.rows import to_json
 from turnstream.storage.runs.session import JOBS
-from turnstream.telemetry import JOBS_RUNNING, JOBS_SETTLED, WAITS
+from turnstream.telemetry import WAITS
 from turnstream.tools.policy import repeatable
 from turnstream.tools.tool import Detached, Outcome, PersonAnswer, PersonQuestion, ResultAddress, ToolContext
 from turnstream.tools.toolset import Toolset

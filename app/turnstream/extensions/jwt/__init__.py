@@ -8,8 +8,8 @@ from pydantic import Field
 
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.domain.extras import need
 from turnstream.extension import Extension
+from turnstream.extras import need
 from turnstream.logins import LoginSection
 
 if TYPE_CHECKING:

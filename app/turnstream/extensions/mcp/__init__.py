@@ -9,8 +9,8 @@ from pydantic import Field, HttpUrl
 
 from turnstream.config import Section, Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.domain.extras import need
 from turnstream.extension import Context, Extension, Work
+from turnstream.extras import need
 
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup

@@ -16,8 +16,7 @@ from turnstream.api.neighbours import is_from_neighbour
 from turnstream.api.services import services_of
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.jobs import OpenJobState
-from turnstream.storage.database import OF_REQUEST
-from turnstream.telemetry import (
+from turnstream.extension_metrics import (
     BUILD_INFO,
     JOBS_OPEN,
     OLDEST_QUEUED_SECONDS,
@@ -26,6 +25,7 @@ from turnstream.telemetry import (
     TURNS_QUEUED,
     TURNS_WAITING,
 )
+from turnstream.storage.database import OF_REQUEST
 from turnstream.turn_counts import TurnCounts
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pydantic import AliasChoices, Field, SecretStr
 
 from turnstream.config import Section, Settings
-from turnstream.domain.extras import need
 from turnstream.extension import Extension
+from turnstream.extras import need
 
 if TYPE_CHECKING:
     from turnstream.llm.models.api import CallOptions, ModelApi, ProviderSpec

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from turnstream.config import Section, Settings
-from turnstream.domain.extras import need
 from turnstream.extension import Context, Extension, Work
+from turnstream.extras import need
 
 if TYPE_CHECKING:
     from turnstream.llm.models.catalog import Models

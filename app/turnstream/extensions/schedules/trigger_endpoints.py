@@ -19,6 +19,7 @@ from turnstream.api.services import Services, path_for, services_and_owner, serv
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Conflict, MessageBlocked, RequestRefused, TooMany, Unauthorized
 from turnstream.domain.secret_headers import masked_settings
+from turnstream.extension_metrics import SCHEDULE_RUNS
 from turnstream.extensions.schedules.endpoints import checked_request, last_run, run_out, settings_of, unrestricted
 from turnstream.extensions.schedules.posting import DueMessage, posted
 from turnstream.extensions.schedules.schemas import (
@@ -40,7 +41,6 @@ from turnstream.outgoing.signature import ID, verify
 from turnstream.storage.chats.exchanges import IdempotencyKey
 from turnstream.storage.database import Row
 from turnstream.storage.rows import from_json
-from turnstream.telemetry import SCHEDULE_RUNS
 
 log = structlog.get_logger(__name__)
 

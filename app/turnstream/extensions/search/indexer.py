@@ -6,9 +6,9 @@ from time import perf_counter
 import structlog
 
 from turnstream.domain.errors import StatementTooLong, StorageUnavailable
+from turnstream.extension_metrics import SEARCH_LAG_SECONDS
 from turnstream.extensions.search.index import SearchIndex
 from turnstream.storage.database import LONG
-from turnstream.telemetry import SEARCH_LAG_SECONDS
 
 log = structlog.get_logger(__name__)
 

@@ -23,6 +23,7 @@ from starlette.requests import Request
 from turnstream.api.reads import NotOnStandby, ReadStorage
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, RequestRefused, StatementTooLong, StorageError, StorageUnavailable
+from turnstream.extension_metrics import STANDBY_AGE_SECONDS, STANDBY_READS
 from turnstream.kit.circuit import Circuit
 from turnstream.setup.databases import addressed, database_url, session_url
 from turnstream.storage.chats.chat_changes import ChatUpdates
@@ -38,7 +39,6 @@ from turnstream.storage.database import (
     single_connection,
 )
 from turnstream.storage.runs.queue import Renewal, Renewals
-from turnstream.telemetry import STANDBY_AGE_SECONDS, STANDBY_READS
 
 log = structlog.get_logger(__name__)
 

@@ -4,9 +4,9 @@ import asyncio
 from contextlib import suppress
 
 from turnstream.domain.errors import StorageUnavailable
+from turnstream.extension_metrics import OLDEST_TRANSACTION_SECONDS
 from turnstream.storage.database import Database
 from turnstream.storage.inspection import OLDEST_TRANSACTION
-from turnstream.telemetry import OLDEST_TRANSACTION_SECONDS
 
 _INTERVAL = 15.0  # seconds between two looks of a replica
 

@@ -13,6 +13,7 @@ import structlog
 from turnstream.domain.errors import StorageUnavailable
 from turnstream.engine.hooks import Hooks, TurnEnded
 from turnstream.extension import CallLinks
+from turnstream.extension_metrics import WEBHOOKS
 from turnstream.extensions.webhooks.queue import Webhook, Webhooks
 from turnstream.kit.backoff import backoff
 from turnstream.kit.clock import CLOCK
@@ -20,7 +21,6 @@ from turnstream.kit.ids import new_id
 from turnstream.outgoing.signature import headers_of
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.runs.queue import WebhookKind
-from turnstream.telemetry import WEBHOOKS
 from turnstream.tracing import TRACING
 
 log = structlog.get_logger(__name__)

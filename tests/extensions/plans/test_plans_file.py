@@ -6,6 +6,7 @@ import pytest
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.plans import Plan
+from turnstream.extensions.plans import EXTENSION
 from turnstream.setup.plans import read_plans
 
 FILE = """
@@ -34,7 +35,7 @@ def _settings(tmp_path: Path, content: str, **values: Any) -> Settings:
 
 
 def test_the_settings_for_every_owner_hold_where_a_plan_does_not_name_a_limit(tmp_path: Path) -> None:
-    plans = read_plans(_settings(tmp_path, FILE, owner_running_turns=4, owner_streams=9))
+    plans = read_plans(_settings(tmp_path, FILE, owner_running_turns=4, owner_streams=9), [EXTENSION])
     rates = {"requests_per_minute": 20, "tokens_per_day": 200_000, "calls_per_day": 500}
     kept = {"uploads": 100, "upload_bytes": 50_000_000}
     assert plans.of("bob") == Plan("free", rates, running_turns=2, queued_turns=40, streams=9, **kept)
@@ -42,14 +43,14 @@ def test_the_settings_for_every_owner_hold_where_a_plan_does_not_name_a_limit(tm
 
 
 def test_without_a_file_the_settings_are_the_plan() -> None:
-    plans = read_plans(Settings(_env_file=None, owner_running_turns=3), Plan)
+    plans = read_plans(Settings(_env_file=None, owner_running_turns=3), [EXTENSION], Plan)
     default = Plan("default", running_turns=3, queued_turns=30, streams=200)
     assert (plans.default, plans.of("ada")) == (default, Plan("ada"))
 
 
 def test_zero_takes_a_limit_away() -> None:
     settings = Settings(_env_file=None, owner_running_turns=0, owner_streams=0)
-    assert read_plans(settings).default == Plan("default")
+    assert read_plans(settings, []).default == Plan("default")
 
 
 @pytest.mark.parametrize(
@@ -66,13 +67,13 @@ def test_zero_takes_a_limit_away() -> None:
 )
 def test_a_mistake_in_the_file_stops_the_start_with_a_sentence(tmp_path: Path, content: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        read_plans(_settings(tmp_path, content))
+        read_plans(_settings(tmp_path, content), [EXTENSION])
     assert words in str(refused.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere"):
-        read_plans(Settings(_env_file=None, plans_file=tmp_path / "nowhere.toml"))
+        read_plans(Settings(_env_file=None, plans_file=tmp_path / "nowhere.toml"), [EXTENSION])
 
 
 def test_the_file_is_that_of_the_page() -> None:

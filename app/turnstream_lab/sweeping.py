@@ -1,0 +1,33 @@
+"""The removal of recordings on this machine whose turns have gone, or by their age."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from uuid import UUID
+
+import structlog
+
+from turnstream.domain.errors import StorageUnavailable
+from turnstream.storage.database import LONG, Database, Statement
+
+log = structlog.get_logger(__name__)
+
+GET_PRESENT_TURNS = Statement("SELECT id FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))", timeout=LONG)
+
+
+async def present_turns(database: Database, turns: Sequence[UUID]) -> set[UUID]:
+    """Returns the ids of those `turns` that exist."""
+    return {row["id"] for row in await database.rows(GET_PRESENT_TURNS, turns=turns)}
+
+
+async def sweep_here(period: float, steps: Callable[[], AsyncGenerator[int, None]]) -> None:
+    """Sweeps without end what belongs to the machine of this process: what other replicas sweep is not the same."""
+    while True:
+        await asyncio.sleep(period * random.uniform(0.5, 1.0))  # noqa: S311, processes of one machine sweep in turn
+        try:
+            async with aclosing(steps()) as done:
+                async for _ in done:
+                    pass
+        except StorageUnavailable as error:
+            log.warning("sweep.waits", sweep="files", error=str(error))
