@@ -163,6 +163,8 @@ async def test_prompts_of_the_server_are_offered_to_its_owner(site: Site) -> Non
     sent = {"server": "own:wiki", "name": "digest"}
     rendered = await site.ada.json("POST", "/api/mcp/prompts/render", json=sent)
     assert rendered["blocks"] == [{"type": "text", "text": "What is new in the wiki?"}]
+    begun = {**sent, "argument": "day"}  # the server completes nothing
+    assert (await site.ada.json("POST", "/api/mcp/prompts/complete", json=begun))["values"] == []
     assert (await site.bob.json("GET", "/api/mcp/prompts"))["prompts"] == []
     await site.bob.json("POST", "/api/mcp/prompts/render", 404, json=sent)
 
