@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -15,11 +14,9 @@ from tests.extensions.mcp.oauth_issuer import Office, office
 from tests.extensions.mcp.test_sign_in import Browser, Desk, desk_at, results, waiting
 from tests.support.http_client import Client, Said
 from tests.support.openapi_document import Document
-from tests.support.server_process import free_port
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.mcp import owner_lists
 from turnstream.extensions.mcp.declared import McpServer, McpTable, servers_of
-from turnstream.extensions.mcp.offers import Offers
 from turnstream.extensions.mcp.servers import McpServers
 from turnstream.kit.sealing import new_master_key
 from turnstream.scripted import message_of, text, tool_use
@@ -102,11 +99,11 @@ async def test_a_list_is_kept_for_its_time_and_a_server_that_is_away_is_reported
         assert "events" in await outcome(desk, desk.client, "find_tools")
         assert place.calendar.lists == lists + 1
         monkeypatch.setattr(owner_lists, "monotonic", lambda: later + owner_lists._TTL + 1)
-        (offers,) = [each for each in desk.server.services.states.values() if isinstance(each, Offers)]
-        connection = offers.connections["calendar"]
-        connection.server = replace(connection.server, url=f"http://127.0.0.1:{free_port()}/mcp")
+        place.calendar.away = True
         for tool, given in (("find_tools", {}), ("call_tool", {"name": "events"})):
             assert "The MCP server calendar cannot be reached now" in await outcome(desk, desk.client, tool, **given)
+        place.calendar.away = False
+        assert await outcome(desk, desk.client, "call_tool", name="events") == "events of ada"
 
 
 @pytest.mark.parametrize(("action", "last"), [("accept", "events of ada"), ("decline", "has not accepted")])
