@@ -59,7 +59,7 @@ def look() -> list[Message]:
     return [UserMessage("What is this?"), UserMessage(picture)]
 
 
-@server.completion()
+@server.completion()  # type: ignore[no-untyped-call, untyped-decorator]
 async def complete(
     ref: types.PromptReference | types.ResourceTemplateReference,
     argument: types.CompletionArgument,
