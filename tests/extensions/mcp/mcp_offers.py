@@ -59,6 +59,20 @@ def look() -> list[Message]:
     return [UserMessage("What is this?"), UserMessage(picture)]
 
 
+@server.completion()  # type: ignore[no-untyped-call, untyped-decorator]
+async def complete(
+    ref: types.PromptReference | types.ResourceTemplateReference,
+    argument: types.CompletionArgument,
+    context: types.CompletionContext | None,
+) -> types.Completion | None:
+    """Tones of the prompt `review`; shouted for a text that is shouted."""
+    if not isinstance(ref, types.PromptReference) or (ref.name, argument.name) != ("review", "tone"):
+        return None
+    given = (context.arguments if context else None) or {}
+    tones = [each.upper() if given.get("text", "").isupper() else each for each in ("kind", "harsh", "humorous")]
+    return types.Completion(values=[each for each in tones if each.lower().startswith(argument.value.lower())])
+
+
 @server.resource("notes://today", title="Notes of today", mime_type="text/markdown")
 def today() -> str:
     """What happened."""

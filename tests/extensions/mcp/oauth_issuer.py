@@ -225,6 +225,7 @@ class Calendar:
         self.issuer = issuer
         self.seen: list[str] = []
         self.calls = 0
+        self.away = False  # whether it answers nothing
         self.hold: asyncio.Event | None = None  # calls wait for it
         self.holding = asyncio.Event()
         self.protected: Mapping[str, Any] | Response | None = None  # what takes the place of the metadata (RFC 9728)
@@ -265,6 +266,7 @@ class Calendar:
             if path == "/.well-known/oauth-authorization-server":
                 found = self.issuer_metadata
             answer = found if found is None or isinstance(found, Response) else JSONResponse(found)
+            answer = Response(status_code=503) if self.away else answer
             await (answer or inner)(scope, receive, send)
 
         return app

@@ -43,6 +43,10 @@ class Place:
         sent = {"server": "offers", "name": name, "arguments": arguments}
         return list((await self.ada.json("POST", "/api/mcp/prompts/render", json=sent))["blocks"])
 
+    async def completed(self, name: str, argument: str, value: str, **given: str) -> list[str]:
+        sent = {"server": "offers", "name": name, "argument": argument, "value": value, "arguments": given}
+        return list((await self.ada.json("POST", "/api/mcp/prompts/complete", json=sent))["values"])
+
     async def attached(self, uri: str, expect: int = 200) -> Any:
         sent = {"server": "offers", "uri": uri}
         return await self.ada.json("POST", "/api/mcp/resources/attach", expect, json=sent)
@@ -78,6 +82,9 @@ async def test_a_prompt_becomes_the_text_of_a_message(database_url: str, documen
         review = (await place.prompts())["review"]
         assert (review["server"], review["title"]) == ("offers", "Review a text")
         assert [(each["name"], each["required"]) for each in review["arguments"]] == [("text", True), ("tone", False)]
+        assert await place.completed("review", "tone", "h", text="Ahoy") == ["harsh", "humorous"]
+        assert await place.completed("review", "tone", "", text="AHOY") == ["KIND", "HARSH", "HUMOROUS"]
+        assert await place.completed("review", "text", "A") == []
         blocks = await place.rendered("review", text="Ahoy", tone="harsh")
         assert blocks == [{"type": "text", "text": "Review this in a harsh tone:\n\nAhoy"}]
 

@@ -4,6 +4,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -33,10 +34,12 @@ from turnstream.main import running
 from turnstream.outgoing.addresses import Allowed
 from turnstream.scripted import message_of, text, tool_use
 from turnstream.setup.toolset import ToolSettings, open_toolset, source_kinds
+from turnstream.tools.declared.declarations import Declarations
 from turnstream.tools.toolset import Toolset
 
 TIMING = McpTiming(connect_timeout=60, answer_timeout=60)
 LOCAL = Allowed.of(["127.0.0.1"])
+UNASKED = Declarations(policies={"own_servers__call_tool": {"approval": "never"}})
 
 
 class Wiki:
@@ -115,7 +118,7 @@ class Site:
 async def site_with(
     database_url: str, document: Document, key: str, wiki: Wiki, allowed: Allowed = LOCAL
 ) -> AsyncIterator[Site]:
-    toolset = Toolset([], sources=[McpServers([]), OwnServers(allowed, TIMING)])
+    toolset = Toolset([], sources=[McpServers([]), OwnServers(allowed, TIMING, UNASKED)])
     async with (
         serving(database_url, toolset, master_key=key) as server,
         Client(server.url, document, await server.token("ada"), "ada") as ada,
@@ -163,6 +166,8 @@ async def test_prompts_of_the_server_are_offered_to_its_owner(site: Site) -> Non
     sent = {"server": "own:wiki", "name": "digest"}
     rendered = await site.ada.json("POST", "/api/mcp/prompts/render", json=sent)
     assert rendered["blocks"] == [{"type": "text", "text": "What is new in the wiki?"}]
+    begun = {**sent, "argument": "day"}  # the server completes nothing
+    assert (await site.ada.json("POST", "/api/mcp/prompts/complete", json=begun))["values"] == []
     assert (await site.bob.json("GET", "/api/mcp/prompts"))["prompts"] == []
     await site.bob.json("POST", "/api/mcp/prompts/render", 404, json=sent)
 
@@ -296,9 +301,21 @@ async def test_a_start_without_a_key_or_with_a_wrong_address_is_refused(
             pass
 
 
-async def test_the_setting_gives_two_tools(database_url: str) -> None:
+async def test_the_setting_gives_two_tools_and_calls_are_asked_about(database_url: str, tmp_path: Path) -> None:
     settings = Settings(
         _env_file=None, database_url=database_url, model="demo", owner_servers=True, master_key=new_master_key()
     )
-    async with open_toolset([], ToolSettings(), kinds=source_kinds(settings, selected(settings))) as toolset:
+    kinds = source_kinds(settings, selected(settings))
+    async with open_toolset([], ToolSettings(), kinds=kinds) as toolset:
         assert {"own_servers__find_tools", "own_servers__call_tool"} <= set(toolset.names)
+        assert not toolset.needs_approval("own_servers__find_tools", "{}")
+        assert toolset.needs_approval("own_servers__call_tool", '{"server": "wiki", "name": "find"}')
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text('[policy.own_servers__call_tools]\napproval = "never"\n')
+    with pytest.raises(ConfigError, match="there is no tool of this name; did you mean own_servers__call_tool"):
+        async with open_toolset([], ToolSettings(file=wrong), kinds=kinds):
+            pass
+    file = tmp_path / "tools.toml"
+    file.write_text('[policy.own_servers__call_tool]\napproval = "never"\n')
+    async with open_toolset([], ToolSettings(file=file), kinds=kinds) as toolset:
+        assert not toolset.needs_approval("own_servers__call_tool", '{"server": "wiki", "name": "find"}')

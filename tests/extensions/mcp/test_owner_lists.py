@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.extensions.mcp.test_sign_in import Browser, Desk, desk_at, results, w
 from tests.support.http_client import Client, Said
 from tests.support.openapi_document import Document
 from turnstream.domain.errors import ConfigError
+from turnstream.extensions.mcp import owner_lists
 from turnstream.extensions.mcp.declared import McpServer, McpTable, servers_of
 from turnstream.extensions.mcp.servers import McpServers
 from turnstream.kit.sealing import new_master_key
@@ -84,12 +86,24 @@ async def test_each_owner_has_a_list_of_their_own_on_every_replica(
             assert invited == "bob has invited eve"
 
 
-async def test_a_kept_list_is_not_read_again(database_url: str, document: Document, place: Office) -> None:
+async def test_a_list_is_kept_for_its_time_and_a_server_that_is_away_is_reported(
+    database_url: str, document: Document, place: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with desk_at(database_url, document, place, new_master_key(), owner_tools=True) as desk:
         await signed_in(desk, desk.client, "ada", "events")
         lists = place.calendar.lists
         assert "events" in await outcome(desk, desk.client, "find_tools")
         assert place.calendar.lists == lists
+        later = monotonic() + owner_lists._TTL + 1
+        monkeypatch.setattr(owner_lists, "monotonic", lambda: later)
+        assert "events" in await outcome(desk, desk.client, "find_tools")
+        assert place.calendar.lists == lists + 1
+        monkeypatch.setattr(owner_lists, "monotonic", lambda: later + owner_lists._TTL + 1)
+        place.calendar.away = True
+        for tool, given in (("find_tools", {}), ("call_tool", {"name": "events"})):
+            assert "The MCP server calendar cannot be reached now" in await outcome(desk, desk.client, tool, **given)
+        place.calendar.away = False
+        assert await outcome(desk, desk.client, "call_tool", name="events") == "events of ada"
 
 
 @pytest.mark.parametrize(("action", "last"), [("accept", "events of ada"), ("decline", "has not accepted")])

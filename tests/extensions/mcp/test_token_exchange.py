@@ -147,8 +147,8 @@ class Desk:
     def client(self, **claims: Any) -> Client:
         return Client(self.server.url, self.document, self.issuer.token("first", **claims))
 
-    async def result(self, client: Client, tool: str) -> str:
-        reply = message_of(tool_use(tool, {}, "c"))
+    async def result(self, client: Client, tool: str, **given: Any) -> str:
+        reply = message_of(tool_use(tool, given, "c"))
         model = self.server.scripts.model(reply, message_of(text("Done.")))
         turn = await client.say(await client.chat(), model=model)
         await client.events(turn.stream_url)
@@ -167,7 +167,9 @@ async def desk_at(
         declared = McpServer(
             "calendar", url=calendar.url, headers={"Authorization": f"Bearer {LIST_TOKEN}"}, oauth=True, **mine
         )
-        servers = await stack.enter_async_context(McpServers([declared], McpTiming(connect_timeout=60)))
+        # Each owner has a list of tools there, which is read with the owner's token.
+        diary = replace(declared, name="diary", headers={}, owner_tools=True)
+        servers = await stack.enter_async_context(McpServers([declared, diary], McpTiming(connect_timeout=60)))
         http = await stack.enter_async_context(HttpTools(Allowed.of(["127.0.0.1"])))
         service = HttpService(crm.url.partition("://")[2], crm.url, audience="crm", **mine)
         spec = ToolSpec("find", "Finds.", '{"type": "object"}', http=HttpCall(f"{crm.url}/find"))
@@ -226,6 +228,18 @@ async def test_the_token_of_the_caller_is_exchanged_once_and_never_sent_to_a_ser
     assert subjects.isdisjoint({*desk.crm.seen, *desk.calendar.seen})
     async with desk.client(sub="bob") as bob:
         assert "found for bob at crm" in await desk.result(bob, "find")
+
+
+async def test_the_tools_of_an_owner_are_listed_and_called_with_an_exchanged_token(
+    desk: Desk, document: Document
+) -> None:
+    async with desk.client() as ada:
+        assert "The events of today." in await desk.result(ada, "diary__find_tools")
+        assert "no events" in await desk.result(ada, "diary__call_tool", name="events")
+    assert [form["resource"] for form in desk.issuer.forms] == [desk.calendar.url]
+    assert {desk.issuer.good[token][0] for token in desk.calendar.seen} == {"ada"}
+    async with Client(desk.server.url, document, await desk.server.token("eve"), "eve") as eve:
+        assert "needs a valid token of" in await desk.result(eve, "diary__find_tools")
 
 
 async def test_a_refused_token_is_exchanged_again_once(desk: Desk) -> None:

@@ -358,7 +358,8 @@ def body_of(endpoint: Endpoint, sent: object = None) -> dict[str, Any]:
     if endpoint.takes is ScheduleIn:
         return {"json": SCHEDULE}
     if endpoint.path.startswith("/api/mcp/"):
-        return {"json": {"server": "none", "uri" if "resources" in endpoint.path else "name": "none"}}
+        named = {"server": "none", "uri" if "resources" in endpoint.path else "name": "none"}
+        return {"json": {**named, **({"argument": "tone"} if endpoint.path.endswith("complete") else {})}}
     if endpoint.takes is TriggerIn:
         return {"json": TRIGGER}
     if endpoint.takes is MemberIn:
@@ -400,7 +401,8 @@ async def offered(world: World, endpoint: Endpoint) -> None:
         world.server.app.state.services = replace(services, states=states)
         try:
             chosen = {"uri": "notes://today"} if "resources" in endpoint.path else {"name": "rehearse"}
-            await world.api.request(endpoint.method, endpoint.path, json={"server": "offers", **chosen})
+            body = {**body_of(endpoint)["json"], "server": "offers", **chosen}
+            await world.api.request(endpoint.method, endpoint.path, json=body)
         finally:
             world.server.app.state.services = services
 

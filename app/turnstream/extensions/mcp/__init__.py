@@ -58,7 +58,7 @@ def _make(settings: Settings, declarations: "Declarations") -> "LoadedTools":
     prefixes, sources = [server.name_prefix for server in servers], list[ToolSource]([source])
     if given.owner_servers:
         prefixes.append(f"{PREFIX}__")
-        sources.append(OwnServers(_allowed(given)))
+        sources.append(OwnServers(_allowed(given), declarations=declarations))
     return LoadedTools(sources=sources, prefixes=prefixes, connections=[source])
 
 

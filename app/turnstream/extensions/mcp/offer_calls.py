@@ -100,6 +100,17 @@ class PromptIn(Body):
     arguments: Annotated[dict[Storable, Storable], Field(max_length=_MOST_ARGUMENTS)] = Field(default_factory=dict)
 
 
+class CompletionIn(PromptIn):
+    """An argument of a prompt and what is written of it, beside the arguments that are complete."""
+
+    argument: Annotated[Storable, Field(min_length=1, max_length=2000)]
+    value: Annotated[Storable, Field(max_length=2000)] = ""
+
+
+class PromptCompletion(BaseModel):
+    values: Annotated[list[str], Field(description="the values that the server proposes, at most 100")]
+
+
 class ResourceIn(Body):
     server: Storable
     uri: Annotated[Storable, Field(min_length=1, max_length=2000)]
@@ -200,6 +211,15 @@ async def render_prompt(request: Request) -> Response:
     return await _blocks(request, parts, "name")
 
 
+async def complete_prompt(request: Request) -> Response:
+    sent, _ = await read_body(request, CompletionIn)
+    offers, connection = await _found(request, sent.server, "prompts")
+    owner = identity_of(request).owner
+    with _failures("argument"):
+        values = await offers.completions(owner, connection, sent.name, sent.argument, sent.value, sent.arguments)
+    return json_response(PromptCompletion(values=list(values)))
+
+
 async def attach_resource(request: Request) -> Response:
     """Reads a resource; its files become uploads of the caller."""
     sent, _ = await read_body(request, ResourceIn)
@@ -275,6 +295,17 @@ ENDPOINTS = (
         OfferBlocks,
         problems=(404,),
         limits=_USE,
+        reach="handler",
+        scopes=("chat", "send"),
+    ),
+    Endpoint(
+        "POST /api/mcp/prompts/complete",
+        complete_prompt,
+        "Get the values that a server proposes for an argument of a prompt",
+        CompletionIn,
+        PromptCompletion,
+        problems=(404,),
+        limits=("writes",),
         reach="handler",
         scopes=("chat", "send"),
     ),

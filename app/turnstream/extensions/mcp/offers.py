@@ -26,6 +26,7 @@ MAX_OFFERS: Final = 500  # of one kind and server
 _LONGEST_ID: Final = 2_000  # characters of a name or an address
 _LONGEST_TEXT: Final = 1_000  # characters of an error
 _MOST_ARGUMENTS: Final = 50
+_MOST_VALUES: Final = 100  # that complete an argument
 _MOST_CONTENTS: Final = 20  # of one resource
 _OWNER_TTL: Final = 300.0  # seconds for which the list of one owner is kept at most
 _MOST_LISTS: Final = 1000  # of owners
@@ -130,6 +131,16 @@ class Offers:
         if not (found := [part for part in joined if isinstance(part, File) or part.strip()]):
             raise ToolError(f"The prompt {name} of {connection.server.name} is empty.")
         return found
+
+    async def completions(
+        self, owner: str, connection: McpConnection, name: str, argument: str, value: str, given: Mapping[str, str]
+    ) -> Sequence[str]:
+        """The values that a server proposes for an argument of a prompt. Raises ToolError and ToolUnavailable."""
+        try:
+            found = await connection.use_as(owner, lambda session: session.completion(name, argument, value, given))
+        except (SignInNeeded, MCPError) as error:
+            raise _refusal(connection, error) from error
+        return [storable(each) for each in found.values[:_MOST_VALUES] if len(each) <= _LONGEST_TEXT]
 
     async def resource(self, owner: str, connection: McpConnection, uri: str) -> Sequence[File]:
         """The files of a resource. Raises ToolError and ToolUnavailable."""

@@ -28,6 +28,7 @@ from turnstream.outgoing.addresses import Allowed
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.rows import to_json
+from turnstream.tools.declared.declarations import Declarations
 from turnstream.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable, tool
 
 PREFIX: Final = "own_servers"
@@ -61,9 +62,13 @@ class OwnServer:
 
 
 class OwnServers:
-    """The servers of all owners, as one source of tools. `allowed` are the addresses that they may have."""
+    """The servers of all owners, as one source of tools. `allowed` are the addresses that they may have,
+    `declarations` the policies of the two tools.
+    """
 
-    def __init__(self, allowed: Allowed, timing: McpTiming | None = None) -> None:
+    def __init__(
+        self, allowed: Allowed, timing: McpTiming | None = None, declarations: Declarations | None = None
+    ) -> None:
         self._allowed = allowed
         self._timing = timing or McpTiming()
         self._database: Database | None = None
@@ -71,11 +76,11 @@ class OwnServers:
         self._sign_ins: SignIns | None = None
         self._kept: OrderedDict[tuple[str, str], tuple[str, OwnerLists]] = OrderedDict()
         found = [self.find_tools, self.call_tool]
-        self._tools: Mapping[str, Tool] = {
-            name: replace(each, spec=replace(each.spec, name=name))
-            for each in found
-            for name in [f"{PREFIX}__{each.spec.name}"]
-        }
+        named = [replace(each, spec=replace(each.spec, name=f"{PREFIX}__{each.spec.name}")) for each in found]
+        given = declarations or Declarations()
+        policies = {name: each for name, each in given.policies.items() if name.startswith(f"{PREFIX}__")}
+        decided = replace(given, policies=policies).apply_policies(named)
+        self._tools: Mapping[str, Tool] = {each.spec.name: each for each in decided}
 
     def use(self, database: Database, keys: OwnerKeys, sign_ins: SignIns) -> None:
         """The server runs: the rows of owners can be read from now on."""
@@ -168,7 +173,7 @@ class OwnServers:
             told.append(f"The server {name!r}:\n{found.text}")
         return Outcome("\n\n".join(told))
 
-    @tool
+    @tool(approval="always")
     async def call_tool(
         self,
         context: ToolContext,

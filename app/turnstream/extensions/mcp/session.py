@@ -183,6 +183,14 @@ class McpSession:
         with self._unasked():
             return await self.client.get_prompt(name, dict(arguments))
 
+    async def completion(self, name: str, argument: str, value: str, given: Mapping[str, str]) -> types.Completion:
+        """The values that the server proposes for an argument of a prompt; none if it completes nothing."""
+        if self.client.server_capabilities.completions is None:
+            return types.Completion(values=[])
+        with self._unasked():
+            reference, begun = types.PromptReference(name=name), {"name": argument, "value": value}
+            return (await self.client.complete(reference, begun, dict(given))).completion
+
     async def resource(self, uri: str) -> types.ReadResourceResult:
         with self._unasked():
             return await self.client.read_resource(uri)

@@ -7,6 +7,8 @@ import { TEXTS } from './texts.js'
 const { offers: texts } = TEXTS
 
 const FRESH = 60_000 // milliseconds: the server keeps its lists too
+const TYPING = 200 // milliseconds
+const MOST_PROPOSALS = 12
 const COMMAND = /^\/(\S*)$/
 
 // --- prompts ---------------------------------------------------------------------------------------------------------
@@ -132,10 +134,11 @@ async function rendered(client, { server, name }, values) {
 
 /** Asks for the arguments of a prompt until the server accepts them. Resolves to its blocks, or to nothing. */
 async function filledIn(client, prompt) {
-  const fields = prompt.arguments.map(({ name, title, description, required }) => {
+  const fields = prompt.arguments.flatMap(({ name, title, description, required }) => {
     const input = h('textarea', { name, rows: 1, required, dir: 'auto' })
     const hint = description && h('span', { class: 'hint', dir: 'auto' }, description)
-    return h('label', {}, required ? title : texts.optional(title), input, hint)
+    const label = h('label', {}, required ? title : texts.optional(title), input, hint)
+    return [label, completions(client, prompt, input, title)]
   })
   const { trouble, attempt } = attempts()
   let blocks = null
@@ -162,6 +165,36 @@ async function filledIn(client, prompt) {
     ),
   )
   return blocks
+}
+
+/** Buttons with the values that the server proposes for the field, while a person is in it. */
+function completions(client, { server, name }, input, title) {
+  const list = h('div', { class: 'suggestions', role: 'group', 'aria-label': texts.proposals(title), hidden: true })
+  let asked = 0
+  let timer
+  const put = (value) => {
+    input.value = value
+    list.hidden = true
+    input.focus()
+  }
+  async function show() {
+    const ask = ++asked
+    const others = [...input.form.querySelectorAll('textarea')].filter((one) => one !== input && one.value)
+    const given = Object.fromEntries(others.map((one) => [one.name, one.value]))
+    const body = { server, name, argument: input.name, value: input.value, arguments: given }
+    const answer = await client.request('POST', '/api/mcp/prompts/complete', body).catch(() => ({ values: [] }))
+    if (ask !== asked) return // the person has written on
+    const values = answer.values.filter((value) => value !== input.value).slice(0, MOST_PROPOSALS)
+    list.replaceChildren(...values.map((value) => h('button', { type: 'button', onclick: () => put(value) }, value)))
+    list.hidden = !values.length
+  }
+  const later = () => {
+    clearTimeout(timer)
+    timer = setTimeout(show, TYPING)
+  }
+  input.addEventListener('focus', () => list.childElementCount || later())
+  input.addEventListener('input', later)
+  return list
 }
 
 // --- resources -------------------------------------------------------------------------------------------------------

@@ -232,6 +232,7 @@ export const TEXTS = {
     none: 'No prompt fits.',
     fill: (title) => `Prompt: ${title}`,
     optional: (name) => `${name} (may be left out)`,
+    proposals: (name) => `Proposed for ${name}`,
     use: 'Put into the message',
     resources: 'Attach from a server',
     about: 'What you choose is copied into the message.',
