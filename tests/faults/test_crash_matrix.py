@@ -268,7 +268,8 @@ async def problems_of_family(stage: Stage, root: UUID) -> AsyncIterator[str]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("policy", [pytest.param("retry", marks=pytest.mark.full), "continue"])
+@pytest.mark.full
+@pytest.mark.parametrize("policy", ["retry", "continue"])
 async def test_after_a_kill_around_a_model_call_a_budget_of_the_family_has_what_was_used_once(
     stage: Stage, policy: RecoveryPolicy, record_property: Callable[[str, object], None]
 ) -> None:
@@ -289,7 +290,8 @@ _OF_REPORTS = re.compile(
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("policy", [pytest.param("retry", marks=pytest.mark.full), "continue"])
+@pytest.mark.full
+@pytest.mark.parametrize("policy", ["retry", "continue"])
 async def test_after_a_kill_at_any_point_of_a_report_it_is_delivered_once(
     stage: Stage, policy: RecoveryPolicy, record_property: Callable[[str, object], None]
 ) -> None:

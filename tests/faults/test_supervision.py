@@ -86,6 +86,7 @@ async def test_a_server_that_is_killed_and_started_again_has_its_turns_at_once(
             await server.close()
 
 
+@pytest.mark.full
 async def test_an_embedded_postgres_that_is_killed_is_started_again_under_its_turns(tmp_path: Path) -> None:
     async with model_api(held) as model:
         # Without DATABASE_URL it has a Postgres of its own.
@@ -142,6 +143,7 @@ def asks_to_compute(call: Call) -> Iterable[Step]:
     return ("ok",) if call.rounds else (Use("compute", {}),)
 
 
+@pytest.mark.full
 async def test_a_process_that_is_frozen_is_replaced_and_its_turns_end_whole(database_url: str, tmp_path: Path) -> None:
     async with model_api(held) as model, AsyncExitStack() as stack:
         key = {"ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": model.url}

@@ -14,7 +14,6 @@ from turnstream.kit.sealing import new_master_key
 pytestmark = [pytest.mark.extensions("mcp"), pytest.mark.timeout(300)]
 
 SUITE = "node_modules/@modelcontextprotocol/conformance/dist/index.js"
-FULL = pytest.mark.full
 KEY = new_master_key()  # of all servers on the one database
 # No sign-in is begun, so these checks fail.
 NOT_BEGUN = {"client-registration", "authorization-request", "token-request"}
@@ -46,10 +45,10 @@ SCENARIOS: dict[str, set[str]] = {
     # Without metadata nothing shows that the issuer checks PKCE.
     "auth/2025-03-26-oauth-endpoint-fallback": NOT_BEGUN,
 }
-ALWAYS = {"elicitation-sep1034-client-defaults", "auth/metadata-default"}
 
 
-@pytest.mark.parametrize("scenario", [name if name in ALWAYS else pytest.param(name, marks=FULL) for name in SCENARIOS])
+@pytest.mark.full
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_conformance_suite_finds_no_fault(
     node: str, mcp_conformance: Path, shared_database_url: str, tmp_path: Path, scenario: str
 ) -> None:

@@ -61,6 +61,7 @@ async def test_no_dump_no_backup_and_no_write_ahead_log_has_a_secret(tmp_path: P
             assert {word: found[word] for word in WORDS} == {word: set() for word in WORDS}
 
 
+@pytest.mark.full
 async def test_a_server_that_was_killed_finds_its_key_in_the_file(tmp_path: Path) -> None:
     def script(call: Call) -> Iterable[Step]:
         return ("first ", Gate("held"), Use("weather", {})) if call.rounds == 0 else ("last.",)
