@@ -12,10 +12,10 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.degraded import ALL_TOOLS_FAILED, Degraded, degraded
 from turnstream.domain.turns import Limits, Turn
 from turnstream.extensions.tool_results.read_result import result_tools
+from turnstream.extensions.tool_results.results import ToolResults
 from turnstream.llm.conversation.messages import GIVEN_UP
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from turnstream.storage.chats.turns import ToolResults
 from turnstream.tools.tool import Tool, ToolError, tool, tools_of
 
 HERE = "this machine:8000"

@@ -12,11 +12,11 @@ from turnstream.domain.errors import TooLong
 from turnstream.domain.kinds import SHORTENED, TEXT, TOOL_RESULT
 from turnstream.domain.turns import Limits, TurnRequest
 from turnstream.extensions.tool_results.read_result import result_tools
+from turnstream.extensions.tool_results.results import ToolResults
 from turnstream.llm.conversation.messages import SUMMARISE
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.exchanges import Exchanges, Target
-from turnstream.storage.chats.turns import ToolResults
 from turnstream.tools.tool import Tool, tool
 from turnstream.tools.toolset import Toolset
 

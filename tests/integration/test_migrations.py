@@ -22,6 +22,7 @@ from alembic.script import ScriptDirectory
 from tests.support.catalog import RENEW, catalog, schema_sql
 from tests.support.locks import Locker, waiting_to_migrate
 from tests.support.migration_files import listed, present
+from tests.support.row_security import admit_api
 from turnstream.domain.errors import ConfigError
 from turnstream.storage import migration_waits
 from turnstream.storage.all_tables import ALL_TABLES
@@ -94,10 +95,10 @@ def test_down_to_the_oldest_in_versions_and_up_again_leaves_no_trace(database_ur
     downgrade(database_url, oldest_in_versions())
     assert asyncio.run(catalog(database_url)) != before
     assert asyncio.run(look(database_url, f"SELECT FROM {DIGESTS}")) == [[]], "its own functions may be others"
-    upgrade(database_url)
-    assert asyncio.run(catalog(database_url)) == before
-    upgrade(database_url)
-    assert asyncio.run(catalog(database_url)) == before
+    for _ in range(2):
+        upgrade(database_url)
+        asyncio.run(admit_api(database_url))
+        assert asyncio.run(catalog(database_url)) == before
 
 
 async def take_to(revision: str, url: str, folder: Path) -> None:
@@ -125,6 +126,7 @@ async def test_a_database_of_a_revision_before_the_oldest_in_versions_becomes_th
 ) -> None:
     await take_to(revision, empty_database_url, tmp_path)
     await upgrade_in_thread(empty_database_url)
+    await admit_api(empty_database_url)
     new, migrated = await catalog(database_url), await catalog(empty_database_url)
     for kind, rows in new.items():
         assert migrated[kind] == rows, kind

@@ -19,13 +19,14 @@ from turnstream.extensions.jobs.result_rows import JobResults, PutResult
 from turnstream.extensions.jobs.stop_rows import JobStops
 from turnstream.extensions.jobs.tokens import digest_of_token
 from turnstream.extensions.queue.rows import QueuedMessages
+from turnstream.extensions.tool_results.results import ToolResults
 from turnstream.guards.guard import EndTurn, Guard, Mask, Pass, Passage, Ruling, TakeBack, TextSpan
 from turnstream.kit.ids import new_id
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats import reports
 from turnstream.storage.chats.exchanges import Exchanges, Target
-from turnstream.storage.chats.turns import ToolResults, Turns
+from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.runs.queue import Queue
 from turnstream.tools.tool import Detached, File, Outcome, ResultAddress, ToolContext, tool, tools_of

@@ -12,10 +12,10 @@ from tests.support.http_client import Client, words_of
 from tests.support.http_server import serving
 from tests.support.server_process import free_port
 from turnstream.cli import commands
-from turnstream.cli.owners import _erase
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.doctor.command import examine
+from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.main import running
 from turnstream.storage.database import in_schema
 from turnstream.storage.migrations import newest_revision, present_revision
@@ -71,7 +71,7 @@ async def test_two_installations_and_a_host_share_a_database(
                 assert words_of((await api.ask(await api.chat())).assistant) == "Hello."
         assert await faults(settings(empty_database_url, "north")) == []
         assert await faults(settings(empty_database_url, "east")) == [], "`serve` would make it"
-        monkeypatch.setattr("turnstream.cli.owners.BELIEVED", 0)
+        monkeypatch.setattr("turnstream.extensions.owner_commands.owners.BELIEVED", 0)
         assert (await _erase(settings(empty_database_url, "south"), "local"))["chats"] == 1
     assert [await host.fetchval(f"SELECT count(*) FROM {schema}.chats") for schema in ("north", "south")] == [1, 0]
     assert notified == {"turnstream.north", "turnstream.south"}

@@ -19,13 +19,13 @@ from turnstream.dialects.past_exchanges import Histories, PastExchange
 from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import HttpCall, ToolSpec, TurnRequest
+from turnstream.erasure.owners import Owners
 from turnstream.extensions.archives.archives import OwnerExport, OwnerImport
 from turnstream.kit.ids import new_id
 from turnstream.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement, connect
-from turnstream.storage.owners.owners import Owners
 from turnstream.storage.retention import unused_tool_sets
 from turnstream.storage.row_security import admit, embedded_api_url
 from turnstream.storage.rows import to_json
@@ -241,7 +241,7 @@ async def test_of_two_transactions_that_store_a_set_at_once_neither_waits(harnes
         kept = await locker.connection.fetchrow("SELECT * FROM keep_tool_set($1, $2)", OWNER, _request(ONE))
         assert kept is not None
         assert kept["tool_set"] is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             asked = await harness.ask(tools=ONE)
     assert await _is_inline(locker, asked.turn)
     assert await _tools(harness, asked) == ONE

@@ -1,31 +1,25 @@
 """The models of the settings, of the core and of extensions."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
 from pydantic import SecretStr
 
 from turnstream.config import Section, Settings, read_environment, variables
-from turnstream.domain.blocks import Block
-from turnstream.domain.errors import ConfigError, ProviderError, RequestRefused
-from turnstream.domain.kinds import TEXT
+from turnstream.domain.errors import ConfigError, RequestRefused
 from turnstream.extension import Extension, left_out, refused
 from turnstream.llm.models.api import ANTHROPIC, CallOptions, ModelApi, ProviderSpec
-from turnstream.llm.models.catalog import Models, ProviderModels
+from turnstream.llm.models.catalog import Models
 from turnstream.llm.models.connect import connect_providers, import_adapter
 from turnstream.llm.models.registry import read_registry
-from turnstream.llm.provider import Message, ModelRequest
 from turnstream.llm.transport.calls import Calls
 from turnstream.llm.transport.http import MAX_EVENT_BYTES
-from turnstream.llm.transport.interceptor import Interceptor
 
 PREFERRED = "claude-sonnet-5-5"
 # Providers whose models come first in the list. The others follow in the order of their extensions and of the file.
 _FIRST = ("anthropic", "openai", "gemini")
-_PING = 30.0  # seconds
 
 
 def model_apis(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ModelApi]:
@@ -41,7 +35,7 @@ async def open_models(settings: Settings, extensions: Sequence[Extension]) -> As
         senders = (extension.model_calls(settings) for extension in extensions)
         make_calls = next((each for each in senders if each is not None), Calls)
         options = CallOptions(interceptors, longest_event, make_calls)
-        specs = _providers(settings, extensions)
+        specs = usable_providers(settings, extensions)
         pools = (extension.pool(settings) for extension in extensions)
         pool = next((each for each in pools if each is not None), None)
         async with connect_providers(specs, options, pool) as offers:
@@ -50,9 +44,9 @@ async def open_models(settings: Settings, extensions: Sequence[Extension]) -> As
             yield Models(offers)
 
 
-def _providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ProviderSpec]:
+def usable_providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ProviderSpec]:
     """The providers of the registry; stand-ins only if there is no other one. Raises ConfigError if there is none."""
-    specs = _all_providers(settings, extensions)
+    specs = all_providers(settings, extensions)
     pooled = any(extension.pool(settings) is not None for extension in extensions)
     for spec in specs:
         spec.api.check(spec.name)
@@ -70,7 +64,7 @@ def _providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[
     return [spec for spec in specs if not spec.api.stand_in] or specs
 
 
-def _all_providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ProviderSpec]:
+def all_providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ProviderSpec]:
     environment = {**read_environment(), **_given(settings, ("anthropic_api_key", "anthropic_base_url"))}
     for extension in extensions:
         if extension.settings is not None:
@@ -95,71 +89,16 @@ def _given(section: Section, fields: Iterable[str]) -> Mapping[str, str]:
     return {name: "" if value is None else str(value) for name, value in (values | secrets).items()}
 
 
-async def ping_providers(settings: Settings, extensions: Sequence[Extension]) -> Mapping[str, str]:
-    """Makes the shortest call to each provider. Returns its error by the provider's name, an empty text for none."""
-    specs = [spec for spec in _providers(settings, extensions) if not spec.api.stand_in]
-    default, answers = default_model(settings, extensions), dict[str, str]()
-    async with connect_providers(specs) as offers:
-        for number, (spec, offer) in enumerate(zip(specs, offers, strict=True)):
-            listed = [model.id for model in spec.models]
-            is_its_own = default in listed or (number == 0 and settings.model is not None)
-            model = default if is_its_own else next(iter(listed), None)
-            answers[spec.name] = "it has no model in the file of models" if model is None else await _ping(offer, model)
-    return answers
-
-
-async def _ping(offer: ProviderModels, model: str) -> str:
-    # OpenAI's newer API takes no smaller limit.
-    request = ModelRequest(model, (Message("user", (Block(0, 0, 0, TEXT, "ping"),)),), params={"max_tokens": 16})
-    models = Models([replace(offer, prefixes=[model])])
-    try:
-        async with asyncio.timeout(_PING), aclosing(models.provider_for(model).stream(request)) as stream:
-            async for _ in stream:
-                pass
-    except TimeoutError:
-        return f"{model} did not answer within {_PING:g} seconds"
-    except ProviderError as error:
-        return f"{model}: {error}"
-    return ""
-
-
-@asynccontextmanager
-async def offline_models(
-    settings: Settings, extensions: Sequence[Extension], interceptors: Sequence[Interceptor]
-) -> AsyncIterator[Models]:
-    """The models of the settings, as if all keys were set. `interceptors` answer instead of the network."""
-    known = {spec.name for spec in _all_providers(settings, extensions) if not spec.api.stand_in}
-    apis = model_apis(settings, extensions)
-    specs = []
-    for spec in read_registry(settings.models_file, _Complete(read_environment()), apis):
-        with suppress(ConfigError):
-            spec.api.check(spec.name)
-            await import_adapter(spec.api)  # in the middle of a replayed call it would count as its silence
-            specs.append(spec)
-    async with connect_providers(specs, CallOptions(interceptors)) as offers:
-        if settings.model is not None and offers:
-            first = next((offer for offer in offers if offer.provider.name in known), offers[0])
-            offers.append(replace(first, models=(), prefixes=[settings.model]))
-        yield Models(offers)
-
-
 async def import_default_adapter(settings: Settings, extensions: Sequence[Extension]) -> None:
     """Imports what the first call of the default model needs, so that it need not wait for that."""
-    models = {model.id: spec.api for spec in _providers(settings, extensions) for model in spec.models}
+    models = {model.id: spec.api for spec in usable_providers(settings, extensions) for model in spec.models}
     if api := models.get(default_model(settings, extensions)):
         await import_adapter(api)
 
 
-class _Complete(dict[str, str]):
-    """An environment in which every missing key and address has a value that leads nowhere."""
-
-    def get(self, name: str, _default: object = None) -> str:
-        return super().get(name) or "http://offline.invalid"
-
-
 def default_model(settings: Settings, extensions: Sequence[Extension]) -> str:
     """The model of turns that name none. Raises ConfigError if the settings do not determine it."""
-    providers = _providers(settings, extensions)
+    providers = usable_providers(settings, extensions)
     listed = [model.id for provider in providers for model in provider.models]
     if settings.model is not None:
         if providers[0].api.stand_in and settings.model not in listed:
@@ -177,7 +116,7 @@ def served_model(settings: Settings, extensions: Sequence[Extension]) -> str:
     model.
     """
     model = default_model(settings, extensions)
-    is_stand_in = _providers(settings, extensions)[0].api.stand_in
+    is_stand_in = usable_providers(settings, extensions)[0].api.stand_in
     if is_stand_in and settings.model is None and not settings.on_loopback:
         raise ConfigError(
             f"TURNSTREAM_HOST is {settings.host}, which other machines can reach, and no key of a provider is set: set"

@@ -101,6 +101,7 @@ def _sql_folders() -> Sequence[Path]:
     return [FOLDER / "sql", *(package / "sql" for package in extension_packages().values())]
 
 
+@cache
 def sql_files() -> Sequence[SqlFile]:
     """The functions first: triggers call them."""
     paths = sorted(

@@ -16,6 +16,8 @@ from tests.support.owner_rows import fill_owner, rows_of
 from turnstream.cli import commands
 from turnstream.domain.errors import ConfigError, NotFound, StorageError, StorageUnavailable
 from turnstream.domain.identity import Identity, arriving_name, departed_name
+from turnstream.erasure.erasure import erase_owner
+from turnstream.erasure.owners import Owners
 from turnstream.extensions.cells.moves import Move, Moves
 from turnstream.extensions.cells.owner_ahead import AHEAD, COPIED, OwnerAhead, stored_columns
 from turnstream.extensions.cells.owner_move import MOVED, OwnerMove
@@ -28,9 +30,7 @@ from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.turns import CANCEL_TURN
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import newest_revision
-from turnstream.storage.owners.erasure import erase_owner
 from turnstream.storage.owners.owner_keys import KeyCounts, OwnerKeys
-from turnstream.storage.owners.owners import Owners
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.runs.queue import Queue

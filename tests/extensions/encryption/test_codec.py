@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.harness import Harness
 from turnstream.domain.errors import Conflict
+from turnstream.erasure.owners import Owners
 from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.encryption.codec import KEPT, SealingCodec
 from turnstream.extensions.tool_results.rows import CachedResult, ToolCache
@@ -16,7 +17,6 @@ from turnstream.kit.sealing import MasterKeys, new_master_key
 from turnstream.storage.contents import BYTES_ADDED, BYTES_MARK, DOCUMENTS, TEXT_MARK, SealedColumns
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.owner_keys import OwnerKeys
-from turnstream.storage.owners.owners import Owners
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.runs.queue import Queue
 

@@ -84,7 +84,7 @@ def options(service: Service) -> dict[str, Any]:
 
 
 def client_for(server: Server, token: str) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(base_url=server.url, headers={"authorization": f"Bearer {token}"}, timeout=60)
+    return httpx2.AsyncClient(base_url=server.url, headers={"authorization": f"Bearer {token}"}, timeout=150)
 
 
 async def ended(client: httpx2.AsyncClient, path: str, **body: Any) -> str:
