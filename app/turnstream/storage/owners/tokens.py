@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from turnstream.domain.errors import Conflict, Unauthorized
+from turnstream.domain.errors import Conflict
 from turnstream.domain.identity import Identity, checked_scopes, known_scopes
 from turnstream.kit.ids import new_id
 from turnstream.storage.database import Database, Statement
-from turnstream.storage.rows import from_json, to_json
+from turnstream.storage.rows import from_json
 
 CREATE_TOKEN = Statement(
     """
@@ -34,34 +34,6 @@ GET_TOKENS = Statement(
     UNION ALL
     SELECT 'tb', id, owner, hash, scopes, expires_at, plan, chat_id, turn_id, folder, fixed, roles
     FROM browser_tokens WHERE id = ANY(CAST(:ids AS uuid[])) AND expires_at > now()
-    """
-)
-# Without a row the stored token that is exchanged has gone meanwhile. Each new one removes some that have expired, and
-# leaves an entry in the audit trail.
-CREATE_BROWSER_TOKEN = Statement(
-    """
-    WITH expired AS (
-        DELETE FROM browser_tokens WHERE id IN (
-            SELECT id FROM browser_tokens WHERE expires_at < now() ORDER BY expires_at LIMIT 10 FOR UPDATE SKIP LOCKED
-        )
-    ),
-    parent AS (SELECT id FROM tokens WHERE id = :parent FOR KEY SHARE),
-    created AS (
-    INSERT INTO browser_tokens
-        (id, owner, hash, scopes, expires_at, plan, chat_id, turn_id, token_id, folder, fixed, roles)
-    SELECT :id, :owner, :hash, CAST(:scopes AS text[]), CAST(:expires_at AS timestamptz), :plan, CAST(:chat AS uuid),
-        CAST(:turn AS uuid), (SELECT id FROM parent), :folder, CAST(:fixed AS json),
-        CAST(:roles AS text[])
-    WHERE CAST(:parent AS uuid) IS NULL OR EXISTS (SELECT FROM parent)
-    RETURNING *
-    ),
-    noted AS (
-        INSERT INTO audit (kind, owner, actor, detail)
-        SELECT 'token.exchanged', owner, CAST(:actor AS text), json_build_object(
-            'token', id, 'scopes', scopes, 'chat', chat_id, 'turn', turn_id, 'expires_at', expires_at, 'roles', roles
-        ) FROM created
-    )
-    SELECT id FROM created
     """
 )
 ANY_TOKEN = Statement("SELECT 1 FROM tokens LIMIT 1")
@@ -107,13 +79,13 @@ class Tokens:
         """Creates a token with the owner, scopes, end and plan of `identity`; its secret is returned here only. From
         now on the server needs tokens. Raises Conflict when the name is taken.
         """
-        id, secret = new_id(), secrets.token_urlsafe(32)
+        id, token, digest = self.new("ts")
         row = await self._database.row(
             CREATE_TOKEN,
             id=id,
             owner=identity.owner,
             name=name,
-            hash=_digest(secret, self._cell),
+            hash=digest,
             scopes=checked_scopes(identity.scopes),
             expires_at=identity.expires_at,
             plan=identity.plan,
@@ -121,37 +93,13 @@ class Tokens:
         )
         if row is None:
             raise Conflict(f"There is already a token named {name}; choose another name.", field="name")
-        return self._written("ts", id, secret)
+        return token
 
-    async def create_for_browser(self, identity: Identity, actor: str | None = None) -> str:
-        """Creates a short-lived token for `identity`, whose credential is exchanged for it. If that is a stored
-        token, the new one goes with it. `actor` is the caller, for the audit trail, if it is another
-        one. Raises Unauthorized when it has gone already.
-        """
-        kind, mark, parent = (identity.credential or "").partition(":")
+    def new(self, prefix: str) -> tuple[UUID, str, bytes]:
+        """Returns the id, the text and the digest of a new token."""
         id, secret = new_id(), secrets.token_urlsafe(32)
-        row = await self._database.row(
-            CREATE_BROWSER_TOKEN,
-            id=id,
-            owner=identity.owner,
-            hash=_digest(secret, self._cell),
-            scopes=checked_scopes(identity.scopes),
-            expires_at=identity.expires_at,
-            plan=identity.plan,
-            chat=identity.chat,
-            turn=identity.turn,
-            parent=UUID(parent) if kind + mark == STORED_TOKEN else None,
-            folder=identity.folder,
-            fixed=to_json(identity.fixed) if identity.fixed else None,
-            roles=sorted(identity.roles),
-            actor=actor or identity.actor,
-        )
-        if row is None:
-            raise Unauthorized("The token of `Authorization` was revoked; send another one.")
-        return self._written("tb", id, secret)
-
-    def _written(self, prefix: str, id: UUID, secret: str) -> str:
-        return "_".join([prefix, *([self._cell] if self._cell else []), id.hex, secret])
+        text = "_".join([prefix, *([self._cell] if self._cell else []), id.hex, secret])
+        return id, text, _digest(secret, self._cell)
 
     async def identities(self, tokens: Collection[str]) -> Mapping[str, Identity]:
         """The identities of the valid `tokens`."""
