@@ -4,20 +4,18 @@ for an index that is built concurrently: what comes before it is committed first
 
 import asyncio
 import os
-from typing import Any
 
 from alembic import context
 from sqlalchemy import Connection, pool, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.schema import CreateSchema
 
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.database import ANSWER_TIMEOUT, in_schema, plain_url, schema_of
 from turnstream.storage.hosts import open_connection
 from turnstream.storage.index_build import take_steps
 from turnstream.storage.migration_waits import waits_reported
 from turnstream.storage.migrations import (
-    DIGESTS,
     RELATIONS,
     apply_files,
     create_tables,
@@ -50,19 +48,12 @@ def _url() -> str:
     return in_schema(plain_url(url), schema) if schema else plain_url(url)
 
 
-def _is_compared(name: str | None, kind: str, _parents: object) -> bool:
-    return (name, kind) != (DIGESTS, "table")
-
-
 def _migrate(connection: Connection) -> None:
     tables = {*connection.scalars(text(RELATIONS))}
     connection.commit()
     context.configure(
         connection=connection,
-        target_metadata=metadata,
         version_table=version_table(tables),
-        include_name=_is_compared,
-        compare_type=True,
         transactional_ddl=True,
     )
     schema, is_there = schema_of(_url()), text("SELECT to_regnamespace(quote_ident(:schema)) IS NOT NULL")
@@ -79,7 +70,7 @@ def _migrate(connection: Connection) -> None:
             apply_files(connection)
         else:
             forget_files(connection)
-        connection.exec_driver_sql(policies_of(metadata.tables.values()))
+        connection.exec_driver_sql(policies_of(ALL_TABLES.values()))
         connection.exec_driver_sql(hardening())
 
 
@@ -105,13 +96,6 @@ async def _online() -> None:
     await engine.dispose()
 
 
-def _offline(options: dict[str, Any]) -> None:
-    context.configure(**options)
-    with context.begin_transaction():
-        context.run_migrations()
-
-
 if context.is_offline_mode():
-    _offline({"url": _DIALECT, "target_metadata": metadata, "literal_binds": True})
-else:
-    asyncio.run(_online())
+    raise SystemExit("migrations are not written into files: steps depend on the database")
+asyncio.run(_online())

@@ -18,7 +18,7 @@ from turnstream.erasure.owners import Owners
 from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.kit.ids import new_id
 from turnstream.scripted import Pause
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 
 
 @pytest.fixture(autouse=True)
@@ -62,12 +62,12 @@ async def test_an_erasure_leaves_nothing_of_the_owner_and_all_of_others(
 
 async def test_every_table_with_an_owner_is_erased(harness: Harness) -> None:
     """Also one that is added later: it carries its owner, or goes with a turn or a chat."""
-    reached = {name for name, table in metadata.tables.items() if "owner" in table.columns}
+    reached = {name for name, table in ALL_TABLES.items() if "owner" in table.columns}
     while more := {
         name
-        for name, table in metadata.tables.items()
+        for name, table in ALL_TABLES.items()
         for key in table.foreign_keys
-        if name not in reached and key.column.table.name in reached and key.ondelete == "CASCADE"
+        if name not in reached and key.table in reached and key.cascades
     }:
         reached |= more
     others = {
@@ -81,7 +81,7 @@ async def test_every_table_with_an_owner_is_erased(harness: Harness) -> None:
         "sweeps",
         "token_requirement",
     }
-    assert metadata.tables.keys() - reached == others
+    assert ALL_TABLES.keys() - reached == others
 
 
 async def test_an_erasure_cancels_the_turn_that_runs(database_url: str) -> None:

@@ -21,7 +21,7 @@ from turnstream.domain.errors import ClaimLost
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Turn, TurnRequest
 from turnstream.kit.ids import new_id
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import Turns
@@ -123,7 +123,7 @@ async def everything(database_url: str) -> AsyncIterator[Everything]:
     connection = await asyncpg.connect(database_url)
 
     async def read() -> dict[str, list[str]]:
-        found = {name: await connection.fetch(f"SELECT t::text FROM {name} t ORDER BY 1") for name in metadata.tables}
+        found = {name: await connection.fetch(f"SELECT t::text FROM {name} t ORDER BY 1") for name in ALL_TABLES}
         return {name: [row["t"] for row in rows] for name, rows in found.items()}
 
     yield read

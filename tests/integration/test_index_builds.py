@@ -13,7 +13,7 @@ from sqlalchemy import Engine, event
 
 from tests.integration.test_migrations import INDEXES, look, migrating, take_to
 from tests.support.locks import waiting_to_migrate
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.migrations import FOLDER, alembic_config, downgrade, upgrade
 from turnstream.storage.row_security import hardening, policies_of
 
@@ -31,7 +31,7 @@ BUILDER = "SELECT pid FROM pg_stat_progress_create_index WHERE datname = current
 def executed() -> Iterator[list[str]]:
     """The statements of migrations that change something."""
     statements: list[str] = []
-    after_each = {policies_of(metadata.tables.values()).strip(), hardening().strip()}
+    after_each = {policies_of(ALL_TABLES.values()).strip(), hardening().strip()}
 
     def note(*arguments: Any) -> None:
         statement = arguments[2].strip()

@@ -17,11 +17,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from tests.support.catalog import RENEW, catalog, schema_sql
 from tests.support.locks import Locker, waiting_to_migrate
@@ -29,7 +25,7 @@ from tests.support.migration_files import listed, present
 from tests.support.row_security import admit_api
 from turnstream.domain.errors import ConfigError
 from turnstream.storage import migration_waits
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.migrations import (
     DIGESTS,
     FOLDER,
@@ -90,38 +86,8 @@ async def migrating(url: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(sys.executable, "-c", MIGRATE, url, cwd=FOLDER.parent)
 
 
-def engine(url: str) -> AsyncEngine:
-    return create_async_engine(url.replace("postgresql://", "postgresql+asyncpg://"))
-
-
 def test_there_is_one_newest_revision_and_the_names_of_the_files_tell_it() -> None:
     assert ScriptDirectory.from_config(alembic_config("")).get_heads() == [newest_revision()]
-
-
-async def test_alembic_finds_nothing_to_change(database_url: str) -> None:
-    def differences(connection: Connection) -> list[object]:
-        options = {
-            "compare_type": True,
-            "version_table": "turnstream_alembic_version",
-            "include_name": lambda name, kind, _: (name, kind) != (DIGESTS, "table"),
-        }
-        return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
-
-    migrated = engine(database_url)
-    async with migrated.connect() as connection:
-        assert await connection.run_sync(differences) == []
-    await migrated.dispose()
-
-
-async def test_migrations_make_what_the_tables_say_checks_and_expressions_included(
-    database_url: str, empty_database_url: str
-) -> None:
-    made = engine(empty_database_url)
-    async with made.begin() as connection:
-        await connection.run_sync(metadata.create_all)
-    await made.dispose()
-    for query in (COLUMNS, CONSTRAINTS, INDEXES):
-        assert await look(database_url, query) == await look(empty_database_url, query)
 
 
 def test_down_to_the_oldest_in_versions_and_up_again_leaves_no_trace(database_url: str) -> None:
@@ -387,7 +353,7 @@ async def test_tables_that_grow_or_change_all_the_time_are_vacuumed_before_much_
     rows = await connection.fetch("SELECT relname, reloptions FROM pg_class WHERE relkind = 'r'")
     await connection.close()
     options = {row["relname"]: row["reloptions"] for row in rows}
-    assert {name for name in metadata.tables if not options[name]} == NO_VACUUM_OF_THEIR_OWN
+    assert {name for name in ALL_TABLES if not options[name]} == NO_VACUUM_OF_THEIR_OWN
     assert options["blocks"] == [
         f"autovacuum_{kind}_scale_factor=0.02" for kind in ("vacuum_insert", "vacuum", "analyze")
     ]

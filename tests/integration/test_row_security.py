@@ -21,7 +21,7 @@ from turnstream.domain.turns import TurnRequest
 from turnstream.extensions.simple_search.search import SimpleSearch
 from turnstream.kit.ids import new_id
 from turnstream.scripted import ScriptedProvider, message_of, text
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, NewExchange, Position
 from turnstream.storage.chats.grants import Grants
@@ -30,14 +30,13 @@ from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import OWNER as OWNER_OF_REQUEST
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import DIGESTS, functions
-from turnstream.storage.ownership import ownership_of
 from turnstream.storage.row_security import API_ROLE, NARROW, admit, embedded_api_url
 
 # All tables whose rows belong to an owner, by themselves or through a chat or a turn.
 TABLES = sorted(
     name
-    for name, table in metadata.tables.items()
-    if not ownership_of(table).closed and {"owner", "chat_id", "turn_id"} & {*table.columns.keys()}
+    for name, table in ALL_TABLES.items()
+    if not table.ownership.closed and {"owner", "chat_id", "turn_id"} & {*table.columns.keys()}
 )
 FORGETFUL = {table: Statement(f"SELECT * FROM {table}") for table in TABLES}
 
@@ -314,7 +313,7 @@ async def test_every_table_of_the_schema_is_behind_a_policy_or_closed(harness: H
             """,
             API_ROLE,
         )
-    assert {each["relname"] for each in tables} == {*metadata.tables, "turnstream_alembic_version", DIGESTS}
+    assert {each["relname"] for each in tables} == {*ALL_TABLES, "turnstream_alembic_version", DIGESTS}
     for each in tables:
         name, may = each["relname"], {*each["may"]}
         assert not each["open"], name

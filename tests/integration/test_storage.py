@@ -1,7 +1,8 @@
 """What the rows allow, what the statements say, and what the search finds."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
 from datetime import UTC, datetime, timedelta
@@ -10,16 +11,17 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from sqlalchemy import Constraint, Index, Table, text
+from sqlalchemy import text
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
 
 from tests.support.locks import Locker
 from turnstream.domain.errors import StatementTooLong
 from turnstream.extensions.admin.statement_list import statements
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement, connect, retry_while_unavailable
+from turnstream.storage.migrations import schema_files
 from turnstream.storage.pool import Pool
 from turnstream.storage.runs.queue import CLAIM_TURNS, Queue
 
@@ -389,19 +391,23 @@ WRONG: dict[str, list[Row]] = {
     ],
 }
 # The target of a foreign key, where what repeats it repeats the primary key; and a table of one row, without a key.
-NEVER_ALONE = {"uq_turns_chat_id_id_role", "pk_signing_key"}
+NEVER_ALONE = {"uq_turns_chat_id_id_role"}
 
 
-def rules() -> dict[str, Table]:
-    """Every constraint and unique index by name, with its table."""
-    named: list[tuple[Constraint | Index, Table]] = []
-    for table in metadata.tables.values():
-        named += [(constraint, table) for constraint in table.constraints]
-        named += [(index, table) for index in table.indexes if index.unique]
-    return {str(rule.name): table for rule, table in named}
+RULE = re.compile(r"^    CONSTRAINT (\w+)|^CREATE UNIQUE INDEX (\w+)|^CREATE (?:UNLOGGED )?TABLE (\w+)", re.MULTILINE)
 
 
-RULES = rules()
+def rules() -> Iterator[tuple[str, str]]:
+    """The name of every constraint and unique index, and its table."""
+    table = ""
+    for file in schema_files():
+        for constraint, index, begun in RULE.findall(file.read_text()):
+            table = begun or table
+            if rule := constraint or index:
+                yield rule, table
+
+
+RULES = dict(rules())
 
 
 @pytest.fixture
@@ -428,14 +434,14 @@ async def test_each_rule_refuses_what_it_is_there_to_refuse(rows: "asyncpg.Conne
     for rule, wrong in WRONG.items():
         for row in wrong:
             with pytest.raises(asyncpg.IntegrityConstraintViolationError) as refused:
-                await insert(rows, RULES[rule].name, row)
+                await insert(rows, RULES[rule], row)
             assert refused.value.constraint_name == rule, row
 
 
 async def test_no_column_that_must_be_there_can_be_left_out(rows: "asyncpg.Connection[Any]") -> None:
     valid = dict(VALID) | {"search_documents": SEARCH_DOCUMENT}
-    for table in metadata.tables.values():
-        for column in table.columns:
+    for table in ALL_TABLES.values():
+        for column in table.columns.values():
             if not column.nullable:
                 with pytest.raises(asyncpg.NotNullViolationError) as refused:
                     await insert(rows, table.name, {**valid[table.name], column.name: None})
@@ -496,7 +502,7 @@ async def test_a_statement_that_meets_its_own_limit_closes_no_other_connection(
     pool = Expiries(lambda: asyncpg.connect(database_url), 2)
     limited = {name: copy(each) for name, each in statements().items() if each.timeout is not None}
     assert len(limited) > 60
-    async with Locker(rows, rows).holding(f"LOCK TABLE {', '.join(metadata.tables)}"):
+    async with Locker(rows, rows).holding(f"LOCK TABLE {', '.join(ALL_TABLES)}"):
         for name, statement in limited.items():
             statement.timeout = 0.02
             # Without a number of rows to do, a function would do nothing and end.

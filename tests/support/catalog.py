@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import asyncpg
-from sqlalchemy import Table
 
 from turnstream.extensions.embedded.server import EmbeddedPostgres
 from turnstream.kit.extension_packages import extension_packages
@@ -117,11 +116,10 @@ async def catalog(url: str) -> Mapping[str, list[tuple[Any, ...]]]:
 def _tables_of_extensions() -> Mapping[str, Path]:
     """The file of the schema of each table."""
     return {
-        table.name: folder / "sql/schema.sql"
+        table: folder / "sql/schema.sql"
         for module, folder in extension_packages().items()
         if (folder / "tables.py").is_file()
-        for table in vars(import_module(f"{module}.tables")).values()
-        if isinstance(table, Table)
+        for table in import_module(f"{module}.tables").TABLES
     }
 
 

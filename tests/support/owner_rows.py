@@ -8,7 +8,7 @@ from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.documents.store import Documents
 from turnstream.kit.ids import new_id
 from turnstream.scripted import ScriptedProvider, message_of, text
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
 
@@ -94,7 +94,7 @@ async def rows_of(url: str, *, without: tuple[str, ...] = ()) -> dict[str, list[
         present = {row[0] for row in await connection.fetch("SELECT tablename FROM pg_tables")}
         return {
             name: [row[0] for row in rows]
-            for name in sorted(present & metadata.tables.keys())
+            for name in sorted(present & ALL_TABLES.keys())
             if name not in (*without, "signing_key")
             and (rows := await connection.fetch(f"SELECT {name}::text FROM {name} ORDER BY 1"))
         }

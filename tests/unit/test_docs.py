@@ -28,8 +28,7 @@ from turnstream.engine.metrics import _LASTING_ERRORS, _RETRY_REASONS
 from turnstream.extension import installed, sections
 from turnstream.extensions.openai.quirks import QUIRKS
 from turnstream.llm.transport.failures import TOO_LONG
-from turnstream.storage.all_tables import metadata
-from turnstream.storage.ownership import ownership_of
+from turnstream.storage.all_tables import ALL_TABLES
 
 PROTOCOL = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
 API = (ROOT / "docs/api.md").read_text(encoding="utf-8")
@@ -235,7 +234,7 @@ def test_the_map_of_the_tables_has_every_table_once() -> None:
         owners |= zip(names, cycle(paths.split("; ")), strict=False)
         assert len(names) in {1, 2}
     words = {"owner": "its column", "chat_id": "the chat", "turn_id": "the turn", None: "none"}
-    assert owners == {name: words[ownership_of(table).path] for name, table in metadata.tables.items()}
+    assert owners == {name: words[table.ownership.path] for name, table in ALL_TABLES.items()}
 
 
 def test_the_table_of_extensions_is_what_is_installed() -> None:

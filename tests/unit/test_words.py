@@ -17,7 +17,7 @@ from turnstream.api.events import EVENTS
 from turnstream.extensions.admin.schemas import OVERVIEW_EVENTS
 from turnstream.extensions.chat_stream.events import CHAT_EVENTS
 from turnstream.extensions.feed.events import FEED_EVENTS
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
@@ -108,7 +108,7 @@ def _entries() -> set[str]:
 
 
 def _names_of_the_code() -> set[str]:
-    return (ALL_EVENTS | set(metadata.tables)).union(*(module.names for module in _modules().values()))
+    return (ALL_EVENTS | set(ALL_TABLES)).union(*(module.names for module in _modules().values()))
 
 
 def test_the_glossary_has_every_class_of_the_domain() -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 from turnstream.copies.cutting import FORKED, CutTurn, with_new_ids
 from turnstream.domain.kinds import SHORTENED, SUMMARY
 from turnstream.kit.ids import new_id
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.chats.exchanges import TICK
 from turnstream.storage.chats.turns import BLOCK_COLUMNS
 from turnstream.storage.database import Statement, Transaction
@@ -17,7 +17,7 @@ from turnstream.storage.runs.record import ADD_BLOCKS
 
 def _copied(table: str, *others: str) -> str:
     """The columns of a table that a copy takes over: all but `others`, which it gives values of its own."""
-    return ", ".join(f'"{column.name}"' for column in metadata.tables[table].columns if column.name not in others)
+    return ", ".join(f'"{name}"' for name in ALL_TABLES[table].columns if name not in others)
 
 
 _OF_TURNS: Final = _copied(

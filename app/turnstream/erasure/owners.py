@@ -5,25 +5,22 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.database import LONG, Database, Statement
-from turnstream.storage.ownership import ownership_of
 from turnstream.storage.rows import OPEN_STATUSES
 
 # The chats come first, one by one: what goes with them has no column of its own for the owner, and what their deletion
 # leaves behind is in the other tables. The request for the erasure is deleted at its end (erasure.py).
 _WITH_OWNER: Final = tuple(
-    table.name
-    for table in metadata.sorted_tables
-    if (each := ownership_of(table)).path == "owner"
-    and each.nature != "trail"
-    and table.name not in {"chats", "erasures"}
+    name
+    for name, table in ALL_TABLES.items()
+    if table.ownership.path == "owner" and table.ownership.nature != "trail" and name not in {"chats", "erasures"}
 )
 # Tables that have no foreign key to the turns.
 _WITHOUT_KEY: Final = tuple(
-    table.name
-    for table in metadata.sorted_tables
-    if ownership_of(table).path == "turn_id" and not table.columns["turn_id"].foreign_keys
+    name
+    for name, table in ALL_TABLES.items()
+    if table.ownership.path == "turn_id" and not any(key.columns == ["turn_id"] for key in table.foreign_keys)
 )
 # Rows of one step of an erasure.
 _STEP = 100

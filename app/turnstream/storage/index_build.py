@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 from alembic.runtime.migration import MigrationContext
 
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.migrations import put_key, steps
 from turnstream.storage.row_security import hardening, policies_of
 
@@ -51,7 +51,7 @@ def _building(migration: MigrationContext, name: str) -> Iterator[None]:
     meanwhile. An index that an interrupted build has left is dropped and built again.
     """
     connection = _connection(migration)
-    for sql in (policies_of(metadata.tables.values()), hardening()):
+    for sql in (policies_of(ALL_TABLES.values()), hardening()):
         connection.exec_driver_sql(sql)
     with migration.autocommit_block():
         if connection.scalar(_IS_INVALID, {"name": name}):

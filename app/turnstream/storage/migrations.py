@@ -269,9 +269,9 @@ def _refuse_old_postgres(version: ServerVersion) -> None:
 
 
 def _refuse_tables_of_others(schema: str | None, present: Set[str], revisions: Sequence[str]) -> None:
-    from turnstream.storage.all_tables import metadata  # noqa: PLC0415
+    from turnstream.storage.all_tables import ALL_TABLES  # noqa: PLC0415
 
-    tables = sorted(present & metadata.tables.keys())
+    tables = sorted(present & ALL_TABLES.keys())
     if revisions or tables:
         what = f"the revision {revisions[0]!r} of Alembic" if revisions else f"the tables {', '.join(tables)}"
         raise ConfigError(

@@ -3,18 +3,13 @@
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
-
-if TYPE_CHECKING:
-    from sqlalchemy import Table
+from typing import Literal
 
 # The column that names the owner, or the chat or turn whose owner it is.
 Path = Literal["owner", "chat_id", "turn_id"]
 # The kinds of rows: `content` is moved and archived. `state` is moved. `local` is neither: it is made from other rows,
 # or of use in this database alone. A `credential` is copied by a move, and stays. A `trail` outlasts its owner.
 Nature = Literal["content", "state", "local", "credential", "trail"]
-
-_KEY: Final = "ownership"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +21,5 @@ class Ownership:
     closed: bool
 
 
-def owned(path: Path | None, nature: Nature = "local", *, closed: bool = False) -> dict[str, Ownership]:
-    """For `Table.info`."""
-    return {_KEY: Ownership(path, nature, closed)}
-
-
-def ownership_of(table: "Table") -> Ownership:
-    """Raises KeyError for a table without a value."""
-    ownership: Ownership = table.info[_KEY]
-    return ownership
+def owned(path: Path | None, nature: Nature = "local", *, closed: bool = False) -> Ownership:
+    return Ownership(path, nature, closed)

@@ -15,10 +15,9 @@ import asyncpg
 from turnstream.domain.errors import ConfigError
 from turnstream.storage.database import SigningKey, single_connection
 from turnstream.storage.migrations import functions
-from turnstream.storage.ownership import ownership_of
 
 if TYPE_CHECKING:
-    from sqlalchemy import Table
+    from turnstream.storage.all_tables import StoredTable
 
 # The role of an embedded Postgres.
 API_ROLE: Final = "turnstream_api"
@@ -205,11 +204,11 @@ $$
 """
 
 
-def policies_of(tables: "Iterable[Table]") -> str:
+def policies_of(tables: "Iterable[StoredTable]") -> str:
     """The SQL that makes the policies which are missing. Tables that are closed, or have no owner, get none: the role
     of the API does not reach them.
     """
-    paths = {table.name: each.path for table in tables if (each := ownership_of(table)).path and not each.closed}
+    paths = {table.name: each.path for table in tables if (each := table.ownership).path and not each.closed}
     return POLICIES % {"paths": ", ".join(f"('{name}', '{path}')" for name, path in sorted(paths.items()))}
 
 

@@ -25,7 +25,7 @@ from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.search.index import SearchIndex
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.turns import CANCEL_TURN
 from turnstream.storage.database import Database, Statement, connect
@@ -137,7 +137,7 @@ async def test_every_row_of_the_owner_moves_and_no_other(cells: Cells) -> None:
 
 
 def test_every_table_is_moved_or_left_for_a_reason() -> None:
-    rest = metadata.tables.keys() - {table.name for table in MOVED}
+    rest = ALL_TABLES.keys() - {table.name for table in MOVED}
     assert rest == {*LEFT, "search_backlog", "reservations", "activity", "journal_ticks"}
 
 
@@ -167,7 +167,7 @@ async def test_a_move_that_is_cut_off_anywhere_loses_and_doubles_nothing(cells: 
         await cells.move(killed_at(step)).run()
     ahead = await cells.there()
     assert ahead.keys() == (set() if step == "ahead" else AHEAD)
-    named = [row for table, rows in ahead.items() if "owner" in metadata.tables[table].columns for row in rows]
+    named = [row for table, rows in ahead.items() if "owner" in ALL_TABLES[table].columns for row in rows]
     assert all(ARRIVING in row for row in named), "nothing is served before the move is whole"
     gone = (await Moves(cells.harness.database).all()).get(OWNER, Move("08", "leaving", False)).state == "gone"
     assert gone == (step == "arrive")

@@ -27,7 +27,7 @@ from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.parameters import COMMON
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.runs.queue import Queue
 
@@ -217,7 +217,7 @@ async def test_the_commands_name_what_they_have_done(harness: Harness) -> None:
 
 def test_every_column_that_a_request_fills_is_known() -> None:
     """A new column of JSON is named here when it can have no secret of a tool."""
-    columns = {f"{table.name}.{column.name}" for table in metadata.tables.values() for column in table.columns}
+    columns = {f"{table.name}.{column}" for table in ALL_TABLES.values() for column in table.columns}
     json_columns = {name for name in columns if is_json(name)}
     known = {f"{column.table}.{column.name}" for column in COLUMNS}
     without = {
@@ -233,7 +233,7 @@ def test_every_column_that_a_request_fills_is_known() -> None:
 
 def is_json(name: str) -> bool:
     table, column = name.split(".")
-    return "JSON" in type(metadata.tables[table].columns[column].type).__name__
+    return ALL_TABLES[table].columns[column].type == "json"
 
 
 async def call(url: str, key: str | None, *arguments: str, status: int = 0) -> str:

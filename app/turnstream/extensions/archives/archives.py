@@ -19,10 +19,10 @@ import msgspec
 from turnstream.domain.errors import ConfigError, StatementRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.secret_headers import masked_definition, masked_settings
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.contents import DOCUMENTS, TEXT_MARK, UPLOADS, Codec
 from turnstream.storage.database import LONG, Database, Statement, Transaction
-from turnstream.storage.ownership import Path, ownership_of
+from turnstream.storage.ownership import Path
 from turnstream.storage.rows import TOOLS
 
 VERSION = 1
@@ -49,8 +49,8 @@ _BY_TABLE: Final = {
 
 def _of_chat() -> Iterator[tuple[str, tuple[str, str]]]:
     """The condition by which the rows of a chat are found, in the order in which they are inserted, and their order."""
-    for table in metadata.tables.values():
-        ownership, order = ownership_of(table), ", ".join(column.name for column in table.primary_key)
+    for table in ALL_TABLES.values():
+        ownership, order = table.ownership, ", ".join(f'"{name}"' for name in table.primary_key)
         condition = _BY_TABLE.get(table.name) or _BY_PATH.get(ownership.path)
         if ownership.nature == "content" and condition is not None:
             yield table.name, (condition, "created_at, id" if table.name == "turns" else order)
@@ -100,8 +100,8 @@ def _columns(table: str) -> tuple[str, ...]:
     """The columns that a row of an archive has. The bytes of an upload are a file of their own. Requests have their
     tools in them.
     """
-    columns, left = metadata.tables[table].columns, {"owner", "queue_owner", "tool_set"}
-    return tuple(str(column.name) for column in columns if column.computed is None and column.name not in left)
+    columns, left = ALL_TABLES[table].columns.values(), {"owner", "queue_owner", "tool_set"}
+    return tuple(column.name for column in columns if not column.computed and column.name not in left)
 
 
 def _all_columns() -> dict[str, tuple[str, ...]]:
@@ -543,7 +543,7 @@ def _insert(table: str, columns: Sequence[str]) -> Statement:
     """Rows of the owner :owner. Columns that an older archive does not have get their defaults."""
     values = {name: _IMPORTED.get(table, {}).get(name, f'row."{name}"') for name in columns}
     source = f"unnest(CAST(:lines AS text[])) AS line, json_populate_record(NULL::{table}, CAST(line AS json)) AS row"
-    if "owner" in metadata.tables[table].columns:
+    if "owner" in ALL_TABLES[table].columns:
         values["owner"] = ":owner"
     if table == "turns":
         values["tool_set"], source = "kept.tool_set", f"{source}, keep_tool_set(:owner, row.request) AS kept"

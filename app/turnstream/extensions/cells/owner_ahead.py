@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import arriving_name
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.database import Database, Row, Statement, Transaction
-from turnstream.storage.ownership import ownership_of
 
 _TIMEOUT: Final = 1800.0  # seconds, as those of the whole copy
 _PORTION: Final = 32_000_000  # bytes that are copied in one transaction, or little more
@@ -24,7 +23,7 @@ _PASSES: Final = 5  # at most, if the owner continues changing them
 
 def stored_columns(table: str) -> Sequence[str]:
     """The columns that Postgres does not compute."""
-    return [column.name for column in metadata.tables[table].columns if column.computed is None]
+    return [column.name for column in ALL_TABLES[table].columns.values() if not column.computed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +157,8 @@ _TURNS: Final = _Copied(
             """,
             timeout=_TIMEOUT,
         )
-        for table in metadata.tables.values()
-        if (each := ownership_of(table)).path == "turn_id" and each.nature == "content"
+        for table in ALL_TABLES.values()
+        if (each := table.ownership).path == "turn_id" and each.nature == "content"
     },
 )
 _UPLOADS: Final = _Copied(

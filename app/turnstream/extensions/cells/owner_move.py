@@ -18,11 +18,11 @@ from turnstream.domain.identity import departed_name
 from turnstream.extensions.cells.moves import LOOK
 from turnstream.extensions.cells.owner_ahead import AHEAD, OwnerAhead, stored_columns
 from turnstream.kit.sealing import CannotOpen, MasterKeys
-from turnstream.storage.all_tables import metadata
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.database import Database, Statement, Transaction
 from turnstream.storage.migrations import RELATIONS, VERSION_TABLES, newest_revision, version_table
 from turnstream.storage.owners.owner_keys import GET_OWNER_KEY, GET_REPLICA_WITHOUT_KEY, REWRAP
-from turnstream.storage.ownership import Nature, Ownership, Path, ownership_of
+from turnstream.storage.ownership import Nature, Ownership, Path
 from turnstream.storage.runs.queue import NOTIFY, QUEUED
 
 TARGET_MASTER_KEY: Final = "TARGET_MASTER_KEY"
@@ -120,8 +120,8 @@ class _Table:
 
 def _moved_tables() -> Iterator[_Table]:
     """Each after those that its rows refer to."""
-    for table in metadata.sorted_tables:
-        ownership, columns = ownership_of(table), stored_columns(table.name)
+    for table in ALL_TABLES.values():
+        ownership, columns = table.ownership, stored_columns(table.name)
         if ownership.path is not None and ownership.nature in _MOVED:
             # Credentials of the old cell keep their owner: by them it knows whom to send on.
             condition = "owner = :name" if ownership.nature == "credential" else _ROWS[ownership.path]
