@@ -205,6 +205,14 @@ def test_this_request_and_the_one_before_are_marked_where_they_end() -> None:
     assert marked(body(messages=(HELLO, CALLING, RESULTS, last, HELLO))) == [(2, 0), (4, 0)]
 
 
+def test_marks_are_of_an_hour_if_the_model_says_so() -> None:
+    asked = ModelRequest("m", (HELLO,), "Be kind.", options={"cache": "1h"})
+    sent = json.loads(render(asked))
+    hour = {"type": "ephemeral", "ttl": "1h"}
+    assert sent["system"][0]["cache_control"] == sent["messages"][0]["content"][0]["cache_control"] == hour
+    assert json.loads(render(replace(asked, options={})))["system"][0]["cache_control"] == {"type": "ephemeral"}
+
+
 def test_blocks_that_take_no_mark_are_passed_over() -> None:
     paused = Message("assistant", (text("I search."), server_call("s"), server_result("s"), thinking("Hm.")))
     assert marked(body(messages=(HELLO, paused))) == [(0, 0), (1, 1)]

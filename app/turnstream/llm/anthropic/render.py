@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-import msgspec
 from msgspec import Raw
+from msgspec.json import decode, encode
 
 from turnstream.domain.blocks import Block
 from turnstream.domain.compaction import COMPACTION, CONTEXT_EDITING
@@ -76,13 +76,13 @@ def render(request: ModelRequest, members: Set[str] = MEMBERS, version: str | No
     if version is not None:
         del body["model"]
         body["anthropic_version"] = version
-    return _json(body)
+    return encode(body)
 
 
 def render_count(request: ModelRequest, members: Set[str] = MEMBERS, version: str | None = None) -> bytes:
     """Returns the body of a request for the token count, which names the model in any case."""
     body = {name: value for name, value in _body(request, members).items() if name in _COUNTED}
-    return _json(body if version is None else {**body, "anthropic_version": version})
+    return encode(body if version is None else {**body, "anthropic_version": version})
 
 
 def betas_of(request: ModelRequest) -> Sequence[str]:
@@ -119,11 +119,11 @@ def _body(request: ModelRequest, members: Set[str]) -> dict[str, Any]:
         param = params.get("container")
         body["container"] = {**param, "id": container} if isinstance(param, Mapping) else container
     if request.system:
-        body["system"] = [Raw(_marked(_json({"type": TEXT, "text": request.system})))]
+        body["system"] = [Raw(_marked(encode({"type": TEXT, "text": request.system}), request))]
     messages = with_valid_calls(without_foreign_blocks(request.messages), _CALL_RULES)
     if isinstance(thinking, Mapping) and thinking.get("type") == "enabled" and _begins_without_thought(messages):
         del body["thinking"]
-    body["messages"] = _messages(messages)
+    body["messages"] = _messages(messages, request)
     return body
 
 
@@ -190,7 +190,7 @@ def render_block(block: Block, cites: bool = False) -> bytes:
         members[member] = tool_input(block.text) if member == "input" else block.text
     if block.type == TOOL_RESULT:
         members |= _result(block, cites)
-    return _json(members)
+    return encode(members)
 
 
 def _document(members: Mapping[str, Any], cites: bool) -> dict[str, Any]:
@@ -226,9 +226,9 @@ def _tools(request: ModelRequest) -> list[bytes]:
     of a client may have a definition of the provider's (bash, text editor), which is sent instead.
     """
     added, provider_tools = split_definitions(request)
-    defined = {msgspec.json.decode(members_of(tool).get("name", NULL)) for tool in provider_tools}
+    defined = {decode(members_of(tool).get("name", NULL)) for tool in provider_tools}
     tools = [
-        _json(
+        encode(
             {"name": spec.name, "description": spec.description, "input_schema": Raw(spec.input_schema.encode())}
             | added.get(spec.name, {})
         )
@@ -237,11 +237,11 @@ def _tools(request: ModelRequest) -> list[bytes]:
     ]
     tools += [tool.encode() for tool in provider_tools]
     if tools and not request.system:
-        tools[-1] = _marked(tools[-1])
+        tools[-1] = _marked(tools[-1], request)
     return tools
 
 
-def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def _messages(messages: Sequence[Message], request: ModelRequest) -> list[dict[str, Any]]:
     marks = _marks(messages)
     cites = any(
         block.type in (DOCUMENT, TOOL_RESULT) and block.data is not None and '"cite":true' in block.data
@@ -258,7 +258,7 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
         {
             "role": message.role,
             "content": [
-                Raw(_marked(rendered) if (number, place) in marks else rendered)
+                Raw(_marked(rendered, request) if (number, place) in marks else rendered)
                 for place, block in enumerate(message.blocks)
                 if (rendered := _with_toolset(block, toolsets, cites))
             ],
@@ -289,9 +289,6 @@ def _marks(messages: Sequence[Message]) -> set[tuple[int, int]]:
     return {*cacheable[-1:], *before[-1:]}
 
 
-def _marked(object: bytes) -> bytes:
-    return object[:-1] + b',"cache_control":{"type":"ephemeral"}}'
-
-
-def _json(value: Any) -> bytes:
-    return msgspec.json.encode(value)
+def _marked(object: bytes, request: ModelRequest) -> bytes:
+    ttl = b',"ttl":"1h"' if request.options.get("cache") == "1h" else b""
+    return object[:-1] + b',"cache_control":{"type":"ephemeral"%b}}' % ttl
