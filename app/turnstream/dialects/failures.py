@@ -2,11 +2,11 @@
 
 from typing import Literal
 
+from turnstream.domain.guards import GUARDRAIL
 from turnstream.llm.transport.failures import (
     ACCOUNT_STATUSES,
     BUSY,
     BUSY_STATUSES,
-    GUARDRAIL,
     OF_ACCOUNT,
     PERMANENT,
     RATE_LIMITS,
