@@ -1,10 +1,26 @@
-"""Checks of the values of commands: click callbacks for names and owners."""
+"""Parts of commands: a group to which extensions add, and checks of names and owners."""
+
+from importlib import import_module
 
 import click
 
+from turnstream.cli import commands_of_extensions
 from turnstream.domain.identity import Identity
 
 _LONGEST_NAME = 100
+
+
+class OpenGroup(click.Group):
+    """A group of commands to which extensions add: `owners move` is `move` of the group `owners`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *commands_of_extensions(f"{self.name} ")])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if module := commands_of_extensions(f"{self.name} ").get(cmd_name):
+            found = (each for each in vars(import_module(module)).values() if isinstance(each, click.Command))
+            return next(command for command in found if command.name == cmd_name)
+        return super().get_command(ctx, cmd_name)
 
 
 def checked_name(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:

@@ -22,6 +22,7 @@ LIBRARIES = (
     "extras",
     "guards",
     "logins",
+    "oldest_transaction",
     "outgoing",
     "scripted",
     "searches",

@@ -21,25 +21,12 @@ MODULES: Mapping[str, str] = {
 }
 
 
-class OpenGroup(click.Group):
-    """A group of commands to which extensions add: `owners move` is `move` of the group `owners`."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *_of_extensions(f"{self.name} ")])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if module := _of_extensions(f"{self.name} ").get(cmd_name):
-            found = (each for each in vars(import_module(module)).values() if isinstance(each, click.Command))
-            return next(command for command in found if command.name == cmd_name)
-        return super().get_command(ctx, cmd_name)
-
-
 class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, of the base class
-        return [*MODULES, *_of_extensions()]
+        return [*MODULES, *commands_of_extensions()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        module = MODULES.get(cmd_name) or _of_extensions().get(cmd_name)
+        module = MODULES.get(cmd_name) or commands_of_extensions().get(cmd_name)
         if module is None:
             return None
         try:
@@ -52,7 +39,7 @@ class Commands(click.Group):
         return command
 
 
-def _of_extensions(group: str = "") -> Mapping[str, str]:
+def commands_of_extensions(group: str = "") -> Mapping[str, str]:
     """The commands of `group`, a name and a space, or of none; with their modules."""
     found = {path: module for extension in installed().values() for path, module in extension.commands.items()}
     names = {path.removeprefix(group): module for path, module in found.items() if path.startswith(group)}

@@ -15,10 +15,10 @@ import yarl
 from multidict import CIMultiDict, CIMultiDictProxy
 from structlog.testing import capture_logs
 
+from turnstream.dialects.failures import failure_class
 from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TooLong, TransientError
 from turnstream.llm.transport.failures import (
     connection_error,
-    failure_class,
     provider_error,
     report_account,
     retry_after,

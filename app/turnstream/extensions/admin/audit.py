@@ -5,7 +5,7 @@ from datetime import UTC
 
 import click
 
-from turnstream.cli import OpenGroup
+from turnstream.command_values import OpenGroup
 from turnstream.extension import read_settings
 from turnstream.setup.databases import open_present_database
 from turnstream.storage.owners.audit import AuditTrail

@@ -6,7 +6,7 @@ from collections import Counter
 import click
 
 from turnstream.api.identity.way import BELIEVED
-from turnstream.cli import OpenGroup
+from turnstream.command_values import OpenGroup
 from turnstream.config import Settings
 from turnstream.erasure.erasure import erase_owner
 from turnstream.extension import before_erasure, read_settings, recordings_of, selected

@@ -5,8 +5,8 @@ from contextlib import suppress
 
 from turnstream.domain.errors import StorageUnavailable
 from turnstream.extension_metrics import OLDEST_TRANSACTION_SECONDS
+from turnstream.oldest_transaction import OLDEST_TRANSACTION
 from turnstream.storage.database import Database
-from turnstream.storage.inspection import OLDEST_TRANSACTION
 
 _INTERVAL = 15.0  # seconds between two looks of a replica
 

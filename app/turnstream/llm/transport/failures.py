@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from math import isfinite
-from typing import Any, Literal
+from typing import Any
 
 import aiohttp
 import httpx2
@@ -21,7 +21,6 @@ import msgspec
 import structlog
 
 from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TooLong, TransientError
-from turnstream.domain.guards import GUARDRAIL
 from turnstream.kit.clock import CLOCK
 
 log = structlog.get_logger(__name__)
@@ -35,7 +34,7 @@ _OK = 200  # also the status of a failure in mid-stream
 _TOO_LARGE = 413
 
 # Failures that the operator must settle with the provider.
-_OF_ACCOUNT = frozenset(
+OF_ACCOUNT = frozenset(
     {
         "AccessDeniedException",
         "PERMISSION_DENIED",
@@ -51,9 +50,9 @@ _OF_ACCOUNT = frozenset(
         "permission_error",
     }
 )
-_ACCOUNT_STATUSES = frozenset({401, 402})
+ACCOUNT_STATUSES = frozenset({401, 402})
 # Names of failures that decide more than their status.
-_PERMANENT = _OF_ACCOUNT | {
+PERMANENT = OF_ACCOUNT | {
     TOO_LONG,
     "INVALID_ARGUMENT",
     "NOT_FOUND",
@@ -68,7 +67,7 @@ _PERMANENT = _OF_ACCOUNT | {
     "request_too_large",
 }
 # The provider has no room for the request now.
-_BUSY = frozenset(
+BUSY = frozenset(
     {
         "RESOURCE_EXHAUSTED",
         "ServiceUnavailableException",
@@ -82,7 +81,7 @@ _BUSY = frozenset(
         "service_unavailable",
     }
 )
-_RATE_LIMITS = frozenset(
+RATE_LIMITS = frozenset(
     {
         "RESOURCE_EXHAUSTED",
         "ThrottlingException",
@@ -91,7 +90,7 @@ _RATE_LIMITS = frozenset(
         "rate_limit_exceeded",
     }
 )
-_TRANSIENT = _BUSY | {
+_TRANSIENT = BUSY | {
     "DEADLINE_EXCEEDED",
     "INTERNAL",
     "InternalServerException",
@@ -105,7 +104,7 @@ _TRANSIENT = _BUSY | {
     "tool_use_failed",  # the model wrote a call that the server cannot parse; the next try may be valid
 }
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
-_BUSY_STATUSES = frozenset({429, 503, 529})
+BUSY_STATUSES = frozenset({429, 503, 529})
 # Their texts speak of lengths too: of what a minute, an account or a plan allows.
 _NEVER_TOO_LONG = frozenset({401, 402, 403, 429})
 _TOO_LONG_TEXT = re.compile(
@@ -120,7 +119,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 _NAMES = ("code", "type", "status", "__type")
 _NO_NAMES = frozenset({"error", "None", "null"})
 _STATUSES = ("status_code", "status", "code")
-_STATUS = re.compile("[45][0-9]{2}")
+STATUS = re.compile("[45][0-9]{2}")
 _TEXTS = ("error", "message", "detail", "msg", "Message")
 _CONTAINERS = ("error", "errors", "detail")
 _TITLE = re.compile(r"<title>\s*(.*?)\s*</title>", re.IGNORECASE | re.DOTALL)
@@ -153,7 +152,7 @@ def provider_error(
         kind, name = TooLong, TOO_LONG
     elif (status == 429 or name == "rate_limit_exceeded") and _TOO_LARGE_FOR_ANY_MINUTE.search(message):
         kind = PermanentError  # larger than the limit of a minute: no wait can help
-    elif kind is PermanentError and (name in _OF_ACCOUNT or status in _ACCOUNT_STATUSES):
+    elif kind is PermanentError and (name in OF_ACCOUNT or status in ACCOUNT_STATUSES):
         kind = AccountRefused
     own_id = failure.get("request_id") if isinstance(failure, Mapping) else None
     if isinstance(own_id, str) and (in_stream or request_id is None):
@@ -164,25 +163,8 @@ def provider_error(
         message[:MAX_MESSAGE],
         request_id=request_id,
         retry_after=max(waits, default=None),
-        busy=kind is TransientError and (status in _BUSY_STATUSES or name in _BUSY),
+        busy=kind is TransientError and (status in BUSY_STATUSES or name in BUSY),
     )
-
-
-FailureClass = Literal["account", "rate_limit", "overloaded", "too_long", "refused", "server"]
-
-
-def failure_class(type: str) -> FailureClass:
-    """The class of a failure of a turn by its type, for APIs that have an error of its own for each class."""
-    status = type.removeprefix("http_")
-    if type in _OF_ACCOUNT or status in map(str, _ACCOUNT_STATUSES):
-        return "account"
-    if type in _RATE_LIMITS or status == "429":
-        return "rate_limit"
-    if type in _BUSY or "overloaded" in type or status in map(str, _BUSY_STATUSES):
-        return "overloaded"
-    if type == TOO_LONG:
-        return "too_long"
-    return "refused" if type in _PERMANENT | {GUARDRAIL} or (_STATUS.fullmatch(status) and status < "5") else "server"
 
 
 def report_account(error: ProviderError) -> None:
@@ -211,8 +193,8 @@ def _kind(
         return TransientError if should_retry == "true" else PermanentError
     for members, status in zip(reversed(layers), reversed(statuses), strict=True):
         for name in _names(members):
-            if name in _PERMANENT or name in _TRANSIENT:
-                return PermanentError if name in _PERMANENT else TransientError
+            if name in PERMANENT or name in _TRANSIENT:
+                return PermanentError if name in PERMANENT else TransientError
         if status != _OK:
             return PermanentError if 400 <= status < 500 and status not in _TRANSIENT_STATUSES else TransientError
     return TransientError
@@ -221,7 +203,7 @@ def _kind(
 def _is_too_long(name: str, status: int, message: str) -> bool:
     if name == TOO_LONG:
         return True
-    if status in _NEVER_TOO_LONG or name in _BUSY:
+    if status in _NEVER_TOO_LONG or name in BUSY:
         return False
     return status == _TOO_LARGE or _TOO_LONG_TEXT.search(message) is not None
 
@@ -252,7 +234,7 @@ def _status(members: Mapping[str, Any], status: int) -> int:
         found = members.get(name)
         if isinstance(found, int) and 400 <= found < 600:
             return found
-        if isinstance(found, str) and _STATUS.fullmatch(found):
+        if isinstance(found, str) and STATUS.fullmatch(found):
             return int(found)
     return status
 

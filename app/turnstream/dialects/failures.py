@@ -1,0 +1,31 @@
+"""The classes of failures, for APIs that have an error of its own for each."""
+
+from typing import Literal
+
+from turnstream.domain.guards import GUARDRAIL
+from turnstream.llm.transport.failures import (
+    ACCOUNT_STATUSES,
+    BUSY,
+    BUSY_STATUSES,
+    OF_ACCOUNT,
+    PERMANENT,
+    RATE_LIMITS,
+    STATUS,
+    TOO_LONG,
+)
+
+FailureClass = Literal["account", "rate_limit", "overloaded", "too_long", "refused", "server"]
+
+
+def failure_class(type: str) -> FailureClass:
+    """The class of a failure of a turn by its type."""
+    status = type.removeprefix("http_")
+    if type in OF_ACCOUNT or status in map(str, ACCOUNT_STATUSES):
+        return "account"
+    if type in RATE_LIMITS or status == "429":
+        return "rate_limit"
+    if type in BUSY or "overloaded" in type or status in map(str, BUSY_STATUSES):
+        return "overloaded"
+    if type == TOO_LONG:
+        return "too_long"
+    return "refused" if type in PERMANENT | {GUARDRAIL} or (STATUS.fullmatch(status) and status < "5") else "server"
