@@ -110,6 +110,14 @@ async def test_a_copy_of_a_chat_is_shown_without_a_network_and_ends_with_its_tok
     await expect(ada.page.locator("#ask-token")).to_be_visible()
     await until_forgotten(ada, read)
     assert await copies(ada) == []
+    await ada.page.fill("#words", "Words of Ada")
+    await ada.page.fill("#ask-token input[name=token]", await site.token("bob"))
+    await ada.page.keyboard.press("Enter")
+    await ada.page.wait_for_url(f"{site.url}/")
+    await ada.ready()
+    await expect(ada.page.locator("#no-chats")).to_be_visible()
+    await expect(ada.page.locator("#words")).to_have_value("")
+    await expect(ada.page.get_by_text("Read before")).to_have_count(0)
 
 
 @pytest.mark.parametrize("site", [False], indirect=True)

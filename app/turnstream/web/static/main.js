@@ -348,7 +348,8 @@ document.documentElement.dataset.ready = 'yes' // for programs that drive the pa
 if (signedIn()) attempt(() => showAccount(client, forgetting))
 client
   .request('GET', '/api/me')
-  .then(async ({ scopes, features }) => {
+  .then(async ({ owner, scopes, features }) => {
+    client.belongsTo(owner)
     for (const button of findAll('#share, #members')) button.hidden = !features?.includes('sharing')
     find('#open-schedules').hidden = !features?.includes('schedules')
     find('#own-account').hidden = !features?.includes('self_service')

@@ -11,6 +11,7 @@ const { page: texts } = TEXTS
 // The address of the server, with the prefix under which it may be mounted.
 const BASE = import.meta.url.split('/static/')[0]
 const KEY = 'turnstream.token'
+const OWNER = 'turnstream.owner' // whose work this tab shows
 const OTHER_TAB = 'entered in another tab'
 
 const storedToken = () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY)
@@ -48,6 +49,7 @@ export class Session extends Client {
 
   /** Opens one dialog, however many requests were refused. */
   #askForToken(reason, used) {
+    const before = shelf()
     this.asking ??= new Promise((resolve) => {
       const dialog = find('#ask-token')
       find('#why-token').textContent = used || signedIn() ? reason : texts.token
@@ -56,8 +58,29 @@ export class Session extends Client {
       dialog.showModal()
       const close = () => resolve(dialog.returnValue === OTHER_TAB || storeToken(dialog))
       dialog.addEventListener('close', close, { once: true })
-    }).finally(() => (this.asking = null))
+    })
+      .then(() => this.#handOver(before))
+      .finally(() => (this.asking = null))
     return this.asking
+  }
+
+  /** The work of an owner goes with their next token. It is not shown to somebody else who enters one. */
+  async #handOver(before) {
+    const me = await super.request('GET', '/api/me').catch(() => null)
+    const owner = sessionStorage.getItem(OWNER)
+    if (!me || !owner || me.owner === owner) {
+      if (before.prefix !== shelf().prefix) carryOver(before, shelf())
+      return
+    }
+    sessionStorage.removeItem(OWNER)
+    forgetShelf(before)
+    location.replace(`${BASE}/`)
+    await new Promise(() => {}) // the page ends
+  }
+
+  /** Names the owner whose work the page shows. */
+  belongsTo(owner) {
+    sessionStorage.setItem(OWNER, owner)
   }
 }
 
@@ -76,12 +99,10 @@ function forgetToken() {
 
 function storeToken(dialog) {
   const { token, remember } = find('form', dialog).elements
-  const before = shelf()
   forgetToken()
   const storage = remember.checked ? localStorage : sessionStorage
   storage.setItem(KEY, token.value.trim())
   token.value = ''
-  carryOver(before, shelf())
 }
 
 /**
