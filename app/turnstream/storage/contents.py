@@ -20,22 +20,29 @@ BYTES_SIZE: Final = f"""length(content) - CASE WHEN
 TEXT_SIZE: Final = (
     f"coalesce(substring(left(content, 40) from '^{TEXT_MARK}([0-9]{{1,9}}):')::integer, length(content))"
 )
+IS_SEALED: Final = f"starts_with(text, '{TEXT_MARK}')"
+
+
+def beginning_of(text: str, most: str) -> str:
+    """An expression of the first characters of a text; a sealed one is whole, and cut when it is open."""
+    return f"left({text}, CASE WHEN starts_with({text}, '{TEXT_MARK}') THEN 2147483647 ELSE {most} END)"
 
 
 @dataclass(frozen=True, slots=True)
 class SealedColumns:
     """Columns of a table by their kind. A sealed value opens in the row with this `key` alone. A digest is one of plain
     contents: of sealed ones it has a key. `names` are those of parameters, or of columns of a result, that have another
-    name than their column.
+    name than their column; such a parameter may be a list, of one value for each row. A `labelled` value is JSON of
+    which ids of uploads and of a steer stay readable.
     """
 
     table: str
     key: tuple[str, ...]
-    columns: Mapping[str, Literal["text", "json", "bytes", "digest"]]
+    columns: Mapping[str, Literal["text", "json", "labelled", "bytes", "digest"]]
     names: Mapping[str, str] = field(default_factory=dict)
 
     def named(self, **names: str) -> "SealedColumns":
-        return replace(self, names=names)
+        return replace(self, names={**self.names, **names})
 
     def name(self, column: str) -> str:
         return self.names.get(column, column)
@@ -44,10 +51,21 @@ class SealedColumns:
 UPLOADS: Final = SealedColumns("uploads", ("digest",), {"digest": "digest", "content": "bytes", "file_name": "text"})
 DOCUMENTS: Final = SealedColumns("documents", ("path",), {"content": "text"})
 TOOL_CACHE: Final = SealedColumns("tool_cache", ("key",), {"content": "text", "client_data": "json"})
+BLOCKS: Final = SealedColumns(
+    "blocks",
+    ("turn_id", "index"),
+    {"text": "text", "data": "labelled", "notes": "labelled", "whole": "text", "client_data": "json"},
+)
+# As the parameters of a statement (`columns_of`).
+NEW_BLOCKS: Final = BLOCKS.named(
+    turn_id="turn", index="indexes", text="texts", data="datas", whole="wholes", client_data="client_datas"
+)
 
 
 class Codec(Protocol):
-    """Raises CannotOpen if a key is lost, or a value was changed or moved."""
+    """Raises CannotOpen if a key is lost, or a value was changed or moved. `seals`: new rows are to be sealed."""
+
+    seals: bool
 
     async def seal(self, contents: SealedColumns, values: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of a statement as they are stored."""

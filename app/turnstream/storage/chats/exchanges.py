@@ -15,6 +15,7 @@ from turnstream.domain.turns import OPEN, Turn, TurnRequest
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.chats import CREATE_CHAT, LOCK_CHAT, chat_from
 from turnstream.storage.chats.turns import CANCEL_TURN, GET_TURN, Turns
+from turnstream.storage.contents import NEW_BLOCKS
 from turnstream.storage.database import Database, Statement, Transaction
 from turnstream.storage.rows import OPEN_STATUSES, WITH_TOOLS, columns_of, from_json, to_json, turn_from
 
@@ -98,13 +99,15 @@ _BEGUN = (
     """
     + _CREATED
 )
+_MESSAGE = NEW_BLOCKS.named(turn_id="user_turn")
 CREATE_EXCHANGE = Statement(
     f"""
     WITH touched AS (
         UPDATE chats SET {TICK}, title = coalesce(title, :title) WHERE id = :chat RETURNING updated_at, owner
     )
     {_QUEUED}
-    """
+    """,
+    seals=[_MESSAGE],
 )
 # A place among the running turns of an owner, or in the queue: others wait until the transaction ends (`take_place`).
 # The lock of a chat that exists comes before that of the owner, everywhere: else two messages could wait for another.
@@ -126,7 +129,8 @@ BEGIN_EXCHANGE = Statement(
         RETURNING updated_at, locked.owner
     )
     {_BEGUN}
-    """
+    """,
+    seals=[_MESSAGE],
 )
 BEGIN_CHAT = Statement(
     f"""
@@ -139,7 +143,8 @@ BEGIN_CHAT = Statement(
         RETURNING updated_at, owner
     )
     {_BEGUN}
-    """
+    """,
+    seals=[_MESSAGE],
 )
 CREATE_SIBLING = Statement(
     f"""
@@ -268,6 +273,7 @@ class Draft:
         user_turn, assistant_turn = new_id(), new_id()
         row = await self.connection.row(
             CREATE_EXCHANGE,
+            owner=self.chat.owner,
             chat=chat,
             title=title,
             user_turn=user_turn,

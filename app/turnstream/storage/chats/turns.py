@@ -11,6 +11,7 @@ from turnstream.domain.blocks import CallKey
 from turnstream.domain.errors import ClaimLost, Conflict, NotFound, RequestRefused
 from turnstream.domain.turns import ENDED, WITHDRAWN, Turn
 from turnstream.kit.offload import BLOCK, offload
+from turnstream.storage.contents import BLOCKS, IS_SEALED, SealedColumns, beginning_of
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import (
     JOBS,
@@ -152,7 +153,9 @@ GET_ROOT = Statement(
 GET_CHILDREN = Statement("SELECT id FROM turns WHERE chat_id = :chat AND parent_id = :turn ORDER BY created_at, id")
 
 
-def _of_turns(columns: str, table: str, order: str, condition: str = "true") -> Statement:
+def _of_turns(
+    columns: str, table: str, order: str, condition: str = "true", opens: Sequence[SealedColumns] = ()
+) -> Statement:
     """Turn by turn, through the index: for many turns the planner would rather read the whole table. OFFSET keeps it
     from doing that.
     """
@@ -162,7 +165,8 @@ def _of_turns(columns: str, table: str, order: str, condition: str = "true") -> 
             SELECT {columns} FROM {table} WHERE turn_id = wanted.id AND {condition} OFFSET 0
         ) AS found
         ORDER BY turn_id, {order}
-        """
+        """,
+        opens=opens,
     )
 
 
@@ -170,17 +174,22 @@ GET_ROUNDS = _of_turns("*", "rounds", "number, attempt")
 BLOCK_COLUMNS = """blocks.turn_id, blocks.index, blocks.round, blocks.attempt, blocks.type, blocks.text, blocks.data,
     blocks.tool_use_id, blocks.name, blocks.is_error, blocks.interrupted, blocks.notes,
     blocks.client_data"""
-GET_BLOCKS = _of_turns(BLOCK_COLUMNS, "blocks", "index")
-# Of a text no more than `:most` characters; whether there are more is in `cut`.
+GET_BLOCKS = _of_turns(BLOCK_COLUMNS, "blocks", "index", opens=[BLOCKS])
+# Of a text no more than `:most` characters and one, but a sealed one whole.
+_BEGINNING = beginning_of("blocks.text", ":most + 1")
 GET_BEGINNINGS = Statement(
-    f"""
-    SELECT {BLOCK_COLUMNS.replace("blocks.text", "left(blocks.text, :most) AS text")},
-        length(blocks.text) > :most AS cut
-    FROM blocks WHERE turn_id = :turn ORDER BY index
-    """
+    f"SELECT {BLOCK_COLUMNS.replace('blocks.text', f'{_BEGINNING} AS text')} FROM blocks"
+    " WHERE turn_id = :turn ORDER BY index",
+    opens=[BLOCKS],
 )
+# The text from `:start` on, but a sealed one whole, with what is to be left out.
 GET_PORTION = Statement(
-    "SELECT substr(text, :start, :most) AS text FROM blocks WHERE turn_id = :turn AND index = :index"
+    f"""
+    SELECT turn_id, index, CASE WHEN {IS_SEALED} THEN text ELSE substr(text, :start, :most) END AS text,
+        CASE WHEN {IS_SEALED} THEN :start - 1 ELSE 0 END AS start
+    FROM blocks WHERE turn_id = :turn AND index = :index
+    """,
+    opens=[BLOCKS],
 )
 GET_ASKS = _of_turns("*", "asks", "round, tool_use_id")
 GET_STEERS = _of_turns("*", "steers", "id", "taken_at IS NULL")
@@ -221,6 +230,8 @@ _REPORTED = """
           AND reports
     ) AS job ON true
 """
+_RESULT = """turn_id, index, reported, CASE WHEN reported IS NULL THEN whole END AS whole,
+    CASE WHEN coalesce(reported, whole) IS NULL THEN text END AS text"""
 GET_WHOLE_ON_PATH = Statement(
     f"""
     WITH RECURSIVE path AS (
@@ -228,19 +239,21 @@ GET_WHOLE_ON_PATH = Statement(
         UNION ALL
         SELECT turns.id, turns.parent_id, depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
     )
-    SELECT coalesce(reported, whole, text) AS whole FROM path JOIN blocks ON turn_id = path.id {_REPORTED}
+    SELECT {_RESULT} FROM path JOIN blocks ON turn_id = path.id {_REPORTED}
     WHERE tool_use_id = :tool_use_id AND type = 'tool_result'
     ORDER BY coalesce(reported, blocks.whole) IS NULL, depth, index DESC LIMIT 1
-    """
+    """,
+    opens=[BLOCKS],
 )
 GET_RESULT = Statement(
     f"""
-    SELECT coalesce(reported, whole, text) AS text FROM blocks
+    SELECT {_RESULT} FROM blocks
     JOIN turns ON turns.id = turn_id JOIN chats ON chats.id = chat_id {_REPORTED}
     WHERE turn_id = :turn AND chat_id = :chat AND owner = :owner
       AND tool_use_id = :tool_use_id AND type = 'tool_result'
     ORDER BY index DESC LIMIT 1
-    """
+    """,
+    opens=[BLOCKS],
 )
 
 
@@ -274,15 +287,15 @@ class TurnReads:
         row = await self._database.row(GET_TURN, owner=owner, chat=chat, turn=turn)
         if row is None:
             raise NotFound(f"There is no turn {turn} in chat {chat}.")
-        blocks = await self._database.rows(GET_BEGINNINGS, turn=turn, most=most)
-        return turn_from(row, (), map(block_from, blocks)), frozenset(
-            block["index"] for block in blocks if block["cut"]
-        )
+        blocks = map(block_from, await self._database.rows(GET_BEGINNINGS, turn=turn, most=most))
+        found = {block.index: block for block in blocks}
+        cut = frozenset(index for index, block in found.items() if len(block.text) > most)
+        return turn_from(row, (), [replace(block, text=block.text[:most]) for block in found.values()]), cut
 
     async def portion(self, turn: UUID, index: int, offset: int, most: int) -> str:
         """Up to `most` characters of a block's text from `offset` on; none if the turn was deleted."""
         row = await self._database.row(GET_PORTION, turn=turn, index=index, start=offset + 1, most=most)
-        return row["text"] if row else ""
+        return row["text"][row["start"] : row["start"] + most] if row else ""
 
     async def replica_of(self, turn: UUID) -> UUID | None:
         """The replica that runs the turn; None if none does."""
@@ -392,15 +405,19 @@ class ToolResults:
         was not. None if there is no result.
         """
         row = await self._database.row(GET_WHOLE_ON_PATH, turn=turn, tool_use_id=tool_use_id)
-        return row["whole"] if row else None
+        return _result_of(row) if row else None
 
     async def of_turn(self, owner: str, chat: UUID, turn: UUID, tool_use_id: str) -> str:
         """The full text that a tool returned, whether or not it was cut for the model. Raises NotFound."""
         row = await self._database.row(GET_RESULT, owner=owner, chat=chat, turn=turn, tool_use_id=tool_use_id)
         if row is None:
             raise NotFound(f"There is no result of a call {tool_use_id} in turn {turn}.")
-        text: str = row["text"]
-        return text
+        return _result_of(row)
+
+
+def _result_of(row: Row) -> str:
+    texts = (row[name] for name in ("reported", "whole", "text"))
+    return next(text for text in texts if text is not None)
 
 
 async def _with_contents(database: Database | Transaction, rows: Sequence[Row]) -> list[Turn]:

@@ -65,13 +65,13 @@ class OwnerKeys:
     """
 
     def __init__(self, database: Database, masters: MasterKeys, *, required: bool = False) -> None:
-        self._database = database
+        self.database = database
         self._masters = masters
         self.required = required
 
     async def find(self, owner: str) -> OwnerKey | None:
         """None for an owner without a key, or whose key was erased. Raises CannotOpen."""
-        row = await self._database.row(GET_OWNER_KEY, owner=owner)
+        row = await self.database.row(GET_OWNER_KEY, owner=owner)
         if row is None:
             return None
         return OwnerKey(self._masters.unwrap(owner_before_move(owner), row["wrapped"]), row["master"])
@@ -81,7 +81,7 @@ class OwnerKeys:
         while (key := await self.find(owner)) is None:
             master = await self._master_of_all()
             wrapped = self._masters.wrap(owner_before_move(owner), new_owner_key(), master)
-            await self._database.rows(CREATE_OWNER_KEY, owner=owner, master=master, wrapped=wrapped)
+            await self.database.rows(CREATE_OWNER_KEY, owner=owner, master=master, wrapped=wrapped)
         return key
 
     async def sealed_headers(self, owner: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -109,7 +109,7 @@ class OwnerKeys:
     async def replica_without_key(self, master: bytes | None = None, extension: str | None = None) -> str | None:
         """The address of a live replica that lacks the master key, the first one without an id, or the extension."""
         values = {"master": master or self._masters.first, "extension": extension}
-        row = await self._database.row(GET_REPLICA_WITHOUT_KEY, **values)
+        row = await self.database.row(GET_REPLICA_WITHOUT_KEY, **values)
         return None if row is None else row["address"]
 
     async def _master_of_all(self) -> bytes:
@@ -129,5 +129,5 @@ class OwnerKeys:
         return {name: key.open(value, url, name) if is_sealed(value) else value for name, value in headers.items()}
 
     async def counts(self) -> KeyCounts:
-        row = await self._database.row(COUNT_KEYS, master=self._masters.first)
+        row = await self.database.row(COUNT_KEYS, master=self._masters.first)
         return KeyCounts(0, 0) if row is None else KeyCounts(row["every"], row["others"])

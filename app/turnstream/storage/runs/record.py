@@ -24,6 +24,7 @@ from turnstream.domain.jobs import JobKind
 from turnstream.domain.kinds import STEERED, TOOL_RESULT
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Status, Turn
+from turnstream.storage.contents import NEW_BLOCKS
 from turnstream.storage.database import Database, Row, Statement, retry_while_unavailable
 from turnstream.storage.owners.charges import CHARGES, charging, columns_of_charges
 from turnstream.storage.rows import IS_OF_JOB, columns_of, columns_of_rounds, from_json, to_json
@@ -71,7 +72,9 @@ INSERT_BLOCKS = """
 """
 
 # For turns that nobody runs: there is no claim to be fenced by.
-ADD_BLOCKS = Statement("WITH fenced AS (SELECT CAST(:turn AS uuid) AS id)" + INSERT_BLOCKS + " RETURNING turn_id")
+ADD_BLOCKS = Statement(
+    "WITH fenced AS (SELECT CAST(:turn AS uuid) AS id)" + INSERT_BLOCKS + " RETURNING turn_id", seals=[NEW_BLOCKS]
+)
 
 # A round that is sealed does not change, whatever was on its way.
 INSERT_ROUNDS = """
@@ -120,7 +123,8 @@ BEGIN_ROUNDS = Statement(
 
 # The first blocks of a round may bring its row along.
 CLOSE_BLOCKS = Statement(
-    _fence() + _CLEAR_TEXT + f", begun AS ({INSERT_ROUNDS}), closed AS ({INSERT_BLOCKS}) SELECT whole FROM held"
+    _fence() + _CLEAR_TEXT + f", begun AS ({INSERT_ROUNDS}), closed AS ({INSERT_BLOCKS}) SELECT whole FROM held",
+    seals=[NEW_BLOCKS],
 )
 
 _SEALED = f"""
@@ -152,7 +156,8 @@ SEAL_ROUND = Statement(
     + """
     )
     SELECT whole FROM held
-    """
+    """,
+    seals=[NEW_BLOCKS],
 )
 
 # The new attempt is a parameter, so that a write whose answer was lost can be repeated. The voided round shows that it
@@ -214,7 +219,7 @@ _COUNT_JOBS = f"""
 """
 START_JOBS = Statement(f"{_fence()}, started AS ({_START_CALLS}), {_START_JOBS}, {_COUNT_JOBS}")
 # The call has its result with the job. The ledger of calls has no row of it: it is never run inside the turn.
-START_REPORTS = Statement(f"{_fence()}, results AS ({INSERT_BLOCKS}), {_START_JOBS}, {_COUNT_JOBS}")
+START_REPORTS = Statement(f"{_fence()}, results AS ({INSERT_BLOCKS}), {_START_JOBS}, {_COUNT_JOBS}", seals=[NEW_BLOCKS])
 
 START_CALLS = Statement(_fence() + f", started AS ({_START_CALLS}) SELECT whole FROM held")
 
@@ -316,7 +321,8 @@ _ARE_FRESH = """(
 ) AS fresh"""
 APPLY_STEERS = Statement(
     _fence(columns=f"id, {_ARE_FRESH}", writes="whole AND fresh")
-    + f", {_TAKE_STEERS}, {_NOTE_DELIVERY}, applied AS ({INSERT_BLOCKS}) SELECT whole, fresh FROM held"
+    + f", {_TAKE_STEERS}, {_NOTE_DELIVERY}, applied AS ({INSERT_BLOCKS}) SELECT whole, fresh FROM held",
+    seals=[NEW_BLOCKS],
 )
 
 _SETTLED = (
@@ -334,7 +340,7 @@ _SETTLED = (
     """
     + f", results AS ({INSERT_BLOCKS})"
 )
-SETTLE_CALLS = Statement(_SETTLED + " SELECT whole FROM held")
+SETTLE_CALLS = Statement(_SETTLED + " SELECT whole FROM held", seals=[NEW_BLOCKS])
 # Whatever gives a call its result, its job is over: a runner that has it stops.
 SETTLE_JOBS = Statement(
     f"""
@@ -347,7 +353,8 @@ SETTLE_JOBS = Statement(
         SELECT pg_notify({CHANNEL}, '{JOBS}') FROM (SELECT FROM over LIMIT 1) AS any_job
     )
     SELECT whole, (SELECT count(*) FROM notified) FROM held
-    """
+    """,
+    seals=[NEW_BLOCKS],
 )
 
 _END_FENCE = _fence(
@@ -374,7 +381,7 @@ _ENDED = """
 """
 END_TURN = Statement(_END_FENCE + _CLEAR_TEXT + _ENDED)
 # The end of a turn whose last reply has just come whole: its last block, its seal and its end in one commit.
-SEAL_AND_END = Statement(_END_FENCE + _SEALED + _ENDED)
+SEAL_AND_END = Statement(_END_FENCE + _SEALED + _ENDED, seals=[NEW_BLOCKS])
 
 # Hooks are called for the end of a turn too. The number is a parameter, so that a write can be repeated.
 COUNT_HOOK_FAILURES = Statement(
@@ -416,7 +423,8 @@ RESTORE = Statement(
     {_CHARGE_ROUNDS}, blocks_again AS ({INSERT_BLOCKS}), rounds_again AS ({INSERT_ROUNDS}), {_ASK}, {_TAKE_STEERS},
     started AS ({_START_CALLS}), {_START_JOBS}
     SELECT id FROM fenced
-    """
+    """,
+    seals=[NEW_BLOCKS],
 )
 
 

@@ -9,6 +9,7 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.turns import Turn
 from turnstream.kit.offload import BLOCK, offload
 from turnstream.storage.chats.turns import BLOCK_COLUMNS, GET_ROUNDS, asks_and_steers_of, by_turn
+from turnstream.storage.contents import BLOCKS
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import PRELIMINARY, block_from, round_from, turn_from
 from turnstream.storage.runs.journal import (
@@ -37,7 +38,8 @@ GET_NEW_BLOCKS = Statement(
     JOIN blocks ON turn_id = known.turn
         AND index >= CASE WHEN turns.attempt = known.attempt THEN known.count ELSE 0 END
     ORDER BY turn_id, index
-    """
+    """,
+    opens=[BLOCKS],
 )
 
 
