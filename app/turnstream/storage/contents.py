@@ -50,7 +50,6 @@ class SealedColumns:
 
 UPLOADS: Final = SealedColumns("uploads", ("digest",), {"digest": "digest", "content": "bytes", "file_name": "text"})
 DOCUMENTS: Final = SealedColumns("documents", ("path",), {"content": "text"})
-TOOL_CACHE: Final = SealedColumns("tool_cache", ("key",), {"content": "text", "client_data": "json"})
 BLOCKS: Final = SealedColumns(
     "blocks",
     ("turn_id", "index"),

@@ -18,6 +18,7 @@ from tests.support.openapi_document import Document
 from tests.support.programs import path_of
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
+from turnstream.extensions.browsers.rows import create_for_browser
 from turnstream.scripted import Pause
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.tokens import Tokens
@@ -139,17 +140,17 @@ async def test_it_ends_with_the_token_that_it_was_exchanged_for(
         assert (await browser.get("/api/chats")).status_code == 401
     gone = Identity("ada", expires_at=datetime.now(UTC) + timedelta(minutes=1), credential=f"token:{uuid4()}")
     with pytest.raises(Unauthorized, match="revoked"):  # between the check and the exchange
-        await tokens.create_for_browser(gone)
+        await create_for_browser(tokens, gone)
 
 
 async def test_tokens_that_have_expired_are_removed_as_others_are_made(server: Server) -> None:
     database = server.services.storage.database
     tokens = Tokens(database)
     past, later = (datetime.now(UTC) + timedelta(seconds=seconds) for seconds in (-1, 60))
-    old = await tokens.create_for_browser(Identity("ada", expires_at=past))
+    old = await create_for_browser(tokens, Identity("ada", expires_at=past))
     assert await tokens.identities([old]) == {}
-    await tokens.create_for_browser(Identity("ada", expires_at=later))
-    new = await tokens.create_for_browser(Identity("ada", expires_at=later))
+    await create_for_browser(tokens, Identity("ada", expires_at=later))
+    new = await create_for_browser(tokens, Identity("ada", expires_at=later))
     assert UUID(new.split("_")[1]) != UUID(old.split("_")[1])
     swapped = f"ts_{new[3:]}"
     assert (await tokens.identities([new, swapped])).keys() == {new}, "one spelling for each token"

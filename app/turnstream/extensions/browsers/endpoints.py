@@ -15,6 +15,7 @@ from turnstream.api.tokens import shown
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Forbidden, RequestRefused
 from turnstream.domain.identity import FIXABLE, OF_A_PERSON, Identity, checked_scopes
+from turnstream.extensions.browsers.rows import create_for_browser
 from turnstream.extensions.browsers.schemas import BrowserTokenIn, BrowserTokenOut
 from turnstream.extensions.browsers.settings import NAME, BrowserSettings
 from turnstream.kit.clock import CLOCK
@@ -71,7 +72,7 @@ async def create_token(request: Request) -> Response:
     if sent.documents is not None and not allowed.is_restricted:
         detail = "`documents` must be left out, or come with `chat` or without the scope `chat`: else all are reached."
         raise RequestRefused(detail, field="documents")
-    token = await services.storage.tokens.create_for_browser(allowed, identity.actor)
+    token = await create_for_browser(services.storage.tokens, allowed, identity.actor)
     return json_response(BrowserTokenOut(token=token, **shown(allowed)))
 
 

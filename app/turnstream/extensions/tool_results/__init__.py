@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 def _tools(settings: Settings, database: "Database") -> "Sequence[Tool]":
     from turnstream.extensions.tool_results.read_result import result_tools
-    from turnstream.storage.chats.turns import ToolResults
+    from turnstream.extensions.tool_results.rows import WholeResults
 
-    return result_tools(ToolResults(database), settings.max_result_chars)
+    return result_tools(WholeResults(database), settings.max_result_chars)
 
 
 def sweeps_of(_: Settings, database: "Database") -> "list[Sweep]":

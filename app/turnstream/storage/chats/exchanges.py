@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Literal
 from uuid import UUID
 
@@ -99,15 +100,14 @@ _BEGUN = (
     """
     + _CREATED
 )
-_MESSAGE = NEW_BLOCKS.named(turn_id="user_turn")
-CREATE_EXCHANGE = Statement(
+_writes = partial(Statement, seals=[NEW_BLOCKS.named(turn_id="user_turn")])
+CREATE_EXCHANGE = _writes(
     f"""
     WITH touched AS (
         UPDATE chats SET {TICK}, title = coalesce(title, :title) WHERE id = :chat RETURNING updated_at, owner
     )
     {_QUEUED}
     """,
-    seals=[_MESSAGE],
 )
 # A place among the running turns of an owner, or in the queue: others wait until the transaction ends (`take_place`).
 # The lock of a chat that exists comes before that of the owner, everywhere: else two messages could wait for another.
@@ -115,7 +115,7 @@ _MAY_RUN = "(CAST(:most_running AS int) IS NULL OR take_place({owner}, :most_run
 TAKE_PLACE = Statement("SELECT take_place(:owner, NULL, :most) AS taken")
 # The turn is claimed by the replica that writes it. No row is returned if the chat has changed since it was read, the
 # owner has no place, or the answer before is open: after a failover that has lost its end, it runs again.
-BEGIN_EXCHANGE = Statement(
+BEGIN_EXCHANGE = _writes(
     f"""
     WITH locked AS MATERIALIZED (
         SELECT id, owner FROM chats
@@ -130,9 +130,8 @@ BEGIN_EXCHANGE = Statement(
     )
     {_BEGUN}
     """,
-    seals=[_MESSAGE],
 )
-BEGIN_CHAT = Statement(
+BEGIN_CHAT = _writes(
     f"""
     WITH touched AS (
         INSERT INTO chats (id, owner, title, system_prompt, settings)
@@ -144,7 +143,6 @@ BEGIN_CHAT = Statement(
     )
     {_BEGUN}
     """,
-    seals=[_MESSAGE],
 )
 CREATE_SIBLING = Statement(
     f"""

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from turnstream.domain.errors import Conflict, Unauthorized
+from turnstream.domain.errors import Conflict
 from turnstream.domain.identity import Identity, checked_scopes, known_scopes
 from turnstream.kit.ids import new_id
 from turnstream.storage.database import Database, Statement
-from turnstream.storage.rows import from_json, to_json
+from turnstream.storage.rows import from_json
 
 CREATE_TOKEN = Statement(
     """
@@ -34,34 +34,6 @@ GET_TOKENS = Statement(
     UNION ALL
     SELECT 'tb', id, owner, hash, scopes, expires_at, plan, chat_id, turn_id, folder, fixed, roles
     FROM browser_tokens WHERE id = ANY(CAST(:ids AS uuid[])) AND expires_at > now()
-    """
-)
-# Without a row the stored token that is exchanged has gone meanwhile. Each new one removes some that have expired, and
-# leaves an entry in the audit trail.
-CREATE_BROWSER_TOKEN = Statement(
-    """
-    WITH expired AS (
-        DELETE FROM browser_tokens WHERE id IN (
-            SELECT id FROM browser_tokens WHERE expires_at < now() ORDER BY expires_at LIMIT 10 FOR UPDATE SKIP LOCKED
-        )
-    ),
-    parent AS (SELECT id FROM tokens WHERE id = :parent FOR KEY SHARE),
-    created AS (
-    INSERT INTO browser_tokens
-        (id, owner, hash, scopes, expires_at, plan, chat_id, turn_id, token_id, folder, fixed, roles)
-    SELECT :id, :owner, :hash, CAST(:scopes AS text[]), CAST(:expires_at AS timestamptz), :plan, CAST(:chat AS uuid),
-        CAST(:turn AS uuid), (SELECT id FROM parent), :folder, CAST(:fixed AS json),
-        CAST(:roles AS text[])
-    WHERE CAST(:parent AS uuid) IS NULL OR EXISTS (SELECT FROM parent)
-    RETURNING *
-    ),
-    noted AS (
-        INSERT INTO audit (kind, owner, actor, detail)
-        SELECT 'token.exchanged', owner, CAST(:actor AS text), json_build_object(
-            'token', id, 'scopes', scopes, 'chat', chat_id, 'turn', turn_id, 'expires_at', expires_at, 'roles', roles
-        ) FROM created
-    )
-    SELECT id FROM created
     """
 )
 ANY_TOKEN = Statement("SELECT 1 FROM tokens LIMIT 1")
@@ -100,20 +72,20 @@ class Tokens:
     """Tokens have the name of the `cell` in which they are created, if it has one."""
 
     def __init__(self, database: Database, cell: str | None = None) -> None:
-        self._database = database
+        self.database = database
         self._cell = cell
 
     async def create(self, name: str, identity: Identity) -> str:
         """Creates a token with the owner, scopes, end and plan of `identity`; its secret is returned here only. From
         now on the server needs tokens. Raises Conflict when the name is taken.
         """
-        id, secret = new_id(), secrets.token_urlsafe(32)
-        row = await self._database.row(
+        id, hash, text = self.new("ts")
+        row = await self.database.row(
             CREATE_TOKEN,
             id=id,
             owner=identity.owner,
             name=name,
-            hash=_digest(secret, self._cell),
+            hash=hash,
             scopes=checked_scopes(identity.scopes),
             expires_at=identity.expires_at,
             plan=identity.plan,
@@ -121,42 +93,18 @@ class Tokens:
         )
         if row is None:
             raise Conflict(f"There is already a token named {name}; choose another name.", field="name")
-        return self._written("ts", id, secret)
+        return text
 
-    async def create_for_browser(self, identity: Identity, actor: str | None = None) -> str:
-        """Creates a short-lived token for `identity`, whose credential is exchanged for it. If that is a stored
-        token, the new one goes with it. `actor` is the caller, for the audit trail, if it is another
-        one. Raises Unauthorized when it has gone already.
-        """
-        kind, mark, parent = (identity.credential or "").partition(":")
+    def new(self, prefix: str) -> tuple[UUID, bytes, str]:
+        """Id, hash and text of a new token."""
         id, secret = new_id(), secrets.token_urlsafe(32)
-        row = await self._database.row(
-            CREATE_BROWSER_TOKEN,
-            id=id,
-            owner=identity.owner,
-            hash=_digest(secret, self._cell),
-            scopes=checked_scopes(identity.scopes),
-            expires_at=identity.expires_at,
-            plan=identity.plan,
-            chat=identity.chat,
-            turn=identity.turn,
-            parent=UUID(parent) if kind + mark == STORED_TOKEN else None,
-            folder=identity.folder,
-            fixed=to_json(identity.fixed) if identity.fixed else None,
-            roles=sorted(identity.roles),
-            actor=actor or identity.actor,
-        )
-        if row is None:
-            raise Unauthorized("The token of `Authorization` was revoked; send another one.")
-        return self._written("tb", id, secret)
-
-    def _written(self, prefix: str, id: UUID, secret: str) -> str:
-        return "_".join([prefix, *([self._cell] if self._cell else []), id.hex, secret])
+        text = "_".join([prefix, *([self._cell] if self._cell else []), id.hex, secret])
+        return id, _digest(secret, self._cell), text
 
     async def identities(self, tokens: Collection[str]) -> Mapping[str, Identity]:
         """The identities of the valid `tokens`."""
         forms = {token: form for token in tokens if (form := _FORM.fullmatch(token))}
-        rows = await self._database.rows(GET_TOKENS, ids=[UUID(hex=form["id"]) for form in forms.values()])
+        rows = await self.database.rows(GET_TOKENS, ids=[UUID(hex=form["id"]) for form in forms.values()])
         by_id = {(row["prefix"], row["id"]): row for row in rows}
         found = {}
         for token, form in forms.items():
@@ -177,18 +125,18 @@ class Tokens:
         return found
 
     async def exist(self) -> bool:
-        return await self._database.row(ANY_TOKEN) is not None
+        return await self.database.row(ANY_TOKEN) is not None
 
     async def ever_existed(self) -> bool:
-        return await self._database.row(EVER_A_TOKEN) is not None
+        return await self.database.row(EVER_A_TOKEN) is not None
 
     async def record_uses(self, credentials: Collection[str]) -> None:
         """Records that these credentials were used just now. Credentials that are no stored tokens are ignored."""
         ids = [UUID(each.removeprefix(STORED_TOKEN)) for each in credentials if each.startswith(STORED_TOKEN)]
-        await self._database.rows(RECORD_USES, ids=ids)
+        await self.database.rows(RECORD_USES, ids=ids)
 
     async def list(self) -> Sequence[TokenInfo]:
-        rows = await self._database.rows(LIST_TOKENS)
+        rows = await self.database.rows(LIST_TOKENS)
         return [
             TokenInfo(
                 row["name"],
@@ -203,7 +151,7 @@ class Tokens:
         ]
 
     async def delete(self, name: str) -> bool:
-        return await self._database.row(DELETE_TOKEN, name=name) is not None
+        return await self.database.row(DELETE_TOKEN, name=name) is not None
 
 
 def is_well_formed(token: str) -> bool:
