@@ -32,6 +32,10 @@ async def look(place: str) -> ToolResult:
     return ToolResult(f"result-77aa of {place}. {'It is calm. ' * 20}", {"shown": "shown-77aa"})
 
 
+def _without_times(block: dict[str, Any]) -> dict[str, Any]:
+    return {**block, "notes": sorted(block.get("notes", ()))}
+
+
 async def seen_and_stored(url: str, **settings: Any) -> tuple[list[Any], str]:
     """What people see of a conversation, and its rows as text."""
     async with (
@@ -56,7 +60,8 @@ async def seen_and_stored(url: str, **settings: Any) -> tuple[list[Any], str]:
         found = await api.json("GET", "/api/chats", params={"q": "message-77aa"})
         async with api.follow(f"{chat}/stream") as events:
             first = await anext(event async for event in events if event.name == "turn")
-        shown = [waiting["input"], result.text, first.data["blocks"], *(turn["blocks"] for turn in turns)]
+        blocks = [first.data["blocks"], *(turn["blocks"] for turn in turns)]
+        shown = [waiting["input"], result.text, *([_without_times(each) for each in of_turn] for of_turn in blocks)]
         rows = await server.services.storage.database.rows(GET_ROWS)
         assert bool(found["chats"]) != settings.get("encrypt_texts", False), "a search finds plain texts alone"
         return shown, "\n".join(row["row"] for row in rows)
