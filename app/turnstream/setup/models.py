@@ -1,23 +1,19 @@
 """The models of the settings, of the core and of extensions."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
 from pydantic import SecretStr
 
 from turnstream.config import Section, Settings, read_environment, variables
-from turnstream.domain.blocks import Block
-from turnstream.domain.errors import ConfigError, ProviderError, RequestRefused
-from turnstream.domain.kinds import TEXT
+from turnstream.domain.errors import ConfigError, RequestRefused
 from turnstream.extension import Extension, left_out, refused
 from turnstream.llm.models.api import ANTHROPIC, CallOptions, ModelApi, ProviderSpec
-from turnstream.llm.models.catalog import Models, ProviderModels
+from turnstream.llm.models.catalog import Models
 from turnstream.llm.models.connect import connect_providers, import_adapter
 from turnstream.llm.models.registry import read_registry
-from turnstream.llm.provider import Message, ModelRequest
 from turnstream.llm.transport.calls import Calls
 from turnstream.llm.transport.http import MAX_EVENT_BYTES
 from turnstream.llm.transport.interceptor import Interceptor
@@ -25,7 +21,6 @@ from turnstream.llm.transport.interceptor import Interceptor
 PREFERRED = "claude-sonnet-5-5"
 # Providers whose models come first in the list. The others follow in the order of their extensions and of the file.
 _FIRST = ("anthropic", "openai", "gemini")
-_PING = 30.0  # seconds
 
 
 def model_apis(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ModelApi]:
@@ -41,7 +36,7 @@ async def open_models(settings: Settings, extensions: Sequence[Extension]) -> As
         senders = (extension.model_calls(settings) for extension in extensions)
         make_calls = next((each for each in senders if each is not None), Calls)
         options = CallOptions(interceptors, longest_event, make_calls)
-        specs = _providers(settings, extensions)
+        specs = usable_providers(settings, extensions)
         pools = (extension.pool(settings) for extension in extensions)
         pool = next((each for each in pools if each is not None), None)
         async with connect_providers(specs, options, pool) as offers:
@@ -50,7 +45,7 @@ async def open_models(settings: Settings, extensions: Sequence[Extension]) -> As
             yield Models(offers)
 
 
-def _providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ProviderSpec]:
+def usable_providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ProviderSpec]:
     """The providers of the registry; stand-ins only if there is no other one. Raises ConfigError if there is none."""
     specs = _all_providers(settings, extensions)
     pooled = any(extension.pool(settings) is not None for extension in extensions)
@@ -95,34 +90,6 @@ def _given(section: Section, fields: Iterable[str]) -> Mapping[str, str]:
     return {name: "" if value is None else str(value) for name, value in (values | secrets).items()}
 
 
-async def ping_providers(settings: Settings, extensions: Sequence[Extension]) -> Mapping[str, str]:
-    """Makes the shortest call to each provider. Returns its error by the provider's name, an empty text for none."""
-    specs = [spec for spec in _providers(settings, extensions) if not spec.api.stand_in]
-    default, answers = default_model(settings, extensions), dict[str, str]()
-    async with connect_providers(specs) as offers:
-        for number, (spec, offer) in enumerate(zip(specs, offers, strict=True)):
-            listed = [model.id for model in spec.models]
-            is_its_own = default in listed or (number == 0 and settings.model is not None)
-            model = default if is_its_own else next(iter(listed), None)
-            answers[spec.name] = "it has no model in the file of models" if model is None else await _ping(offer, model)
-    return answers
-
-
-async def _ping(offer: ProviderModels, model: str) -> str:
-    # OpenAI's newer API takes no smaller limit.
-    request = ModelRequest(model, (Message("user", (Block(0, 0, 0, TEXT, "ping"),)),), params={"max_tokens": 16})
-    models = Models([replace(offer, prefixes=[model])])
-    try:
-        async with asyncio.timeout(_PING), aclosing(models.provider_for(model).stream(request)) as stream:
-            async for _ in stream:
-                pass
-    except TimeoutError:
-        return f"{model} did not answer within {_PING:g} seconds"
-    except ProviderError as error:
-        return f"{model}: {error}"
-    return ""
-
-
 @asynccontextmanager
 async def offline_models(
     settings: Settings, extensions: Sequence[Extension], interceptors: Sequence[Interceptor]
@@ -145,7 +112,7 @@ async def offline_models(
 
 async def import_default_adapter(settings: Settings, extensions: Sequence[Extension]) -> None:
     """Imports what the first call of the default model needs, so that it need not wait for that."""
-    models = {model.id: spec.api for spec in _providers(settings, extensions) for model in spec.models}
+    models = {model.id: spec.api for spec in usable_providers(settings, extensions) for model in spec.models}
     if api := models.get(default_model(settings, extensions)):
         await import_adapter(api)
 
@@ -159,7 +126,7 @@ class _Complete(dict[str, str]):
 
 def default_model(settings: Settings, extensions: Sequence[Extension]) -> str:
     """The model of turns that name none. Raises ConfigError if the settings do not determine it."""
-    providers = _providers(settings, extensions)
+    providers = usable_providers(settings, extensions)
     listed = [model.id for provider in providers for model in provider.models]
     if settings.model is not None:
         if providers[0].api.stand_in and settings.model not in listed:
@@ -177,7 +144,7 @@ def served_model(settings: Settings, extensions: Sequence[Extension]) -> str:
     model.
     """
     model = default_model(settings, extensions)
-    is_stand_in = _providers(settings, extensions)[0].api.stand_in
+    is_stand_in = usable_providers(settings, extensions)[0].api.stand_in
     if is_stand_in and settings.model is None and not settings.on_loopback:
         raise ConfigError(
             f"TURNSTREAM_HOST is {settings.host}, which other machines can reach, and no key of a provider is set: set"

@@ -14,12 +14,17 @@ TEXT_MARK: Final = "turnstream-text:1:"
 # The beginning of sealed bytes, which are longer than the plain ones by `BYTES_ADDED` with it.
 BYTES_MARK: Final = b"\0turnstream-bytes:1:"
 BYTES_ADDED: Final = len(BYTES_MARK) + 17
+
+
+def text_size(text: str) -> str:
+    """An expression of the number of characters of a text."""
+    return f"coalesce(substring(left({text}, 40) from '^{TEXT_MARK}([0-9]{{1,9}}):')::integer, length({text}))"
+
+
 # Expressions of columns `content`: the size in bytes, and the number of characters.
 BYTES_SIZE: Final = f"""length(content) - CASE WHEN
     substr(content, 1, {len(BYTES_MARK)}) = '\\x{BYTES_MARK.hex()}'::bytea THEN {BYTES_ADDED} ELSE 0 END"""
-TEXT_SIZE: Final = (
-    f"coalesce(substring(left(content, 40) from '^{TEXT_MARK}([0-9]{{1,9}}):')::integer, length(content))"
-)
+TEXT_SIZE: Final = text_size("content")
 IS_SEALED: Final = f"starts_with(text, '{TEXT_MARK}')"
 
 
@@ -55,6 +60,7 @@ BLOCKS: Final = SealedColumns(
     ("turn_id", "index"),
     {"text": "text", "data": "labelled", "notes": "labelled", "whole": "text", "client_data": "json"},
 )
+OPEN_TEXT: Final = SealedColumns("open_text", ("turn_id", "attempt", "index", "start"), {"text": "text"})
 # As the parameters of a statement (`columns_of`).
 NEW_BLOCKS: Final = BLOCKS.named(
     turn_id="turn", index="indexes", text="texts", data="datas", whole="wholes", client_data="client_datas"

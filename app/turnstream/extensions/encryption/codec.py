@@ -14,11 +14,11 @@ from uuid import UUID
 
 import msgspec
 
-from turnstream.domain.errors import Conflict
+from turnstream.domain.errors import ClaimLost, Conflict
 from turnstream.domain.identity import owner_before_move
 from turnstream.extensions.encryption import NAME
 from turnstream.kit.offload import BLOCK, offload
-from turnstream.kit.sealing import CannotOpen, OwnerKey
+from turnstream.kit.sealing import CannotOpen, OwnerKey, new_owner_key
 from turnstream.storage.contents import BYTES_MARK, TEXT_MARK, SealedColumns
 from turnstream.storage.database import OWNER, Statement
 from turnstream.storage.owners.owner_keys import OwnerKeys
@@ -57,11 +57,16 @@ class SealingCodec:
         found = [value for column in contents.columns if (value := values.get(contents.name(column))) is not None]
         if not any(map(_has_value, found)) or not (self.seals or any(map(_looks_sealed, found))):
             return dict(values)
-        (owner,) = await self._owners_of(contents, values, [values])
-        key = await self._sealing_key(owner)
-        if key is None:
+        turns = values.get(name := contents.name(contents.key[0]))
+        rows = [{name: turn} for turn in turns] if isinstance(turns, list) else [values]
+        owners = await self._owners_of(contents, values, rows)
+        if not all(owners) and not isinstance(turns, list):
+            raise ClaimLost(f"turn {turns} is not there any more")
+        found_keys = {owner: await self._sealing_key(owner) for owner in dict.fromkeys(owners)}
+        if not any(found_keys.values()):
             return dict(values)
-        return await offload(sum(map(_size, found)), _sealed, key, contents, dict(values))
+        keys = [found_keys[owner] for owner in owners]
+        return await offload(sum(map(_size, found)), _sealed, keys, contents, dict(values))
 
     async def open(
         self, contents: SealedColumns, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
@@ -126,6 +131,8 @@ class SealingCodec:
         return key
 
     async def _sealing_key(self, owner: str) -> OwnerKey | None:
+        if not owner:  # of a turn that was deleted meanwhile: nobody reads it
+            return OwnerKey(new_owner_key())
         try:
             key = await self._key(owner, self._keys.find_or_create)
         except CannotOpen as error:
@@ -188,19 +195,23 @@ def _place(
     return contents.table, column, *(part.hex() if isinstance(part, bytes) else str(part) for part in parts)
 
 
-def _sealed(key: OwnerKey, contents: SealedColumns, values: dict[str, Any]) -> dict[str, Any]:
-    """The digest comes first: it may be the key of the row."""
+def _sealed(keys: Sequence[OwnerKey | None], contents: SealedColumns, values: dict[str, Any]) -> dict[str, Any]:
+    """`keys` has one for all rows, or one for each. The digest comes first: it may be the key of the row."""
+
+    def sealed(kind: str, column: str, value: Any, number: int = 0) -> Any:
+        key = keys[number] if len(keys) > 1 else keys[0]
+        if key is None or value is None:
+            return value
+        if kind == "digest":
+            return sha256(key.encrypt(value, contents.table, column)).digest()
+        return _sealed_value(key, kind, value, _place(contents, column, {}, values, number))
+
     for column, kind in sorted(contents.columns.items(), key=lambda each: each[1] != "digest"):
         name = contents.name(column)
         if isinstance(found := values.get(name), list):
-            values[name] = [
-                None if value is None else _sealed_value(key, kind, value, _place(contents, column, {}, values, number))
-                for number, value in enumerate(found)
-            ]
-        elif found is not None and kind == "digest":
-            values[name] = sha256(key.encrypt(found, contents.table, column)).digest()
+            values[name] = [sealed(kind, column, value, number) for number, value in enumerate(found)]
         elif found is not None:
-            values[name] = _sealed_value(key, kind, found, _place(contents, column, {}, values))
+            values[name] = sealed(kind, column, found)
     return values
 
 
