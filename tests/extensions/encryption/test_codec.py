@@ -7,13 +7,21 @@ from typing import Any
 import pytest
 
 from tests.support.harness import Harness
-from turnstream.domain.errors import Conflict
+from turnstream.domain.errors import ClaimLost, Conflict
 from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.encryption.codec import KEPT, SealingCodec
 from turnstream.extensions.tool_results.rows import CachedResult, ToolCache
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
-from turnstream.storage.contents import BYTES_ADDED, BYTES_MARK, DOCUMENTS, TEXT_MARK, SealedColumns
+from turnstream.storage.contents import (
+    BYTES_ADDED,
+    BYTES_MARK,
+    DOCUMENTS,
+    NEW_BLOCKS,
+    OPEN_TEXT,
+    TEXT_MARK,
+    SealedColumns,
+)
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.owners import Owners
@@ -47,6 +55,21 @@ async def test_a_row_gets_back_what_it_was_given(harness: Harness, text: str) ->
     assert {**sealed, "text": text, "data": plain["data"]} == plain
     assert await codec.seal(NOTES, plain) == sealed, "a write may be repeated"
     assert [*await codec.open(NOTES, {}, [sealed])] == [plain]
+
+
+async def test_rows_of_several_owners_are_sealed_by_their_keys(harness: Harness) -> None:
+    codec = codec_of(harness, new_master_key())
+    turns = [(await harness.ask()).turn, new_id()]
+    pieces = {"turn": turns, "attempt": [1, 1], "index": [0, 0], "start": [0, 4], "text": ["Tide", "Ebb"]}
+    entry = OPEN_TEXT.named(turn_id="turn")
+    sealed = await codec.seal(entry, pieces)
+    rows = [dict(zip(sealed, row, strict=True)) for row in zip(*sealed.values(), strict=True)]
+    assert all(row["text"].startswith(TEXT_MARK) for row in rows)
+    assert [row["text"] for row in await codec.open(entry, {}, rows[:1])] == ["Tide"]
+    with pytest.raises(Conflict):  # a turn that was deleted has no owner
+        await codec.open(entry, {}, rows)
+    with pytest.raises(ClaimLost):
+        await codec.seal(NEW_BLOCKS, {"turn": turns[1], "indexes": [0], "texts": ["Ebb"]})
 
 
 @pytest.mark.parametrize("changed", ["id", "part", "owner", "column", "table"])
