@@ -16,8 +16,8 @@ WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )))
 WARM = import turnstream.cli.serve, turnstream.extension, turnstream.llm.anthropic.provider, turnstream.extensions.openai.provider, turnstream.copies.turn_copies, alembic.command; [each.calls() for each in turnstream.extension.installed().values()]
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 PYTEST_ARGS ?=
-# The floors are those of all tests: a run of some of them does not count coverage.
-COVER = $(if $(filter-out --junitxml=% --durations=%,$(PYTEST_ARGS)),,--cov --cov-report=term)
+# The floors are those of a full run: a run of some tests, and one in a hurry, does not count coverage.
+COVER = $(if $(FULL_TESTS),$(if $(filter-out --junitxml=% --durations=%,$(PYTEST_ARGS)),,--cov --cov-report=term))
 # What the pages tell people to save in this folder is theirs.
 SOURCES := app docs examples migrations tests
 # What this repository is installed from: the server, and the distributions beside it.
@@ -42,7 +42,7 @@ help: ## this list
 run: $(RUNTIME) ## start the server (with its own database unless DATABASE_URL is set)
 	@exec env PYTHONDONTWRITEBYTECODE= $(BIN)/turnstream serve
 
-test: $(DEV) ## the tests (more with FULL_TESTS=1, all with FULL_TESTS=all), and the coverage floors: every branch of domain, llm and stream
+test: $(DEV) ## the tests; with FULL_TESTS=1 a third of the long ones too, and the coverage floors: every branch of domain, llm and stream; with FULL_TESTS=all all
 	@$(BIN)/python -m tests.support.programs
 	@$(PYTEST) $(COVER) $(PYTEST_ARGS)
 

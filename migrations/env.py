@@ -11,8 +11,10 @@ from sqlalchemy import Connection, pool, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.schema import CreateSchema
 
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.database import ANSWER_TIMEOUT, in_schema, plain_url, schema_of
 from turnstream.storage.hosts import open_connection
+from turnstream.storage.index_build import take_steps
 from turnstream.storage.migration_waits import waits_reported
 from turnstream.storage.migrations import (
     DIGESTS,
@@ -21,11 +23,11 @@ from turnstream.storage.migrations import (
     create_tables,
     forget_files,
     newest_revision,
+    oldest_in_versions,
     present_revision,
     version_table,
 )
 from turnstream.storage.row_security import hardening, policies_of
-from turnstream.storage.tables import metadata
 
 LOCK = 7_481_516_342
 _DIALECT = "postgresql+asyncpg://"
@@ -68,8 +70,10 @@ def _migrate(connection: Connection) -> None:
         if schema is not None and not connection.scalar(is_there, {"schema": schema}):
             connection.execute(CreateSchema(schema))
         migration = context.get_context()
-        if not migration.get_current_heads():
+        if not (heads := migration.get_current_heads()):
             migration.stamp(context.script, create_tables(connection))
+        elif heads[0] < oldest_in_versions():
+            take_steps(migration, heads[0])
         context.run_migrations()
         if migration.get_current_heads() == (newest_revision(),):
             apply_files(connection)

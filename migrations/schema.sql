@@ -252,19 +252,6 @@ CREATE INDEX ix_charges_charged_at ON charges USING brin (charged_at) WITH (auto
 CREATE INDEX ix_charges_owner_charged_at ON charges USING btree (owner, charged_at);
 CREATE INDEX ix_charges_root_turn ON charges USING btree (root_turn) WHERE root_turn IS NOT NULL;
 
-CREATE TABLE chat_members (
-    chat_id uuid NOT NULL,
-    member text NOT NULL,
-    role text NOT NULL,
-    plan text,
-    created_by text NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT pk_chat_members PRIMARY KEY (chat_id, member),
-    CONSTRAINT ck_chat_members_role CHECK (role = ANY (ARRAY['read'::text, 'write'::text, 'approve'::text])),
-    CONSTRAINT fk_chat_members_chat_id FOREIGN KEY (chat_id) REFERENCES chats(id) ON DELETE CASCADE
-);
-CREATE INDEX ix_chat_members_member ON chat_members USING btree (member);
-
 CREATE TABLE uploads (
     id uuid NOT NULL,
     owner text NOT NULL,
@@ -467,13 +454,6 @@ CREATE TABLE owner_keys (
 );
 CREATE INDEX ix_owner_keys_master ON owner_keys USING btree (master);
 
-CREATE TABLE provider_rates (
-    key text NOT NULL,
-    state json NOT NULL,
-    updated_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT pk_provider_rates PRIMARY KEY (key)
-);
-
 CREATE TABLE reservations (
     id uuid DEFAULT gen_random_uuid() NOT NULL,
     owner text NOT NULL,
@@ -520,170 +500,6 @@ CREATE TABLE rounds (
 ) WITH (autovacuum_vacuum_insert_scale_factor=0.02, autovacuum_vacuum_scale_factor=0.02, autovacuum_analyze_scale_factor=0.02);
 CREATE UNIQUE INDEX uq_rounds_one_sealed ON rounds USING btree (turn_id, number) WHERE sealed_by IS NOT NULL;
 
-CREATE TABLE schedules (
-    id uuid NOT NULL,
-    owner text NOT NULL,
-    name text NOT NULL,
-    chat_id uuid,
-    request json NOT NULL,
-    plan text,
-    cron text,
-    every double precision,
-    zone text NOT NULL,
-    missed text NOT NULL,
-    grace double precision NOT NULL,
-    next_at timestamp with time zone NOT NULL,
-    paused text,
-    failures integer DEFAULT 0 NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    trigger json,
-    busy_until timestamp with time zone,
-    CONSTRAINT pk_schedules PRIMARY KEY (id),
-    CONSTRAINT ck_schedules_missed CHECK (missed = ANY (ARRAY['run_once'::text, 'skip'::text, 'report'::text])),
-    CONSTRAINT ck_schedules_one_rule CHECK (num_nonnulls(cron, every, trigger) = 1),
-    CONSTRAINT ck_schedules_paused CHECK (paused = ANY (ARRAY['person'::text, 'failures'::text])),
-    CONSTRAINT fk_schedules_chat_id FOREIGN KEY (chat_id) REFERENCES chats(id) ON DELETE CASCADE
-) WITH (autovacuum_vacuum_insert_scale_factor=0.02, autovacuum_vacuum_scale_factor=0.02, autovacuum_analyze_scale_factor=0.02);
-CREATE INDEX ix_schedules_chat_id ON schedules USING btree (chat_id);
-CREATE INDEX ix_schedules_due ON schedules USING btree (next_at) WHERE paused IS NULL;
-CREATE INDEX ix_schedules_owner ON schedules USING btree (owner);
-
-CREATE TABLE schedule_runs (
-    schedule_id uuid NOT NULL,
-    tick timestamp with time zone NOT NULL,
-    owner text NOT NULL,
-    state text NOT NULL,
-    due_at timestamp with time zone DEFAULT now() NOT NULL,
-    turn_id uuid,
-    chat_id uuid,
-    missed integer DEFAULT 0 NOT NULL,
-    error text,
-    CONSTRAINT pk_schedule_runs PRIMARY KEY (schedule_id, tick),
-    CONSTRAINT ck_schedule_runs_started_has_turn CHECK ((state = ANY (ARRAY['started'::text, 'ended'::text])) <= (turn_id IS NOT NULL)),
-    CONSTRAINT ck_schedule_runs_state CHECK (state = ANY (ARRAY['pending'::text, 'started'::text, 'ended'::text, 'failed'::text, 'missed'::text])),
-    CONSTRAINT fk_schedule_runs_schedule_id FOREIGN KEY (schedule_id) REFERENCES schedules(id) ON DELETE CASCADE
-) WITH (autovacuum_vacuum_insert_scale_factor=0.02, autovacuum_vacuum_scale_factor=0.02, autovacuum_analyze_scale_factor=0.02);
-CREATE INDEX ix_schedule_runs_owner ON schedule_runs USING btree (owner);
-CREATE INDEX ix_schedule_runs_pending ON schedule_runs USING btree (due_at) WHERE state = 'pending'::text;
-CREATE INDEX ix_schedule_runs_started ON schedule_runs USING btree (tick) WHERE state = 'started'::text;
-
-CREATE TABLE search_backlog (
-    chat_id uuid NOT NULL,
-    CONSTRAINT pk_search_backlog PRIMARY KEY (chat_id),
-    CONSTRAINT fk_search_backlog_chat_id FOREIGN KEY (chat_id) REFERENCES chats(id) ON DELETE CASCADE
-);
-
-CREATE TABLE search_chats (
-    chat_id uuid NOT NULL,
-    owner text NOT NULL,
-    segment bigint NOT NULL,
-    language text NOT NULL,
-    tool_results boolean NOT NULL,
-    form text NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    added_at timestamp with time zone NOT NULL,
-    title tsvector NOT NULL,
-    CONSTRAINT pk_search_chats PRIMARY KEY (chat_id),
-    CONSTRAINT fk_search_chats_chat_id FOREIGN KEY (chat_id) REFERENCES chats(id) ON DELETE CASCADE
-);
-CREATE INDEX ix_search_chats_segment_added_at ON search_chats USING btree (segment, added_at);
-
-CREATE TABLE search_documents (
-    owner text NOT NULL,
-    path text NOT NULL,
-    language text,
-    words tsvector NOT NULL,
-    CONSTRAINT pk_search_documents PRIMARY KEY (owner, path),
-    CONSTRAINT fk_search_documents_document FOREIGN KEY (owner, path) REFERENCES documents(owner, path) ON UPDATE CASCADE ON DELETE CASCADE
-);
-CREATE INDEX ix_search_documents_waiting ON search_documents USING btree (owner, path) WHERE language IS NULL;
-
-CREATE TABLE search_owners (
-    owner text NOT NULL,
-    language text,
-    tool_results boolean DEFAULT false NOT NULL,
-    CONSTRAINT pk_search_owners PRIMARY KEY (owner)
-);
-
-CREATE TABLE search_pending (
-    id bigint GENERATED BY DEFAULT AS IDENTITY NOT NULL,
-    owner text NOT NULL,
-    chat_id uuid NOT NULL,
-    turn_id uuid,
-    added_at timestamp with time zone DEFAULT now() NOT NULL,
-    refused text,
-    CONSTRAINT pk_search_pending PRIMARY KEY (id)
-) WITH (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000);
-CREATE INDEX ix_search_pending_owner_id ON search_pending USING btree (owner, id);
-
-CREATE TABLE search_segments (
-    id bigint NOT NULL,
-    owner text NOT NULL,
-    chats integer NOT NULL,
-    languages text[] DEFAULT '{}'::text[] NOT NULL,
-    vocabulary tsvector,
-    covered_until timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    resets integer DEFAULT 0 NOT NULL,
-    CONSTRAINT pk_search_segments PRIMARY KEY (id)
-);
-CREATE INDEX ix_search_segments_owner_id ON search_segments USING btree (owner, id);
-
-CREATE TABLE search_texts (
-    chat_id uuid NOT NULL,
-    turn_id uuid NOT NULL,
-    role text NOT NULL,
-    of_tools boolean NOT NULL,
-    owner text NOT NULL,
-    segment bigint NOT NULL,
-    form text NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    added_at timestamp with time zone NOT NULL,
-    words tsvector NOT NULL,
-    CONSTRAINT pk_search_texts PRIMARY KEY (chat_id, turn_id, role, of_tools),
-    CONSTRAINT fk_search_texts_turn FOREIGN KEY (chat_id, turn_id, role) REFERENCES turns(chat_id, id, role) ON DELETE CASCADE
-) WITH (autovacuum_vacuum_insert_scale_factor=0.02, autovacuum_vacuum_scale_factor=0.02, autovacuum_analyze_scale_factor=0.02);
-CREATE INDEX ix_search_texts_segment_added_at ON search_texts USING btree (segment, added_at);
-
-CREATE TABLE shares (
-    id uuid NOT NULL,
-    chat_id uuid NOT NULL,
-    turn_id uuid,
-    digest bytea NOT NULL,
-    live boolean NOT NULL,
-    results boolean NOT NULL,
-    files boolean NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    expires_at timestamp with time zone,
-    CONSTRAINT pk_shares PRIMARY KEY (id),
-    CONSTRAINT ck_shares_end CHECK (live = (turn_id IS NULL)),
-    CONSTRAINT fk_shares_chat_id FOREIGN KEY (chat_id) REFERENCES chats(id) ON DELETE CASCADE,
-    CONSTRAINT fk_shares_turn_id FOREIGN KEY (turn_id) REFERENCES turns(id) ON DELETE CASCADE
-);
-CREATE INDEX ix_shares_chat_id ON shares USING btree (chat_id);
-CREATE UNIQUE INDEX ix_shares_digest ON shares USING btree (digest);
-CREATE INDEX ix_shares_turn_id ON shares USING btree (turn_id);
-
-CREATE TABLE sign_ins (
-    owner text NOT NULL,
-    server text NOT NULL,
-    issuer text,
-    scopes text[],
-    tokens text,
-    expires_at timestamp with time zone,
-    version integer DEFAULT 0 NOT NULL,
-    signed_in_at timestamp with time zone,
-    refreshed_at timestamp with time zone,
-    refreshing_until timestamp with time zone,
-    state bytea,
-    pending text,
-    pending_until timestamp with time zone,
-    tools json,
-    CONSTRAINT pk_sign_ins PRIMARY KEY (owner, server),
-    CONSTRAINT ck_sign_ins_pending CHECK (num_nulls(state, pending, pending_until) = ANY (ARRAY[0, 3])),
-    CONSTRAINT ck_sign_ins_tokens_have_time CHECK ((tokens IS NULL) = (signed_in_at IS NULL))
-);
-CREATE UNIQUE INDEX ix_sign_ins_state ON sign_ins USING btree (state) WHERE state IS NOT NULL;
-
 CREATE TABLE signing_key (
     inner_pad bytea NOT NULL,
     outer_pad bytea NOT NULL
@@ -701,22 +517,6 @@ CREATE TABLE steers (
 );
 CREATE INDEX ix_steers_turn_id ON steers USING btree (turn_id);
 
-CREATE TABLE stopped_jobs (
-    id uuid NOT NULL,
-    owner text NOT NULL,
-    turn_id uuid NOT NULL,
-    round integer NOT NULL,
-    tool_use_id text NOT NULL,
-    name text NOT NULL,
-    handle json NOT NULL,
-    tries integer DEFAULT 0 NOT NULL,
-    due_at timestamp with time zone DEFAULT now() NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT pk_stopped_jobs PRIMARY KEY (id)
-);
-CREATE INDEX ix_stopped_jobs_due_at ON stopped_jobs USING btree (due_at);
-CREATE INDEX ix_stopped_jobs_owner ON stopped_jobs USING btree (owner);
-
 CREATE TABLE sweeps (
     name text NOT NULL,
     due_at timestamp with time zone NOT NULL,
@@ -729,20 +529,6 @@ CREATE TABLE token_requirement (
     CONSTRAINT pk_token_requirement PRIMARY KEY (single),
     CONSTRAINT ck_token_requirement_one_row CHECK (single)
 );
-
-CREATE TABLE tool_cache (
-    owner text NOT NULL,
-    key bytea NOT NULL,
-    tool text NOT NULL,
-    content text NOT NULL,
-    client_data json,
-    size integer NOT NULL,
-    stored_at timestamp with time zone DEFAULT now() NOT NULL,
-    expires_at timestamp with time zone NOT NULL,
-    CONSTRAINT pk_tool_cache PRIMARY KEY (owner, key),
-    CONSTRAINT ck_tool_cache_key_is_sha256 CHECK (octet_length(key) = 32)
-);
-CREATE INDEX ix_tool_cache_expires_at ON tool_cache USING btree (expires_at);
 
 CREATE TABLE tool_calls (
     turn_id uuid NOT NULL,
@@ -768,32 +554,3 @@ CREATE TABLE tool_sets (
     CONSTRAINT pk_tool_sets PRIMARY KEY (owner, digest),
     CONSTRAINT ck_tool_sets_digest_is_sha256 CHECK (octet_length(digest) = 32)
 );
-
-CREATE TABLE waiting_webhooks (
-    turn_id uuid NOT NULL,
-    asked integer NOT NULL,
-    calls json NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    due_at timestamp with time zone DEFAULT now(),
-    tries integer DEFAULT 0 NOT NULL,
-    answer text,
-    delivered_at timestamp with time zone,
-    given_up_at timestamp with time zone,
-    CONSTRAINT pk_waiting_webhooks PRIMARY KEY (turn_id, asked),
-    CONSTRAINT ck_waiting_webhooks_one_state CHECK (num_nonnulls(due_at, delivered_at, given_up_at) = 1),
-    CONSTRAINT fk_waiting_webhooks_turn_id FOREIGN KEY (turn_id) REFERENCES turns(id) ON DELETE CASCADE
-);
-CREATE INDEX ix_waiting_webhooks_due ON waiting_webhooks USING btree (due_at) WHERE due_at IS NOT NULL;
-
-CREATE TABLE webhooks (
-    turn_id uuid NOT NULL,
-    due_at timestamp with time zone DEFAULT now(),
-    tries integer DEFAULT 0 NOT NULL,
-    answer text,
-    delivered_at timestamp with time zone,
-    given_up_at timestamp with time zone,
-    CONSTRAINT pk_webhooks PRIMARY KEY (turn_id),
-    CONSTRAINT ck_webhooks_one_state CHECK (num_nonnulls(due_at, delivered_at, given_up_at) = 1),
-    CONSTRAINT fk_webhooks_turn_id FOREIGN KEY (turn_id) REFERENCES turns(id) ON DELETE CASCADE
-);
-CREATE INDEX ix_webhooks_due ON webhooks USING btree (due_at) WHERE due_at IS NOT NULL;

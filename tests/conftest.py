@@ -19,10 +19,11 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from tests.support.effort import FULL, tries
+from tests.support.effort import is_of_the_day, tries
 from tests.support.extensions import are_all_complete, complete, needed_by
 from tests.support.other_postgres import use_other_postgres
 from tests.support.programs import missing
+from tests.support.row_security import admit_api
 from turnstream.extensions.embedded.server import EmbeddedPostgres
 from turnstream.storage.migrations import upgrade
 
@@ -64,15 +65,15 @@ _COUNTED = (
     "lab/test_recorded_server.py",
     "lab/test_recording_calls.py",
     "lab/test_replay.py",
-    "integration/api/test_chat_stream.py",
+    "extensions/chat_stream",
     "integration/api/test_deletion.py",
-    "integration/api/test_feed.py",
+    "extensions/feed",
 )
 _TESTS = Path(__file__).parent
 
 # Half of the time for a thirtieth of the tests: faults between several processes, long random schedules, and stories
-# of whole programs and pages. A run of all tests has them with FULL_TESTS=1 only, as in `.ci/run`; one that names them
-# has them always. Single tests of other modules say so with `full`.
+# of whole programs and pages. A run that names none has those of the day with FULL_TESTS=1, as in `.ci/run`, and all
+# with FULL_TESTS=all; one that names them has them always. Single tests of other modules say so with `full`.
 _FULL_ONLY = (
     *("faults/test_agent_families.py", "browser/test_research_assistant.py"),
     *("faults/test_cells.py", "faults/test_clock_skew.py", "faults/test_conformance_proxies.py"),
@@ -134,7 +135,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """What a run leaves out is not even imported: modules of a full run, and those of an extension that is missing."""
     if not (collection_path.is_file() and collection_path.is_relative_to(_TESTS)):
         return None
-    is_later = _is_quick(config) and collection_path.relative_to(_TESTS).as_posix() in _FULL_ONLY
+    name = collection_path.relative_to(_TESTS).as_posix()
+    is_later = name in _FULL_ONLY and not (_are_named(config) or is_of_the_day(name))
     is_useless = not are_all_complete() and not complete() >= needed_by(collection_path)
     return is_later or is_useless or None
 
@@ -154,8 +156,8 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     return result
 
 
-def _is_quick(config: pytest.Config) -> bool:
-    return not FULL and config.args_source is not pytest.Config.ArgsSource.ARGS
+def _are_named(config: pytest.Config) -> bool:
+    return config.args_source is pytest.Config.ArgsSource.ARGS
 
 
 def _limited(test: Callable[..., Awaitable[None]], seconds: float) -> Callable[..., Awaitable[None]]:
@@ -176,10 +178,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     async test that hangs fails after three quarters of its time; after the whole of it pytest-timeout ends the process,
     and with it what the tests before have covered.
     """
-    asked_for = {"live": LIVE, "image": IMAGE, "large": LARGE, "full": not _is_quick(config)}
-    left_out = {name for name, asked in asked_for.items() if not asked}
+    left_out = [name for name, asked in {"live": LIVE, "image": IMAGE, "large": LARGE}.items() if not asked]
     if deselected := [
-        item for item in items if any(map(item.get_closest_marker, left_out)) or not complete() >= _extensions_of(item)
+        item
+        for item in items
+        if any(map(item.get_closest_marker, left_out))
+        or (item.get_closest_marker("full") and not (_are_named(config) or is_of_the_day(item.nodeid)))
+        or not complete() >= _extensions_of(item)
     ]:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in deselected]
@@ -292,6 +297,7 @@ def template_database(databases: Databases) -> Iterator[str]:
     """The name of a migrated database that nobody is connected to."""
     with databases.new("template0") as url:
         upgrade(url)
+        asyncio.run(admit_api(url))  # each server would do so at its start: seventy statements
         yield urlsplit(url).path[1:]
 
 

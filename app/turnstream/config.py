@@ -4,7 +4,7 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from dotenv import dotenv_values
 from pydantic import AliasChoices, AliasGenerator, Field, PrivateAttr, SecretStr, ValidationError
@@ -77,15 +77,19 @@ class Settings(Section):
 
     _env_file: Any = PrivateAttr()
     _values: Mapping[str, Any] = PrivateAttr()
+    _sections: dict[type[Section], Section] = PrivateAttr()
 
     def __init__(self, _env_file: Any = ".env", **values: Any) -> None:
         super().__init__(_env_file=_env_file, **values)
-        self._env_file, self._values = _env_file, values
+        self._env_file, self._values, self._sections = _env_file, values, {}
 
     def section(self, section: type[AnySection]) -> AnySection:
-        """From the same sources: `values` of this object, the environment, the `.env` file."""
-        values = {name: value for name, value in self._values.items() if name in section.model_fields}
-        return section(_env_file=self._env_file, **values)
+        """From the same sources, read once: `values` of this object, the environment, the `.env` file."""
+        found = self._sections.get(section)
+        if found is None:
+            values = {name: value for name, value in self._values.items() if name in section.model_fields}
+            found = self._sections[section] = section(_env_file=self._env_file, **values)
+        return cast("AnySection", found)
 
     @property
     def local_url(self) -> str:

@@ -259,11 +259,11 @@ class Extension:
     tools from elsewhere. `interceptors` opens those of model calls, the nearest to the network first. `recordings` are
     files of turns, if the settings ask for them. `database` is a Postgres that the server runs itself, `copy` a standby
     for reads that may be old. `processes` are several on one port. `cell` is the name that the settings give this
-    server; its tokens have it in them. `search` takes the place of the core's own search. `codec` encrypts contents.
-    `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends sessions and tokens of an owner at
-    other servers, while the rows are there. `commands` are modules by the name of the command that each defines:
-    `usage`, or `owners move` in the group `owners`. `tool_policies`
-    are the fields of a tool's policy that it carries out.
+    server; its tokens have it in them. `search` finds chats and documents; that of the first extension is used. `codec`
+    encrypts contents. `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends sessions and
+    tokens of an owner at other servers, while the rows are there. `commands` are modules by the name of the command
+    that each defines: `usage`, or `owners move` in the group `owners`. `tool_policies` are the fields of a tool's
+    policy that it carries out.
     """
 
     name: str
@@ -401,10 +401,11 @@ def own_cell(settings: "Settings", extensions: Iterable[Extension]) -> str | Non
 
 
 def search_of(extensions: Iterable[Extension], database: "Database") -> "Search":
-    """The search of the first extension that has one, else the search of the core."""
-    from turnstream.storage.chats.search import SimpleSearch  # noqa: PLC0415, commands need no search
+    """The search of the first extension that has one, else one that refuses."""
+    from turnstream.storage.chats.search import NoSearch  # noqa: PLC0415, commands need no search
 
-    return next((each.search for each in extensions if each.search is not None), SimpleSearch)(database)
+    search = next((each.search for each in extensions if each.search is not None), None)
+    return NoSearch() if search is None else search(database)
 
 
 def sections() -> "Sequence[type[Section]]":

@@ -1,13 +1,26 @@
 """Logins elsewhere: the settings that the ways to log in share, and the scopes that they give."""
 
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
+from starlette.requests import Request
 
-from turnstream.api.identity.way import LoginScopes
 from turnstream.config import Section
-from turnstream.domain.errors import ConfigError
-from turnstream.domain.identity import Scope, checked_scopes
+from turnstream.domain.errors import ConfigError, Unauthorized
+from turnstream.domain.identity import Identity, Scope, checked_scopes, owner_name
+
+
+@dataclass(frozen=True, slots=True)
+class LoginScopes:
+    """The scopes of logins elsewhere: `base` for each, and more by the roles they have there."""
+
+    base: frozenset[Scope]
+    by_role: Mapping[str, frozenset[Scope]]
+
+    def of(self, roles: Iterable[str]) -> frozenset[Scope]:
+        return self.base.union(*(self.by_role.get(role, frozenset()) for role in roles))
 
 
 class LoginSection(Section):
@@ -45,3 +58,25 @@ def _scopes(setting: str, names: str) -> frozenset[Scope]:
         return frozenset(checked_scopes(names.replace(",", " ").split()))
     except ValueError as error:
         raise ConfigError(f"{setting}: {error}.") from None
+
+
+def identity_from(owner: object, scopes: frozenset[Scope], prefix: str = "", **more: Any) -> Identity:
+    """The identity of the owner whom another server names, with `prefix` before the name. Raises Unauthorized if
+    the name cannot be one here.
+    """
+    try:
+        name = owner_name(owner) if isinstance(owner, str) else ""
+        return Identity(name and f"{prefix}{name}", scopes, **more)
+    except ValueError as error:
+        raise Unauthorized(f"The owner that the credential names cannot be one here: {error}.") from None
+
+
+def check_origin_of_cookie(request: Request, cookie: str, origins: Collection[str] = ()) -> None:
+    """Raises Unauthorized for a request that a page of another origin may have made the browser send: neither of this
+    server nor of `origins`.
+    """
+    origin = request.headers.get("origin")
+    own = request.headers.get("sec-fetch-site") == "same-origin"
+    if not own and origin not in origins and (origin is not None or request.method not in {"GET", "HEAD"}):
+        others = f", and of {', '.join(sorted(origins))}" if origins else ""
+        raise Unauthorized(f"The cookie `{cookie}` counts for pages of this server's own origin{others}.")

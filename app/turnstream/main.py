@@ -54,7 +54,6 @@ from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.stream.delivery import Deliveries
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.toolset import Toolset
-from turnstream.web.page import page_routes
 
 
 def create_app(
@@ -104,7 +103,7 @@ def _starlette(
 ) -> Starlette:
     parts = [CORE, *(part for extension in extensions for part in extension.calls())]
     app = Starlette(
-        routes=[*routes_of(parts), *page_routes()],
+        routes=routes_of(parts),
         lifespan=lifespan,
         exception_handlers=dict(HANDLERS),
         # The last one answers what failed below it inside of the others, so that such an answer has their headers too.
@@ -211,9 +210,9 @@ def _live(engine: Engine) -> Live:
     return Live(
         directory=engine.directory,
         deliveries=Deliveries(),
-        chat_wakeups=engine.chat_wakeups,
         feed=next((work.feed for work in engine.works.values() if work.feed), None),
-        notify_owner=engine.notify_owner,
+        notify=engine.signals.changed.send,
+        notify_owner=engine.signals.owner_changed.send,
         wake=worker.wake,
         refresh=worker.refresh,
         cancel=worker.cancel,

@@ -24,13 +24,13 @@ from turnstream.domain.turns import Turn
 from turnstream.extension import own_database, read_settings, selected
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import check_present, database_url
-from turnstream.setup.models import offline_models
 from turnstream.setup.policies import worker_policy
 from turnstream.storage.database import Database, connect
 from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.telemetry import configure_logging
 from turnstream_lab.differences import difference, request_difference
 from turnstream_lab.extension import LabSettings
+from turnstream_lab.offline import offline_models
 from turnstream_lab.recording import Recording
 from turnstream_lab.recordings import Recordings
 from turnstream_lab.rerun import Rerun, rerun

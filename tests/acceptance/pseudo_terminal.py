@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tests.support.virtual_terminal import VirtualTerminal
 
-_TIMEOUT = 60  # seconds, for a machine that is busy with other tests
-_PATIENCE = 10  # seconds, of a person who has pressed a key in vain
+_TIMEOUT = 150  # seconds, for a machine that is busy with other tests
+_PATIENCE = 30  # seconds, of a person who has pressed a key in vain
 # Makes the pseudo-terminal the controlling one, so that a typed Ctrl-C becomes SIGINT.
 _TAKE = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 

@@ -22,7 +22,7 @@ async def events_of(url: str, thread: str) -> AsyncIterator[Json]:
     """The events of the run that answers the message; the same message again follows the same answer."""
     body = {"threadId": thread, "runId": "r", "protocolVersion": "1.0", "messages": [MESSAGE]}
     async with (
-        httpx2.AsyncClient(base_url=url, timeout=60) as client,
+        httpx2.AsyncClient(base_url=url, timeout=150) as client,
         client.stream("POST", "/api/ag-ui", json=body) as response,
     ):
         assert response.status_code == 200, await response.aread()
@@ -66,7 +66,7 @@ async def check_whole(url: str, thread: str) -> None:
     assert {id: text for id, text in shown.items() if id in texts} == texts
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_a_run_is_whole_after_many_cuts(server: StartServer) -> None:
     replicas = [await server(**_OPTIONS) for _ in range(2)]
     thread = str(uuid4())
@@ -75,7 +75,7 @@ async def test_a_run_is_whole_after_many_cuts(server: StartServer) -> None:
     await check_whole(replicas[1].url, thread)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_a_run_resumes_on_another_replica_after_the_one_that_wrote_it_was_killed(server: StartServer) -> None:
     first, second = [await server(**{**_OPTIONS, "TURNSTREAM_DEMO_DELAY": delay}) for delay in ("0.05", "0.001")]
     thread = str(uuid4())

@@ -33,7 +33,7 @@ class Reading:
     async def read(self, url: str) -> AsyncIterator[dict[str, Any]]:
         """The events that follow, until the stream ends or the caller stops."""
         async with (
-            httpx2.AsyncClient(trust_env=False, timeout=60) as client,
+            httpx2.AsyncClient(trust_env=False, timeout=150) as client,
             client.stream("POST", f"{url}/v1/messages", json=BODY, headers={**HEADERS, **self.headers}) as answer,
         ):
             self.headers["Turnstream-Resume"] = answer.headers["Turnstream-Resume"]

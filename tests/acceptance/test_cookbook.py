@@ -14,7 +14,7 @@ from tests.support.server_process import Server, clean_environment
 COOKBOOK = [block for block in BLOCKS if block.page == "docs/cookbook.md"]
 PRINTED = "".join(block.code for block in COOKBOOK if block.language == "text")
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.extensions("search")]
+pytestmark = [pytest.mark.timeout(180), pytest.mark.extensions("search")]
 
 
 async def test_every_recipe_prints_what_the_page_shows(server: Callable[[], Awaitable[Server]], tmp_path: Path) -> None:

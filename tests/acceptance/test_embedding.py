@@ -173,7 +173,7 @@ async def test_the_page_works_under_the_prefix(host: Host) -> None:
         await page.goto(f"{host.url}/")
         await page.locator("#words").fill("/say The tide is high.")
         await page.keyboard.press("Enter")
-        await expect(page.get_by_text("The tide is high.", exact=True).last).to_be_visible(timeout=20_000)
+        await expect(page.get_by_text("The tide is high.", exact=True).last).to_be_visible(timeout=60_000)
         await browser.close()
     assert failed == []
 

@@ -119,7 +119,7 @@ async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
         )
         try:
             await running.start()
-            async with httpx2.AsyncClient(base_url=running.url, timeout=60) as client:
+            async with httpx2.AsyncClient(base_url=running.url, timeout=150) as client:
                 posted = (await client.post("/api/turns", json=said("When is high water in Dover?"))).json()
                 first: list[Event] = []
                 async with client.stream("GET", posted["stream_url"]) as response:
@@ -175,7 +175,7 @@ async def test_a_server_imports_the_libraries_of_its_extensions_and_no_others(
         )
         try:
             await running.start()
-            async with httpx2.AsyncClient(base_url=running.url, timeout=60) as client:
+            async with httpx2.AsyncClient(base_url=running.url, timeout=150) as client:
                 for endpoint in CORE.endpoints:
                     path = endpoint.path.replace(":path", "").replace("{", "").replace("}", "")
                     async with client.stream(endpoint.method, path) as response:

@@ -23,7 +23,7 @@ def words_of(turn: Json) -> str:
     return "".join(block["text"] for block in turn["blocks"])
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     "change",
     [

@@ -16,7 +16,7 @@ from tests.support.programs import path_of
 
 SitDown = Callable[..., Awaitable[Person]]
 
-expect.set_options(timeout=20_000)  # milliseconds: a loaded machine is no reason to fail
+expect.set_options(timeout=60_000)  # milliseconds: a loaded machine is no reason to fail
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -11,7 +11,7 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Error,
 from tests.support.http_client import Client
 from turnstream.domain.turns import ENDED
 
-PATIENCE = 20_000  # milliseconds, for a machine that is busy with other tests
+PATIENCE = 60_000  # milliseconds, for a machine that is busy with other tests
 
 # Ten seconds after a turn has moved, as on a busy machine, the page asks why. The turn may be deleted meanwhile: the
 # page shows nothing then, but the browser reports the answer.

@@ -53,7 +53,7 @@ async def test_a_running_and_a_waiting_turn_are_watched_and_acted_upon(
     await act(ada, card(ada, running), "Re-queue")
     await expect(card(ada, running)).to_have_count(0)
     assert await status_of(api, running) == "complete"
-    await expect(ada.page.locator("#models tbody th").first).to_be_visible(timeout=30_000)
+    await expect(ada.page.locator("#models tbody th").first).to_be_visible(timeout=60_000)
     assert await violations(ada) == []
     replica = ada.page.locator("#replicas li")
     await act(ada, replica, "Drain")

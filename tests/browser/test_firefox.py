@@ -11,7 +11,7 @@ from playwright.async_api import Browser, async_playwright
 from tests.browser import test_attachments, test_away, test_hostile, test_people_in_the_loop, test_talk
 from tests.support.programs import path_of
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs("Firefox"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs("Firefox"), pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,6 +13,7 @@ from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from tests.support.model_apis import parameters_of
+from turnstream.extension import installed
 from turnstream.extensions.demo import EXTENSION as DEMO
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.scripted import Pause, ScriptedProvider, message_of, text
@@ -267,7 +268,9 @@ async def test_operators_find_their_page_and_need_no_other_token(people: SitDown
 
 @pytest.mark.full
 async def test_a_server_without_the_page_for_operators_has_no_link_to_it(people: SitDown, database_url: str) -> None:
-    async with serving(database_url, extensions=[DEMO]) as server:
+    async with serving(
+        database_url, extensions=[DEMO, *(installed()[name] for name in ("catalog", "chat_stream", "page", "uploads"))]
+    ) as server:
         ada = await people(server.url)
         ada.expects("404", "ERR_CONNECTION_REFUSED")  # the server is gone before the browser is
         async with ada.page.expect_response("**/admin") as asked:

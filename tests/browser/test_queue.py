@@ -8,7 +8,7 @@ from playwright.async_api import Locator, expect
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person
 from tests.browser.test_talk import use
-from tests.integration.api.test_queue import words_to
+from tests.extensions.queue.test_queue import words_to
 from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing
 from turnstream.scripted import Pause, ScriptedProvider, message_of, text

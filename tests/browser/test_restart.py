@@ -21,7 +21,7 @@ async def site(database_url: str, tmp_path: Path) -> AsyncIterator[Server]:
     await server.close()
 
 
-@pytest.mark.timeout(120)  # two processes are started
+@pytest.mark.timeout(180)  # two processes are started
 async def test_an_answer_goes_on_when_the_server_was_killed_and_started_again(people: SitDown, site: Server) -> None:
     ada = await people(site.url)
     ada.expects("Failed to load resource", "ERR_")

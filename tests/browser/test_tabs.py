@@ -34,7 +34,7 @@ async def show(tab: Person) -> None:
 
 async def streams_are(count: int) -> None:
     """Returns once so many are open. The server closes a stream a little after the browser has left it."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while STREAMS_OPEN._value.get() != count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

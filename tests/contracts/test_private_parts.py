@@ -5,7 +5,6 @@ import re
 import socket
 import tomllib
 from datetime import UTC, datetime
-from decimal import Decimal
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,9 @@ import asyncpg
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from turnstream.storage.driver import is_in_transaction, know_arrays, terminate
+from turnstream.storage import driver
+from turnstream.storage.driver import is_in_transaction, terminate
+from turnstream.storage.hosts import open_connection
 
 ROOT = Path(__file__).parents[2]
 # Libraries of the core of which a private part is used, each in one module.
@@ -54,34 +55,33 @@ async def test_a_connection_is_closed_while_its_statement_is_still_being_cancell
     await cancellation  # it is not cancelled with the connection
 
 
-ARRAYS: list[tuple[str, list[Any]]] = [
-    ("bool", [True, None]),
-    ("bytea", [b"a"]),
-    ("bigint", [2**40]),
-    ("integer", [1]),
-    ("json", ['{"a": 1}']),
-    ("float8", [0.5]),
-    ("timestamptz", [datetime(2026, 1, 1, tzinfo=UTC)]),
-    ("numeric", [Decimal("1.5")]),
-    ("uuid", [UUID(int=1)]),
+ASKED_FOR: list[tuple[str, Any]] = [
+    ("bigint[]", [2**40]),
+    ("json[]", ['{"a": 1}']),
+    ("timestamptz[]", [datetime(2026, 1, 1, tzinfo=UTC)]),
+    ("uuid[]", [UUID(int=1), None]),
+    ("owner_scope", "ada"),
 ]
 
 
-@pytest.mark.parametrize(("element", "value"), ARRAYS, ids=[name for name, _ in ARRAYS])
-async def test_an_array_type_is_known_without_a_question_to_postgres(
-    element: str, value: list[Any], database_url: str
+@pytest.mark.parametrize(("name", "value"), ASKED_FOR, ids=[name for name, _ in ASKED_FOR])
+@pytest.mark.parametrize("cached", [100, 0], ids=["named", "nameless"])
+async def test_postgres_is_asked_for_a_type_once(
+    name: str, value: Any, cached: int, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, ours = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
-    know_arrays(ours)
-    expected = await plain.fetchval(f"SELECT $1::{element}[]", value)
-    types = [(await each.prepare(f"SELECT $1::{element}[]")).get_parameters() for each in (plain, ours)]
-    assert types[0] == types[1]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asyncpg.Connection, "_introspect_types", None)
-        assert await ours.fetchval(f"SELECT $1::{element}[]", value) == expected == value
-        assert await ours.fetchval(f"SELECT $1::{element}[]", None) is None
-    await plain.close()
-    await ours.close()
+    monkeypatch.setattr(driver, "_described", {})
+    statement = f"SELECT $1::{name}"
+    answers = []
+    for ask in (True, False):
+        connection = await open_connection(database_url, timeout=60, statement_cache_size=cached)
+        with monkeypatch.context() as patch:
+            if not ask:
+                patch.setattr(asyncpg.Connection, "_introspect_types", None)
+            answers.append(await connection.fetchval(statement, value))
+            assert await connection.fetchval(statement, None) is None
+        await connection.close()
+    assert answers == [value, value]
+    assert len(driver._described) == 1
 
 
 def test_the_protocol_of_uvicorn_has_the_steps_that_a_connection_extends() -> None:

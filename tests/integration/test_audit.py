@@ -138,7 +138,7 @@ async def test_the_command_prints_who_did_what(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.environ", {**os.environ, "DATABASE_URL": harness.url, "USER": "grace", "LOGNAME": "grace"})
-    monkeypatch.setattr("turnstream.cli.owners.BELIEVED", 0)
+    monkeypatch.setattr("turnstream.extensions.owner_commands.owners.BELIEVED", 0)
 
     async def call(*arguments: str) -> list[str]:
         done = await asyncio.to_thread(CliRunner().invoke, commands, arguments)

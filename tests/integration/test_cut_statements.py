@@ -125,7 +125,7 @@ async def test_who_keeps_a_connection_does_not_keep_the_database_from_being_clos
             inside.set()
             await asyncio.Event().wait()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async with connect(database_url, size=1) as kept:
             keeping = asyncio.create_task(keep(kept))
             await inside.wait()

@@ -13,18 +13,18 @@ from tests.support.http_client import Client
 from tests.support.http_server import pausing, serving
 from tests.support.openapi_document import Document
 from tests.support.owner_rows import fill_owner, rows_of
-from turnstream.cli.owners import _erase
 from turnstream.config import Settings
+from turnstream.erasure.owners import Owners
+from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.kit.ids import new_id
 from turnstream.scripted import Pause
-from turnstream.storage.owners.owners import Owners
-from turnstream.storage.tables import metadata
+from turnstream.storage.all_tables import metadata
 
 
 @pytest.fixture(autouse=True)
 def no_token_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """No server runs in most of these tests, so an erasure need not wait for one."""
-    monkeypatch.setattr("turnstream.cli.owners.BELIEVED", 0)
+    monkeypatch.setattr("turnstream.extensions.owner_commands.owners.BELIEVED", 0)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from turnstream.domain.errors import ClaimLost
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Turn, TurnRequest
 from turnstream.kit.ids import new_id
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import Turns
@@ -28,7 +29,6 @@ from turnstream.storage.database import Database, Statement, Transaction, connec
 from turnstream.storage.rows import to_json
 from turnstream.storage.runs.queue import Queue
 from turnstream.storage.runs.record import NewJob, Records, SettledCall, begin_rounds
-from turnstream.storage.tables import metadata
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CALL = Block(0, 1, 1, "tool_use", "{}", None, "call_1", "n")

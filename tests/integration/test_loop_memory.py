@@ -12,7 +12,7 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.degraded import ALL_TOOLS_FAILED, Degraded, degraded
 from turnstream.domain.turns import Limits, Turn
 from turnstream.extensions.tool_results.read_result import result_tools
-from turnstream.extensions.tool_results.rows import WholeResults
+from turnstream.extensions.tool_results.results import ToolResults
 from turnstream.llm.conversation.messages import GIVEN_UP
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
@@ -221,7 +221,7 @@ WHOLE = "".join(f"{number:05}" for number in range(1000))
 
 
 async def test_a_result_that_was_cut_is_kept_whole_and_read_on_by_the_model(harness: Harness) -> None:
-    results = WholeResults(harness.database)
+    results = ToolResults(harness.database)
     tools = [flood, *result_tools(results)]
     reading = calls(("read_result", "r", {"tool_use_id": "a", "offset": 1000, "length": 500}))
     turn = await run(harness, tools, calls(("flood", "a")), reading)
@@ -238,7 +238,7 @@ async def test_a_result_that_was_cut_is_kept_whole_and_read_on_by_the_model(harn
 
 
 async def test_a_result_that_was_cut_is_read_on_in_a_later_turn(harness: Harness) -> None:
-    tools = [flood, *result_tools(WholeResults(harness.database))]
+    tools = [flood, *result_tools(ToolResults(harness.database))]
     reading = calls(("read_result", "r", {"tool_use_id": "a", "offset": 4990}))
     provider = ScriptedProvider([calls(("flood", "a")), answer(), reading, answer()])
     async with harness.replica(provider, tools) as replica:
@@ -247,7 +247,7 @@ async def test_a_result_that_was_cut_is_read_on_in_a_later_turn(harness: Harness
         turn = await harness.finish(replica, await harness.ask(after=first, tools=tools))
         stranger = await harness.ask()
     assert "0099800999" in results_of(turn)["r"].text
-    assert await WholeResults(harness.database).whole(stranger.turn, "a") is None, "another chat sees nothing of it"
+    assert await ToolResults(harness.database).whole(stranger.turn, "a") is None, "another chat sees nothing of it"
 
 
 # --- what failed -----------------------------------------------------------------------------------------------------

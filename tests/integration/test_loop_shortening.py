@@ -12,7 +12,7 @@ from turnstream.domain.errors import TooLong
 from turnstream.domain.kinds import SHORTENED, TEXT, TOOL_RESULT
 from turnstream.domain.turns import Limits, TurnRequest
 from turnstream.extensions.tool_results.read_result import result_tools
-from turnstream.extensions.tool_results.rows import WholeResults
+from turnstream.extensions.tool_results.results import ToolResults
 from turnstream.llm.conversation.messages import SUMMARISE
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
@@ -115,13 +115,13 @@ async def test_a_branch_made_before_sees_what_its_tools_said_and_one_made_after_
 
 async def test_shortened_results_can_be_read_again(harness: Harness) -> None:
     model = Reader(rounds=6)
-    (read,) = result_tools(WholeResults(harness.database))
+    (read,) = result_tools(ToolResults(harness.database))
     async with harness.replica(ScriptedProvider(model), toolset=toolset_of(harness, read)) as replica:
         asked = await harness.ask("Read", limits=LIMITS, tools=[look, read])
         await harness.finish(replica, asked)
     seen = model.seen[-1][0]
     assert seen.endswith('To read them, call read_result with tool_use_id "c1" and offset 500.]')
-    assert await WholeResults(harness.database).whole(asked.turn, "c1") == f"Page 1. {PAGE}"
+    assert await ToolResults(harness.database).whole(asked.turn, "c1") == f"Page 1. {PAGE}"
 
 
 async def test_a_turn_of_very_many_rounds_leaves_out_the_oldest_results_whole(harness: Harness) -> None:

@@ -23,27 +23,31 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from tests.support.catalog import RENEW, SCHEMA, catalog, schema_sql
+from tests.support.catalog import RENEW, catalog, schema_sql
 from tests.support.locks import Locker, waiting_to_migrate
 from tests.support.migration_files import listed, present
+from tests.support.row_security import admit_api
 from turnstream.domain.errors import ConfigError
 from turnstream.storage import migration_waits
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.migrations import (
     DIGESTS,
     FOLDER,
     LAST_WITH_ALL_REVISIONS,
+    LAST_WITH_WAY_BACK,
     OLDEST_REVISION,
     SqlFile,
     alembic_config,
     downgrade,
     functions,
     newest_revision,
+    oldest_in_versions,
     present_revision,
+    schema_files,
     sql_files,
     upgrade,
     upgrade_in_thread,
 )
-from turnstream.storage.tables import metadata
 
 COLUMNS = """
 SELECT relname, relpersistence, attname, format_type(atttypid, atttypmod) AS type, attnotnull, attgenerated,
@@ -65,6 +69,7 @@ SELECT indexname, indexdef FROM pg_indexes
 WHERE schemaname = 'public' AND tablename !~ '^turnstream_' ORDER BY 1
 """
 MIGRATE = "import sys; from turnstream.storage.migrations import upgrade; upgrade(sys.argv[1])"
+TAKE_BACK = f"{MIGRATE}; from turnstream.storage.migrations import downgrade; downgrade(*sys.argv[1:])"
 
 
 async def _execute(url: str, statement: str) -> None:
@@ -119,44 +124,43 @@ async def test_migrations_make_what_the_tables_say_checks_and_expressions_includ
         assert await look(database_url, query) == await look(empty_database_url, query)
 
 
-def test_down_to_the_oldest_revision_and_up_again_leaves_no_trace(database_url: str) -> None:
+def test_down_to_the_oldest_in_versions_and_up_again_leaves_no_trace(database_url: str) -> None:
     before = asyncio.run(catalog(database_url))
-    downgrade(database_url, OLDEST_REVISION)
+    downgrade(database_url, oldest_in_versions())
     assert asyncio.run(catalog(database_url)) != before
     assert asyncio.run(look(database_url, f"SELECT FROM {DIGESTS}")) == [[]], "its own functions may be others"
-    upgrade(database_url)
-    assert asyncio.run(catalog(database_url)) == before
-    upgrade(database_url)
-    assert asyncio.run(catalog(database_url)) == before
+    for _ in range(2):
+        upgrade(database_url)
+        asyncio.run(admit_api(database_url))
+        assert asyncio.run(catalog(database_url)) == before
 
 
-@pytest.mark.needs("git")
-async def test_a_database_of_the_last_version_before_the_baseline_becomes_the_same_as_a_new_one(
-    database_url: str, empty_database_url: str, tmp_path: Path
-) -> None:
-    """The package of that version is `app`."""
-    git = (
-        "git",
-        "-C",
-        FOLDER.parent,
-        "-c",
-        "safe.directory=*",
-        "archive",
-        LAST_WITH_ALL_REVISIONS,
-        "app",
-        "migrations",
-    )
+async def take_to(revision: str, url: str, folder: Path) -> None:
+    """Makes the database one of the revision, by a version that could. The package of the oldest one is `app`."""
+    oldest = revision == OLDEST_REVISION
+    commit = LAST_WITH_ALL_REVISIONS if oldest else LAST_WITH_WAY_BACK
+    git = ("git", "-C", FOLDER.parent, "-c", "safe.directory=*", "archive", commit, "app", "migrations")
     archive = await asyncio.create_subprocess_exec(*git, stdout=PIPE, stderr=PIPE)
     output, reason = await archive.communicate()
     if archive.returncode:
         pytest.skip(f"the history of git does not reach back: {reason.decode().strip()}")
     with tarfile.open(fileobj=io.BytesIO(output)) as packed:
-        packed.extractall(tmp_path, filter="data")
-    script = MIGRATE.replace("turnstream.", "app.")
-    old = await asyncio.create_subprocess_exec(sys.executable, "-c", script, empty_database_url, cwd=tmp_path)
+        packed.extractall(folder, filter="data")
+    script = MIGRATE.replace("turnstream.", "app.") if oldest else TAKE_BACK
+    cwd = folder if oldest else folder / "app"
+    old = await asyncio.create_subprocess_exec(sys.executable, "-c", script, url, revision, cwd=cwd)
     assert await old.wait() == 0
-    assert await present_revision(empty_database_url) == OLDEST_REVISION
+    assert await present_revision(url) == revision
+
+
+@pytest.mark.needs("git")
+@pytest.mark.parametrize("revision", [OLDEST_REVISION, "0044", "0057"])
+async def test_a_database_of_a_revision_before_the_oldest_in_versions_becomes_the_same_as_a_new_one(
+    database_url: str, empty_database_url: str, tmp_path: Path, revision: str
+) -> None:
+    await take_to(revision, empty_database_url, tmp_path)
     await upgrade_in_thread(empty_database_url)
+    await admit_api(empty_database_url)
     new, migrated = await catalog(database_url), await catalog(empty_database_url)
     for kind, rows in new.items():
         assert migrated[kind] == rows, kind
@@ -170,8 +174,9 @@ async def test_a_database_of_before_the_baseline_is_refused_with_the_version_to_
         await upgrade_in_thread(database_url)
 
 
-async def test_the_file_of_the_schema_is_that_of_a_new_database(database_url: str) -> None:
-    assert SCHEMA.read_text(encoding="utf-8") == await schema_sql(database_url), f"run `{RENEW}`"
+async def test_the_files_of_the_schema_are_those_of_a_new_database(database_url: str) -> None:
+    there = {file: file.read_text(encoding="utf-8") for file in schema_files()}
+    assert there == await schema_sql(database_url), f"run `{RENEW}`"
 
 
 async def test_an_address_may_say_more_as_it_does_for_psql(empty_database_url: str, database_url: str) -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from tests.support.harness import Harness
 from turnstream.domain.errors import Conflict
+from turnstream.erasure.owners import Owners
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import CannotOpen, MasterKeys, is_sealed, new_master_key
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.owner_keys import KeyCounts, OwnerKeys
-from turnstream.storage.owners.owners import Owners
 from turnstream.storage.runs.queue import Queue
 
 

@@ -15,9 +15,11 @@ import pytest
 from tests.support.large_database import Size, load_sql, row_id
 from turnstream.explanations.rows import OPEN_TURNS
 from turnstream.extensions.admin import operations
+from turnstream.extensions.chat_stream import rows as news
 from turnstream.extensions.feed.rows import GET_CHANGED_CHATS
+from turnstream.extensions.simple_search import search
 from turnstream.kit.ids import new_id
-from turnstream.storage.chats import chat_changes, chats, exchanges, search, turns
+from turnstream.storage.chats import chat_changes, chats, exchanges, turns
 from turnstream.storage.database import Statement
 from turnstream.storage.runs import queue
 
@@ -36,7 +38,7 @@ PAGE = WHOLE[-100:]
 
 
 def found(owner: str, word: str) -> Mapping[str, Any]:
-    """The values of a search of the core."""
+    """The values of a simple search."""
     filters = dict.fromkeys(("since", "until", "only", "before", "before_id"))
     window = {"word": word, "margin_before": 40, "length": 200}
     return {"owner": owner, "sought": f"'{word}':*", "limit": 51, **window, **filters}
@@ -56,17 +58,17 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "the newest turn of a message": (exchanges.GET_NEWEST_OF_CHAT, {"chat": CHAT}, 20),
     "the chat and the newest turn": (exchanges.GET_CHAT_AND_NEWEST, {"owner": "owner-0", "chat": CHAT}, 30),
     "what is new in a chat, from its end": (
-        chat_changes.GET_NEWS,
+        news.GET_NEWS,
         {"chat": CHAT, "since": NOW, "place": 2**60, "limit": 50},
         20,
     ),
     "what is new in a chat, from its beginning": (
-        chat_changes.GET_NEWS,
+        news.GET_NEWS,
         {"chat": CHAT, "since": datetime(2020, 1, 1, tzinfo=UTC), "place": 0, "limit": 50},
         150,
     ),
     "the turns that a cursor names": (
-        chat_changes.GET_TURNS_AT,
+        news.GET_TURNS_AT,
         {"chat": CHAT, "times": [NOW, datetime(2020, 1, 1, tzinfo=UTC)], "places": [2**50, 7]},
         50,
     ),
@@ -89,7 +91,7 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     ),
     "the queue": (queue.CLAIM_TURNS, {"replica": new_id(), "step": 1, "limit": 50, "suspects": 0}, 20),
     "the queue with suspects": (queue.CLAIM_TURNS, {"replica": new_id(), "step": 1, "limit": 50, "suspects": 1}, 40),
-    # The search of the core may read the owner's messages, 250 of 25,000 that people wrote and as many answers.
+    # The simple search may read the owner's messages, 250 of 25,000 that people wrote and as many answers.
     "a simple search for nothing": (search.FIND_CHATS, found(OWNER, "nothing"), 3000),
     "a simple search for the most frequent word": (search.FIND_CHATS, found(OWNER, "word1"), 4000),
     "a simple search of documents": (

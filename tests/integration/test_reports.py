@@ -19,7 +19,7 @@ from turnstream.extensions.jobs.result_rows import JobResults, PutResult
 from turnstream.extensions.jobs.stop_rows import JobStops
 from turnstream.extensions.jobs.tokens import digest_of_token
 from turnstream.extensions.queue.rows import QueuedMessages
-from turnstream.extensions.tool_results.rows import WholeResults
+from turnstream.extensions.tool_results.results import ToolResults
 from turnstream.guards.guard import EndTurn, Guard, Mask, Pass, Passage, Ruling, TakeBack, TextSpan
 from turnstream.kit.ids import new_id
 from turnstream.llm.provider import ModelRequest
@@ -239,7 +239,7 @@ async def test_a_result_from_elsewhere_is_delivered_after_the_end_of_the_turn(ha
     (block,) = (block for block in second.blocks if block.type == REPORT)
     assert block.text.startswith("x" * 1000 + "\n\n[The result was cut here")
     assert '"data":{"way":1}' in (block.data or "")
-    results = WholeResults(harness.database)  # the model is told to read on by the id of the call
+    results = ToolResults(harness.database)  # the model is told to read on by the id of the call
     assert await results.whole(second.id, "a") == "x" * 5000
     assert await results.of_turn(OWNER, asked.chat, asked.turn, "a") == "x" * 5000
 
@@ -454,6 +454,6 @@ async def test_guards_check_a_report_and_what_its_job_keeps(harness: Harness, wo
         second = await newest(harness, asked, "complete", asked)
     ((round, text),) = reports_of(second)
     assert (round, "a hole" in text) == (0, False)
-    whole = await WholeResults(harness.database).whole(second.id, "a")
+    whole = await ToolResults(harness.database).whole(second.id, "a")
     assert whole is not None
     assert "a hole" not in whole

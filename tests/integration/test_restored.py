@@ -11,9 +11,10 @@ from tests.support.stream_client import Client, encode
 from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.log import next_event, resume
 from turnstream.domain.turns import Turn
+from turnstream.extensions.chat_stream.rows import ChatNews
 from turnstream.extensions.openai_api.events import ResponseEvents
 from turnstream.scripted import Pause, ScriptedProvider, message_of, text
-from turnstream.storage.chats.chat_changes import ChatUpdates, place_of
+from turnstream.storage.chats.chat_changes import place_of
 from turnstream.stream.live import LiveView
 
 OLD, NEW = "These words are lost.", "These words are those that stay."
@@ -142,7 +143,7 @@ async def test_a_cursor_of_a_chat_with_a_turn_of_the_lost_past_is_refused(
     harness: Harness, pasts: tuple[Asked, Turn, Turn]
 ) -> None:
     asked, _, stays = pasts
-    changes, place = ChatUpdates(harness.database), place_of(stays)
+    changes, place = ChatNews(harness.database), place_of(stays)
     assert await changes.turns_known(asked.chat, place, []) == {}
     assert await changes.turns_known(asked.chat, place, [place]) == {place: asked.turn}
     assert await changes.turns_known(asked.chat, place - 4, []) is None
@@ -151,6 +152,6 @@ async def test_a_cursor_of_a_chat_with_a_turn_of_the_lost_past_is_refused(
 
 async def test_a_cursor_of_a_chat_that_has_the_end_of_a_turn_that_is_open_is_refused(harness: Harness) -> None:
     asked = await harness.ask()
-    changes, place = ChatUpdates(harness.database), place_of(await harness.turn(asked))
+    changes, place = ChatNews(harness.database), place_of(await harness.turn(asked))
     assert await changes.turns_known(asked.chat, place, []) is None
     assert await changes.turns_known(asked.chat, place, [place]) == {place: asked.turn}

@@ -18,19 +18,20 @@ from turnstream.domain.chats import Chat
 from turnstream.domain.errors import ConfigError, StatementRefused, StorageError
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import TurnRequest
+from turnstream.extensions.simple_search.search import SimpleSearch
 from turnstream.kit.ids import new_id
 from turnstream.scripted import ScriptedProvider, message_of, text
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, NewExchange, Position
 from turnstream.storage.chats.grants import Grants
-from turnstream.storage.chats.search import SearchFilter, SimpleSearch
+from turnstream.storage.chats.search import SearchFilter
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import OWNER as OWNER_OF_REQUEST
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import DIGESTS, functions
 from turnstream.storage.ownership import ownership_of
 from turnstream.storage.row_security import API_ROLE, NARROW, admit, embedded_api_url
-from turnstream.storage.tables import metadata
 
 # All tables whose rows belong to an owner, by themselves or through a chat or a turn.
 TABLES = sorted(

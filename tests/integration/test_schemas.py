@@ -12,10 +12,10 @@ from tests.support.http_client import Client, words_of
 from tests.support.http_server import serving
 from tests.support.server_process import free_port
 from turnstream.cli import commands
-from turnstream.cli.owners import _erase
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.doctor.command import examine
+from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.main import running
 from turnstream.storage.database import in_schema
 from turnstream.storage.migrations import newest_revision, present_revision
@@ -71,7 +71,7 @@ async def test_two_installations_and_a_host_share_a_database(
                 assert words_of((await api.ask(await api.chat())).assistant) == "Hello."
         assert await faults(settings(empty_database_url, "north")) == []
         assert await faults(settings(empty_database_url, "east")) == [], "`serve` would make it"
-        monkeypatch.setattr("turnstream.cli.owners.BELIEVED", 0)
+        monkeypatch.setattr("turnstream.extensions.owner_commands.owners.BELIEVED", 0)
         assert (await _erase(settings(empty_database_url, "south"), "local"))["chats"] == 1
     assert [await host.fetchval(f"SELECT count(*) FROM {schema}.chats") for schema in ("north", "south")] == [1, 0]
     assert notified == {"turnstream.north", "turnstream.south"}
@@ -108,8 +108,8 @@ async def test_a_database_of_an_earlier_version_keeps_its_table_of_revisions(
     connection = await asyncpg.connect(database_url)
     await connection.execute("ALTER TABLE turnstream_alembic_version RENAME TO alembic_version")
     assert await present_revision(database_url) == newest_revision()
-    await connection.execute("UPDATE alembic_version SET version_num = '0040'")
-    assert await present_revision(database_url) == "0040"
+    await connection.execute("UPDATE alembic_version SET version_num = '0072'")
+    assert await present_revision(database_url) == "0072"
     await connection.close()
 
 
@@ -119,8 +119,8 @@ def test_a_database_is_taken_back_to_the_revision_of_an_older_version(
     monkeypatch.setenv("DATABASE_URL", empty_database_url)
     monkeypatch.setenv("TURNSTREAM_DB_SCHEMA", "chat")
     assert CliRunner().invoke(commands, ["migrate"]).exit_code == 0
-    done = CliRunner().invoke(commands, ["migrate", "--to", "0040"])
-    assert done.output.endswith("back to revision 0040.\n")
-    assert asyncio.run(present_revision(in_schema(empty_database_url, "chat"))) == "0040"
-    refused = CliRunner().invoke(commands, ["migrate", "--to", "0041"])
-    assert "--to must be a revision up to that of the database, 0040" in str(refused.exception)
+    done = CliRunner().invoke(commands, ["migrate", "--to", "0072"])
+    assert done.output.endswith("back to revision 0072.\n")
+    assert asyncio.run(present_revision(in_schema(empty_database_url, "chat"))) == "0072"
+    refused = CliRunner().invoke(commands, ["migrate", "--to", "0073"])
+    assert "--to must be a revision from 0070 on, up to that of the database, 0072" in str(refused.exception)

@@ -16,12 +16,12 @@ from sqlalchemy.dialects.postgresql.asyncpg import dialect
 from tests.support.locks import Locker
 from turnstream.domain.errors import StatementTooLong
 from turnstream.extensions.admin.statement_list import statements
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement, connect, retry_while_unavailable
 from turnstream.storage.pool import Pool
 from turnstream.storage.runs.queue import CLAIM_TURNS, Queue
-from turnstream.storage.tables import metadata
 
 Row = Mapping[str, Any]
 

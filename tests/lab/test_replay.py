@@ -32,13 +32,13 @@ from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.transport.interceptor import CallPublisher
 from turnstream.scripted import text, tool_use
-from turnstream.setup.models import offline_models
 from turnstream.setup.policies import worker_policy
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.tools.tool import Tool, tool
 from turnstream_lab import rerun as rerun_module
 from turnstream_lab.chaos import ChaosInterceptor, ChaosPlan
+from turnstream_lab.offline import offline_models
 from turnstream_lab.recording import Recording
 from turnstream_lab.recordings import RecordingInterceptor, Recordings
 from turnstream_lab.replay_command import divergences

@@ -27,12 +27,12 @@ from turnstream.llm.models.catalog import Models
 from turnstream.llm.provider import BlockOpened, Part
 from turnstream.llm.transport.interceptor import CallPublisher
 from turnstream.scripted import text, tool_use
-from turnstream.setup.models import offline_models
 from turnstream.setup.policies import worker_policy
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.tools.outputs import OUTPUT, Outputs
 from turnstream.tools.tool import File, Tool, ToolContext, tool
 from turnstream.tools.toolset import Toolset
+from turnstream_lab.offline import offline_models
 from turnstream_lab.recordings import RecordingInterceptor, Recordings
 from turnstream_lab.replay_command import divergences
 from turnstream_lab.rerun import rerun

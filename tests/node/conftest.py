@@ -137,7 +137,7 @@ def _once(stamp: Path, wanted: str) -> Iterator[bool]:
             stamp.write_text(wanted, encoding="utf-8")
 
 
-def run(folder: Path, *command: str | Path, timeout: float = 60) -> str:
+def run(folder: Path, *command: str | Path, timeout: float = 150) -> str:
     """What the command prints. Fails the test where the command does. `timeout` is in seconds."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode:
@@ -220,7 +220,7 @@ class Page:
 
     async def until_stored(self, status: str) -> None:
         """Returns when the newest answer has the status."""
-        async with httpx2.AsyncClient(base_url=self._server.url, trust_env=False, timeout=60) as client:
+        async with httpx2.AsyncClient(base_url=self._server.url, trust_env=False, timeout=150) as client:
             chat = (await client.get(f"/api/ai-sdk/chat/{self._id}")).json()["id"]
             turns = (await client.get(f"/api/chats/{chat}/turns")).json()["turns"]
             url = f"/api/chats/{chat}/turns/{turns[-1]['id']}"

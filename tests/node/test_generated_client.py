@@ -25,10 +25,10 @@ async def test_a_client_with_generated_types_posts_follows_and_reads(node: str, 
     types = ["openapi-typescript", "openapi.json", "--output", "api.d.ts"]
     for program, *options in (types, ["tsc", *STRICT, "generated.mts"]):
         command = [str(FOLDER / "node_modules/.bin" / program), *options]
-        done = run(command, cwd=GENERATED, capture_output=True, text=True, timeout=60, check=False)
+        done = run(command, cwd=GENERATED, capture_output=True, text=True, timeout=150, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
     done = run(
-        [node, "generated.mjs", server.url], cwd=GENERATED, capture_output=True, text=True, timeout=60, check=False
+        [node, "generated.mjs", server.url], cwd=GENERATED, capture_output=True, text=True, timeout=150, check=False
     )
     assert done.returncode == 0, done.stderr
     found = {"assembled": True, "failed": 1, "last": "That is it.", "status": "complete", "refused": 404}

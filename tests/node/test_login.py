@@ -66,7 +66,7 @@ async def test_a_person_signs_in_with_the_rights_of_the_groups_and_signs_out_at_
 ) -> None:
     async with (
         signing_in(node, oidc, database_url) as server,
-        httpx2.AsyncClient(follow_redirects=True, trust_env=False, timeout=60) as browser,
+        httpx2.AsyncClient(follow_redirects=True, trust_env=False, timeout=150) as browser,
     ):
         for person, scopes in (("grace", ["read", "chat", "approve", "admin"]), ("ada", ["read"])):
             await sign_in(browser, server.url, person)
@@ -89,7 +89,7 @@ async def test_a_person_signs_in_with_the_rights_of_the_groups_and_signs_out_at_
 async def test_a_person_who_refuses_is_told_so(node: str, oidc: Path, database_url: str) -> None:
     async with (
         signing_in(node, oidc, database_url) as server,
-        httpx2.AsyncClient(follow_redirects=True, trust_env=False, timeout=60) as browser,
+        httpx2.AsyncClient(follow_redirects=True, trust_env=False, timeout=150) as browser,
     ):
         page = await browser.get(f"{server.url}/login")
         refusal = re.search(r'href="([^"]+/abort)"', page.text)

@@ -12,16 +12,22 @@ ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "app/turnstream"
 # Packages and modules that only extensions and the lab import: a server without extensions does not load them.
 LIBRARIES = (
+    "broadcast",
+    "command_values",
     "copies",
     "dialects",
+    "erasure",
     "explanations",
     "guards",
     "logins",
     "outgoing",
     "scripted",
+    "searches",
     "side_calls",
     "tool_ranking",
+    "uploading",
     "usage_sums",
+    "web",
 )
 
 

@@ -13,7 +13,7 @@ from tests.support.openapi_document import STREAM, Document
 
 Json = dict[str, Any]
 
-_TIMEOUT = 60  # seconds; a loaded machine lets a server wait long for its CPU
+_TIMEOUT = 150  # seconds; a loaded machine lets a server wait long for its CPU
 # Loading those of the system costs more than a test.
 _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 

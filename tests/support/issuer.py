@@ -3,6 +3,8 @@
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import cache
+from itertools import count
 from typing import Any
 
 import jwt
@@ -15,8 +17,17 @@ from starlette.routing import Route
 from tests.support.http_server import answering
 
 AUDIENCE = "turnstream"
+_numbers = count()
+
+
+@cache
+def _rsa_key(_: int) -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(65537, 2048)
+
+
 _OF_TYPE: dict[str, Callable[[], Any]] = {
-    "RS256": lambda: rsa.generate_private_key(65537, 2048),
+    # Each costs as much as the rest of a test: the ninth of a process is the first again.
+    "RS256": lambda: _rsa_key(next(_numbers) % 8),
     "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
     "EdDSA": ed25519.Ed25519PrivateKey.generate,
 }

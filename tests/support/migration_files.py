@@ -18,7 +18,7 @@ def present() -> Mapping[str, str]:
     """The digests of the tree. A changed function or trigger needs a revision: by its number servers know which of two
     versions is the newer one.
     """
-    files = sorted((FOLDER / "versions").glob("*.py"))
+    files = [*sorted((FOLDER / "versions").glob("*.py")), FOLDER / "steps.sql"]
     of_sql = sha256("".join(f"{file.name} {file.digest}\n" for file in sql_files()).encode())
     return {file.name: sha256(file.read_bytes()).hexdigest() for file in files} | {
         f"sql/ of {newest_revision()}": of_sql.hexdigest()

@@ -8,9 +8,9 @@ from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.documents.store import Documents
 from turnstream.kit.ids import new_id
 from turnstream.scripted import ScriptedProvider, message_of, text
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
-from turnstream.storage.tables import metadata
 
 LAMP = ToolSpec("lamp", "Turns the lamp on.", '{"type":"object","n":1.50}', client=True)
 HELLO = ScriptedProvider(lambda _: message_of(text("Hel", "lo.")))

@@ -28,8 +28,8 @@ from turnstream.engine.metrics import _LASTING_ERRORS, _RETRY_REASONS
 from turnstream.extension import installed, sections
 from turnstream.extensions.openai.quirks import QUIRKS
 from turnstream.llm.transport.failures import TOO_LONG
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.ownership import ownership_of
-from turnstream.storage.tables import metadata
 
 PROTOCOL = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
 API = (ROOT / "docs/api.md").read_text(encoding="utf-8")

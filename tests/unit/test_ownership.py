@@ -3,8 +3,8 @@
 import pytest
 from sqlalchemy import Table
 
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.ownership import ownership_of
-from turnstream.storage.tables import metadata
 
 TABLES = [pytest.param(table, id=name) for name, table in metadata.tables.items()]
 PATHS = ("owner", "chat_id", "turn_id")

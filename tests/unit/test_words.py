@@ -13,10 +13,11 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.pages import PAGES
-from turnstream.api.events import CHAT_EVENTS, EVENTS
+from turnstream.api.events import EVENTS
 from turnstream.extensions.admin.schemas import OVERVIEW_EVENTS
+from turnstream.extensions.chat_stream.events import CHAT_EVENTS
 from turnstream.extensions.feed.events import FEED_EVENTS
-from turnstream.storage.tables import metadata
+from turnstream.storage.all_tables import metadata
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")

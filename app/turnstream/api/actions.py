@@ -9,18 +9,17 @@ from turnstream.api.attachments import Contents, result_parts, user_blocks
 from turnstream.api.caller import check_turn
 from turnstream.api.codec import output_text, parsed, to_json
 from turnstream.api.http.reading import id_of, idempotency_key_of, read_body
-from turnstream.api.schemas.responses import GrantOut, GrantsOut, Revoked, WholeOut
+from turnstream.api.schemas.responses import GrantOut, GrantsOut, Revoked
 from turnstream.api.schemas.tools import ActionIn, ActionsIn, AnswerIn, ApproveIn, DenyIn, ResultIn
 from turnstream.api.services import Services, identity_of, services_and_owner
 from turnstream.api.views import json_response, shown_turn
 from turnstream.domain.asks import AskAnswer
 from turnstream.domain.blocks import Block
 from turnstream.domain.deferred import NamedCalls
-from turnstream.domain.errors import NotFound, RequestRefused
+from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.results import joined_texts, layout_of
 from turnstream.domain.turns import Turn
-from turnstream.kit.text import unstorable
 from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey
 from turnstream.storage.database import OWNER
@@ -46,15 +45,6 @@ async def act(request: Request) -> Response:
         decisions = []
     answered = await store_answers(services, identity_of(request), before, decisions, key)
     return await shown_turn(answered, services).response(202)
-
-
-async def get_whole(request: Request) -> Response:
-    services, owner = services_and_owner(request)
-    chat, turn, call = id_of(request, "chat"), id_of(request, "turn"), request.path_params["tool_use_id"]
-    if unstorable(call):
-        raise NotFound(f"There is no result of a call {call!r}.")
-    text = await services.storage.results.of_turn(owner, chat, turn, call)
-    return json_response(WholeOut(tool_use_id=call, text=text))
 
 
 async def list_grants(request: Request) -> Response:

@@ -4,14 +4,12 @@ from collections.abc import Mapping
 
 from turnstream.api import (
     actions,
-    catalog,
     chats,
     health,
     tokens,
     turns,
-    uploads,
 )
-from turnstream.api.events import CHAT_EVENTS, EVENTS
+from turnstream.api.events import EVENTS
 from turnstream.api.http.call_group import CallGroup, EventStream
 from turnstream.api.http.endpoint import Endpoint, Limit, Query
 from turnstream.api.schemas.requests import (
@@ -29,18 +27,12 @@ from turnstream.api.schemas.responses import (
     ExchangeOut,
     GrantsOut,
     IdentityOut,
-    ModelsOut,
     PathPage,
     Revoked,
-    ToolsOut,
     TurnOut,
     TurnsOut,
-    UploadDeleted,
-    UploadOut,
-    WholeOut,
 )
 from turnstream.api.schemas.tools import ActionsIn
-from turnstream.api.streams import chat as chat_stream
 from turnstream.api.streams import turn as turn_stream
 from turnstream.domain.identity import Scope
 
@@ -53,7 +45,7 @@ _WRITES: tuple[Limit, ...] = ("writes",)
 _POSTS: tuple[Limit, ...] = ("requests", "queued_turns", "streams")
 _KEY = ("Idempotency-Key",)
 _SENDS: tuple[Scope, ...] = ("send", "chat")
-_CAUGHT_UP = Query("caught_up", "true: a notice `caught_up` comes behind what there was at the connection")
+CAUGHT_UP = Query("caught_up", "true: a notice `caught_up` comes behind what there was at the connection")
 _FRAMES = Query("frames", "never: the deltas of the turn wait for no others, also under load")
 _OLD = ("Cache-Control",)  # of what may be read on a standby
 
@@ -139,16 +131,6 @@ ENDPOINTS = (
         headers=_OLD,
     ),
     Endpoint(
-        "GET /api/chats/{chat}/stream",
-        chat_stream.stream_chat,
-        "Follow the chat from a cursor: its changes, its new turns, and the events of all that run",
-        gives="text/event-stream",
-        problems=(400, 404),
-        queries=(Query("cursor", "the id of the last event received, or the cursor of a page of turns"), _CAUGHT_UP),
-        headers=("Last-Event-ID",),
-        events="ChatStream",
-    ),
-    Endpoint(
         "GET /api/chats/{chat}/turns/{turn}",
         turns.get_turn,
         "One turn, with a cursor to go on from",
@@ -197,7 +179,7 @@ ENDPOINTS = (
         gives="text/event-stream",
         statuses=(200, 204),
         problems=(400, 404, 409),
-        queries=(Query("cursor", "the id of the last event received"), _CAUGHT_UP, _FRAMES),
+        queries=(Query("cursor", "the id of the last event received"), CAUGHT_UP, _FRAMES),
         headers=("Last-Event-ID", *_OLD),
         reach="turn",
     ),
@@ -240,14 +222,6 @@ ENDPOINTS = (
         scopes=("approve",),
     ),
     Endpoint(
-        "GET /api/chats/{chat}/turns/{turn}/results/{tool_use_id}",
-        actions.get_whole,
-        "The whole result of a tool, of which the model got a part",
-        gives=WholeOut,
-        problems=(404,),
-        reach="turn",
-    ),
-    Endpoint(
         "POST /api/chats/{chat}/turns/{turn}/regenerate",
         turns.regenerate,
         "Another answer to the same user turn, as a sibling",
@@ -265,38 +239,6 @@ ENDPOINTS = (
         "Whose the credential is, and what it allows",
         gives=IdentityOut,
         reach="handler",
-    ),
-    Endpoint("GET /api/models", catalog.list_models, "The models of this server", gives=ModelsOut, reach="handler"),
-    Endpoint("GET /api/tools", catalog.list_tools, "The tools of this server", gives=ToolsOut, reach="handler"),
-    Endpoint(
-        "POST /api/uploads",
-        uploads.put_upload,
-        "Upload an image, a PDF or a text that turns can refer to; the same bytes are the same upload",
-        "application/octet-stream",
-        UploadOut,
-        (200, 201),
-        limits=(*_WRITES, "uploads"),
-        reach="handler",
-        scopes=_SENDS,
-    ),
-    Endpoint(
-        "GET /api/uploads/{upload}",
-        uploads.get_upload,
-        "The bytes of an upload",
-        gives="*/*",
-        statuses=(200, 304),
-        problems=(404,),
-        headers=("If-None-Match",),
-        queries=(Query("chat", "a chat that shows it, for a member of the chat"),),
-        reach="handler",
-    ),
-    Endpoint(
-        "DELETE /api/uploads/{upload}",
-        uploads.delete_upload,
-        "Delete an upload; turns that refer to it show that it is gone",
-        gives=UploadDeleted,
-        problems=(404, 409),
-        queries=(Query("if", "`unused`: only where no turn refers to it"),),
     ),
     Endpoint("GET /healthz", health.healthz, "The process is alive", gives="text/plain", open=True),
     Endpoint(
@@ -321,10 +263,6 @@ ENDPOINTS = (
 ABOUT_EVENTS = "Server-sent events, each with JSON as its data and the cursor behind it as its id. "
 _STREAMS: Mapping[str, EventStream] = {
     "Stream": EventStream(f"{ABOUT_EVENTS}The stream ends after the last event of the turn.", EVENTS),
-    "ChatStream": EventStream(
-        f"{ABOUT_EVENTS}An event of a turn is that of the turn's own stream, with the turn's id besides.",
-        CHAT_EVENTS,
-    ),
 }
 
 CORE = CallGroup(ENDPOINTS, streams=_STREAMS)

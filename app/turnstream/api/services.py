@@ -33,14 +33,13 @@ from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.chats.grants import Grants
 from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turn_counts import TurnCounts
-from turnstream.storage.chats.turns import ToolResults, Turns
+from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import ANONYMOUS, OWNER, Database
 from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
 from turnstream.storage.owners.documents import DocumentTexts
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
-from turnstream.stream.chat.wakeups import ChatWakeups
 from turnstream.stream.delivery import Deliveries
 from turnstream.stream.directory import Directory
 
@@ -61,7 +60,6 @@ class Storage:
     branches: Branches
     actions: Actions
     grants: Grants
-    results: ToolResults
     documents: DocumentTexts
     uploads: Uploads
     tokens: Tokens
@@ -90,7 +88,6 @@ class Storage:
             branches=Branches(database),
             actions=Actions(database),
             grants=Grants(database),
-            results=ToolResults(database),
             documents=DocumentTexts(database),
             uploads=Uploads(database),
             tokens=Tokens(everything, cell),
@@ -111,16 +108,17 @@ class Feed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The turns that run, and the signals to the workers: `wake` when a turn can be claimed, `refresh` when a message
-    or an answer has arrived at one, `cancel` when one is to stop. `reserve_slot` gives the id of this replica if a turn
-    may be claimed while it is written; `begin` then gets the turn, its owner and the end of its path. `check_message`
-    returns the text of a message as it may be stored, by owner and plan of the credential.
+    """The turns that run. `notify` wakes the readers of a chat and of its owner's feed after a change is committed,
+    `notify_owner` those of the feed alone. Signals to the workers: `wake` when a turn can be claimed, `refresh` when a
+    message or an answer has arrived at one, `cancel` when one is to stop. `reserve_slot` gives the id of this replica
+    if a turn may be claimed while it is written; `begin` then gets the turn, its owner and the end of its path.
+    `check_message` returns the text of a message as it may be stored, by owner and plan of the credential.
     """
 
     directory: Directory
     deliveries: Deliveries
-    chat_wakeups: ChatWakeups
     feed: Feed | None
+    notify: Callable[[str, UUID], None]
     notify_owner: Callable[[str], None]
     wake: Callable[[], None]
     refresh: Callable[[UUID], Awaitable[None]]
@@ -128,11 +126,6 @@ class Live:
     reserve_slot: Callable[[], AbstractContextManager[UUID | None]]
     begin: Callable[[str, Sequence[Turn]], None]
     check_message: Callable[[str, str | None, str, Place], Awaitable[str]]
-
-    def notify(self, owner: str, chat: UUID) -> None:
-        """Wakes the readers of a chat and of its owner's feed, after a change was committed."""
-        self.chat_wakeups.notify(chat)
-        self.notify_owner(owner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,20 +12,21 @@ from turnstream.api.exchange import cancel_turn, generate_again, post_in_new_cha
 from turnstream.api.http.reading import id_in_query, id_of, idempotency_key_of, limit_of, read_body
 from turnstream.api.reads import ReadStorage
 from turnstream.api.schemas.requests import NewTurn, NewTurnInNewChat, TurnOptions
-from turnstream.api.schemas.responses import BranchDeleted
+from turnstream.api.schemas.responses import BranchDeleted, TurnOut
 from turnstream.api.sealed_headers import new_settings
 from turnstream.api.services import Services, path_for, services_and_owner
-from turnstream.api.streams.chat import cursor_behind
 from turnstream.api.streams.turn import stream_response
 from turnstream.api.views import ShownTurn, json_response, shown_turn
 from turnstream.domain.chats import Chat
+from turnstream.domain.cursor import Cursor
 from turnstream.domain.errors import NotFound, RequestRefused
-from turnstream.domain.turns import Turn
+from turnstream.domain.turns import ENDED, Turn
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
 from turnstream.kit.offload import Portions
 from turnstream.storage.chats.chat_changes import ChatState, place_of
 from turnstream.storage.chats.exchanges import Exchange, Parent, Target
+from turnstream.stream.chat_cursor import ChatCursor
 
 
 def services_to_post(request: Request) -> tuple[Services, str]:
@@ -211,6 +212,21 @@ async def _page(
         "turns": bodies,
         "next": path[0].parent_id if path else None,
         "following": following,
-        "cursor": cursor_behind(state, turns),
+        "cursor": _cursor_behind(state, turns),
     }
     return Response(to_json(page), media_type="application/json")
+
+
+def _cursor_behind(state: ChatState, shown: Sequence[TurnOut]) -> str:
+    """The cursor of a page that shows the turns `shown`. They were read after `state`; none of them was made since.
+
+    The stream from there sends the chat, the open turns that are not shown, and what follows the shown ones.
+    """
+    cursors = {turn.id: None if turn.status in ENDED else turn.cursor for turn in shown}
+    opened: dict[int, Cursor | None] = {}
+    for turn, place in state.open.items():
+        if turn not in cursors:
+            opened[place] = None
+        elif cursor := cursors[turn]:
+            opened[place] = Cursor.parse(cursor)
+    return str(ChatCursor(state.last, "", opened))

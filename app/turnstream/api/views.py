@@ -34,9 +34,9 @@ from turnstream.domain.results import summary_notes
 from turnstream.domain.rounds import Round, exact_sum
 from turnstream.domain.secret_headers import masked_settings
 from turnstream.domain.turns import Turn
-from turnstream.kit.excerpt import Excerpt
 from turnstream.kit.offload import Portions
 from turnstream.llm.models.catalog import Models
+from turnstream.storage.chats.search import Excerpt
 from turnstream.stream.live import LiveView
 
 

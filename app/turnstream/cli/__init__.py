@@ -16,8 +16,6 @@ from turnstream.extension import installed, read_settings
 MODULES: Mapping[str, str] = {
     "serve": "turnstream.cli.serve",
     "chat": "turnstream_terminal.command",
-    "tokens": "turnstream.cli.tokens",
-    "owners": "turnstream.cli.owners",
     "migrate": "turnstream.cli.migrate",
     "conformance": "turnstream_conformance.command",
 }

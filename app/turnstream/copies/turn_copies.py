@@ -9,13 +9,13 @@ from uuid import UUID
 from turnstream.copies.cutting import FORKED, CutTurn, with_new_ids
 from turnstream.domain.kinds import SHORTENED, SUMMARY
 from turnstream.kit.ids import new_id
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.chats.exchanges import TICK
 from turnstream.storage.chats.turns import BLOCK_COLUMNS
 from turnstream.storage.contents import BLOCKS, IS_SEALED
 from turnstream.storage.database import Statement, Transaction
 from turnstream.storage.rows import block_from, columns_of, sql_list, to_json
 from turnstream.storage.runs.record import ADD_BLOCKS
-from turnstream.storage.tables import metadata
 
 
 def _copied(table: str, *others: str) -> str:

@@ -30,7 +30,6 @@ from turnstream.setup.configuration import digests_of
 from turnstream.setup.parts import Parts
 from turnstream.setup.policies import worker_policy
 from turnstream.storage.chats.actions import Actions
-from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.database import Database
 from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.owners.audit import AuditTrail
@@ -40,14 +39,11 @@ from turnstream.storage.runs.journal import Journal, OpenTexts
 from turnstream.storage.runs.queue import Queue, Renewals
 from turnstream.storage.runs.session import ReplicaSession
 from turnstream.storage.runs.snapshots import Snapshots
-from turnstream.stream.chat.wakeups import ChatWakeups
 from turnstream.stream.directory import Directory
 from turnstream.stream.mirror import Mirror
 
 log = structlog.get_logger(__name__)
 
-# Seconds between two checks for a lost notification of a chat.
-_CHAT_POLL = 5.0
 # Days for which a repeated request is recognised by its idempotency key.
 _KEYS_KEPT = 30
 # Seconds before a background task that failed because of Postgres is begun again.
@@ -60,8 +56,7 @@ class Engine:
 
     worker: Worker
     directory: Directory
-    chat_wakeups: ChatWakeups
-    notify_owner: Callable[[str], None]
+    signals: Signals
     refusals: RefusedLogins
     failed: asyncio.Event
     replica: UUID
@@ -89,9 +84,7 @@ async def started(parts: Parts, url: str, process: ServerProcess | None = None) 
     address, digests = _address(settings, process), digests_of(parts)
     queue = Queue(database, replica, address, session_key, kinds, digests, [*works], parts.master_keys)
     monitor = ReplicaMonitor(queue, Actions(database), settings.lease, signals, parts.renewal_interval)
-    chat_wakeups = ChatWakeups(ChatUpdates(database), monitor.notify_peers, _CHAT_POLL)
     refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
-    notify_owner = signals.owner_changed.send
     hooks = [*(hook for work in works.values() for hook in work.hooks), *parts.hooks]
     worker = Worker(
         database,
@@ -102,14 +95,12 @@ async def started(parts: Parts, url: str, process: ServerProcess | None = None) 
         policy,
         clock,
         hooks,
-        notify_owner,
+        signals.owner_changed.send,
         checks,
         [each for work in works.values() for each in work.call_policies],
     )
     runners = [each(checks) for work in works.values() for each in work.runners]
-    for part in (worker, chat_wakeups.broadcast):
-        part.follow(signals)
-    signals.changed.act(lambda _owner, chat: chat_wakeups.notify(chat))
+    worker.follow(signals)
     async with AsyncExitStack() as stack:
         await monitor.start()
         stack.push_async_callback(queue.leave)
@@ -120,8 +111,6 @@ async def started(parts: Parts, url: str, process: ServerProcess | None = None) 
             JournalWriter(Journal(database, queue.replica), directory, settings.journal_interval).run,
             Mirror(Snapshots(database), directory, settings.journal_interval / 2).run,
             ReplicaSession(url, session_key, signals.notified.send, monitor.disconnected, monitor.connected).run,
-            chat_wakeups.broadcast.run,
-            chat_wakeups.watch,
             refusals.run,
             *_upkeep_of_rows(settings, database, works.values()),
         ]
@@ -131,8 +120,7 @@ async def started(parts: Parts, url: str, process: ServerProcess | None = None) 
         yield Engine(
             worker,
             directory,
-            chat_wakeups,
-            notify_owner,
+            signals,
             refusals,
             failed,
             queue.replica,

@@ -1,7 +1,7 @@
 """The models of the settings, of the core and of extensions."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +16,6 @@ from turnstream.llm.models.connect import connect_providers, import_adapter
 from turnstream.llm.models.registry import read_registry
 from turnstream.llm.transport.calls import Calls
 from turnstream.llm.transport.http import MAX_EVENT_BYTES
-from turnstream.llm.transport.interceptor import Interceptor
 
 PREFERRED = "claude-sonnet-5-5"
 # Providers whose models come first in the list. The others follow in the order of their extensions and of the file.
@@ -47,7 +46,7 @@ async def open_models(settings: Settings, extensions: Sequence[Extension]) -> As
 
 def usable_providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ProviderSpec]:
     """The providers of the registry; stand-ins only if there is no other one. Raises ConfigError if there is none."""
-    specs = _all_providers(settings, extensions)
+    specs = all_providers(settings, extensions)
     pooled = any(extension.pool(settings) is not None for extension in extensions)
     for spec in specs:
         spec.api.check(spec.name)
@@ -65,7 +64,7 @@ def usable_providers(settings: Settings, extensions: Sequence[Extension]) -> Seq
     return [spec for spec in specs if not spec.api.stand_in] or specs
 
 
-def _all_providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ProviderSpec]:
+def all_providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ProviderSpec]:
     environment = {**read_environment(), **_given(settings, ("anthropic_api_key", "anthropic_base_url"))}
     for extension in extensions:
         if extension.settings is not None:
@@ -90,38 +89,11 @@ def _given(section: Section, fields: Iterable[str]) -> Mapping[str, str]:
     return {name: "" if value is None else str(value) for name, value in (values | secrets).items()}
 
 
-@asynccontextmanager
-async def offline_models(
-    settings: Settings, extensions: Sequence[Extension], interceptors: Sequence[Interceptor]
-) -> AsyncIterator[Models]:
-    """The models of the settings, as if all keys were set. `interceptors` answer instead of the network."""
-    known = {spec.name for spec in _all_providers(settings, extensions) if not spec.api.stand_in}
-    apis = model_apis(settings, extensions)
-    specs = []
-    for spec in read_registry(settings.models_file, _Complete(read_environment()), apis):
-        with suppress(ConfigError):
-            spec.api.check(spec.name)
-            await import_adapter(spec.api)  # in the middle of a replayed call it would count as its silence
-            specs.append(spec)
-    async with connect_providers(specs, CallOptions(interceptors)) as offers:
-        if settings.model is not None and offers:
-            first = next((offer for offer in offers if offer.provider.name in known), offers[0])
-            offers.append(replace(first, models=(), prefixes=[settings.model]))
-        yield Models(offers)
-
-
 async def import_default_adapter(settings: Settings, extensions: Sequence[Extension]) -> None:
     """Imports what the first call of the default model needs, so that it need not wait for that."""
     models = {model.id: spec.api for spec in usable_providers(settings, extensions) for model in spec.models}
     if api := models.get(default_model(settings, extensions)):
         await import_adapter(api)
-
-
-class _Complete(dict[str, str]):
-    """An environment in which every missing key and address has a value that leads nowhere."""
-
-    def get(self, name: str, _default: object = None) -> str:
-        return super().get(name) or "http://offline.invalid"
 
 
 def default_model(settings: Settings, extensions: Sequence[Extension]) -> str:

@@ -3,20 +3,32 @@ do; `pyproject.toml` bounds the version.
 """
 
 import socket
+from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any, Final
+
+import asyncpg
 
 # Seconds, a count, and milliseconds.
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
-# Arrays and their elements, by fixed oids. The driver would ask Postgres for each new set of them.
-_ARRAYS = {"bool": (1000, 16), "bytea": (1001, 17), "int8": (1016, 20), "int4": (1007, 23), "json": (199, 114)}
-_ARRAYS |= {"float8": (1022, 701), "timestamptz": (1185, 1184), "numeric": (1231, 1700), "uuid": (2951, 2950)}
-_ARRAY = {"ns": "pg_catalog", "elemdelim": ",", "attrtypoids": None, "basetype": None, "range_subtype": None}
-_TYPES = [{**_ARRAY, "name": f"_{name}", "oid": oid, "elemtype": of} for name, (oid, of) in _ARRAYS.items()]
+# Types that Postgres has described, by its address and their oids. Statements have one type that is not of Postgres
+# itself, the domain `owner_scope`.
+_described: dict[tuple[object, frozenset[int]], Any] = {}
+_NOT_ASKED: Final = SimpleNamespace(name="not asked")  # the driver prepares again what a nameless question replaced
 
 
-def know_arrays(connection: Any) -> None:
-    """A new connection encodes and decodes these types without a question to Postgres."""
-    connection._protocol.get_settings().register_data_types(_TYPES)
+class DriverConnection(asyncpg.Connection):
+    """A connection that asks for types which another has asked for no more: the driver would ask three questions, for
+    15 ms of Postgres, on each connection.
+    """
+
+    async def _introspect_types(self, typeoids: Iterable[int], timeout: float) -> Any:  # noqa: ASYNC109
+        key = (self._addr, frozenset(typeoids))  # type: ignore[attr-defined]
+        if key in _described:
+            return _described[key], _NOT_ASKED
+        types, asked = await super()._introspect_types(typeoids, timeout)  # type: ignore[misc]
+        _described[key] = types
+        return types, asked
 
 
 def terminate(connection: Any) -> None:

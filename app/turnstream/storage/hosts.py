@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import asyncpg
 
-from turnstream.storage.driver import keep_alive, know_arrays
+from turnstream.storage.driver import DriverConnection, keep_alive
 
 # Seconds until the next host is asked as well.
 _PATIENCE = 1.0
@@ -56,9 +56,8 @@ async def open_connection(url: str, *, timeout: float, **options: Any) -> Any:  
 
 async def _connect(url: str, seconds: float, options: Mapping[str, Any]) -> Any:
     try:
-        connection = await asyncpg.connect(url, timeout=seconds, **options)
+        connection = await asyncpg.connect(url, timeout=seconds, connection_class=DriverConnection, **options)
         keep_alive(connection)
-        know_arrays(connection)
         try:
             await connection.execute(_SET, timeout=seconds)
         except BaseException:

@@ -1,25 +1,64 @@
-"""For migrations: an index of a table that exists is built while the table is written."""
+"""For migrations: an index of a table that exists is built while the table is written, and the steps of `steps.sql`."""
 
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 import sqlalchemy as sa
 from alembic import op
+from alembic.runtime.migration import MigrationContext
 
+from turnstream.storage.all_tables import metadata
+from turnstream.storage.migrations import put_key, steps
 from turnstream.storage.row_security import hardening, policies_of
-from turnstream.storage.tables import metadata
 
 _IS_INVALID = sa.text("SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_regclass(quote_ident(:name))")
+_INDEX = re.compile(r"CREATE INDEX CONCURRENTLY IF NOT EXISTS (\w+)")
+_SIGNED_OWNERS: Final = "0046"
 
 
 def create_index_concurrently(name: str, table: str, columns: Sequence[str], **options: Any) -> None:
     """The migration does nothing else: after an interruption it begins again, and what it had done before the index
-    would be there already. An index that an interrupted build has left is dropped and built again. The migrations
-    before it are committed first, with the policies and the rights that a version which runs needs meanwhile.
+    would be there already.
     """
-    for sql in (policies_of(metadata.tables.values()), hardening()):
-        op.get_bind().exec_driver_sql(sql)
-    with op.get_context().autocommit_block():
-        if op.get_bind().scalar(_IS_INVALID, {"name": name}):
-            op.drop_index(name, table_name=table, postgresql_concurrently=True)
+    with _building(op.get_context(), name):
         op.create_index(name, table, columns, postgresql_concurrently=True, if_not_exists=True, **options)
+
+
+def take_steps(migration: MigrationContext, present: str) -> None:
+    """Takes a database of the revision `present` to the oldest one in `versions`. After an interruption the next
+    migration continues behind the last step before an index.
+    """
+    connection = _connection(migration)
+    for revision, statements in steps().items():
+        if revision <= present:
+            continue
+        for statement in statements:
+            if index := _INDEX.match(statement):
+                with _building(migration, index[1]):
+                    connection.exec_driver_sql(statement)
+            else:
+                connection.exec_driver_sql(statement)
+        if revision == _SIGNED_OWNERS:
+            put_key(connection)
+        connection.exec_driver_sql(f"UPDATE {migration.version_table} SET version_num = '{revision}'")
+
+
+@contextmanager
+def _building(migration: MigrationContext, name: str) -> Iterator[None]:
+    """The migrations before it are committed first, with the policies and the rights that a version which runs needs
+    meanwhile. An index that an interrupted build has left is dropped and built again.
+    """
+    connection = _connection(migration)
+    for sql in (policies_of(metadata.tables.values()), hardening()):
+        connection.exec_driver_sql(sql)
+    with migration.autocommit_block():
+        if connection.scalar(_IS_INVALID, {"name": name}):
+            connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY {name}")
+        yield
+
+
+def _connection(migration: MigrationContext) -> sa.Connection:
+    assert migration.connection is not None, "migrations are not written into files"
+    return migration.connection

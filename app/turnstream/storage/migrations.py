@@ -1,8 +1,9 @@
 """Migration of a database to the newest revision of `migrations/`. Alembic and SQLAlchemy, a fifth of a second, are
 imported only if there is something to migrate.
 
-A database without tables gets those of `schema.sql`, then the revisions behind it. Each function and each trigger is a
-file of `sql/`, here or in an extension, which is applied behind the newest revision if its digest has changed.
+A database without tables gets those of `schema.sql`, then the revisions behind it. One from before the oldest revision
+in `versions` takes the steps of `steps.sql` first. Each function and each trigger is a file of `sql/`, here or in an
+extension, which is applied behind the newest revision if its digest has changed.
 """
 
 import asyncio
@@ -31,10 +32,13 @@ FOLDER = next(filter(Path.is_dir, [_PACKAGE / "migrations"]), _PACKAGE.parents[1
 
 OLDEST_POSTGRES = 15  # the major version; it and the embedded one are tested
 
-OLDEST_REVISION: Final = "0036"  # those before it are one baseline
+OLDEST_REVISION: Final = "0036"  # those before it are one baseline, and those up to 0070 steps
 LAST_WITH_ALL_REVISIONS: Final = "638e240"
+LAST_WITH_WAY_BACK: Final = "6a76940"  # from the steps
 
 _OURS = re.compile("[0-9]{4}")
+_STEP = re.compile(r"^-- revision ([0-9]{4}).*\n", re.MULTILINE)
+_END = re.compile(r";\n(?=\S)")  # the lines of a statement, behind the first one, are indented
 _VERSIONS = "turnstream_alembic_version"
 _USUAL_VERSIONS = "alembic_version"  # the default of Alembic, which databases of earlier versions have
 VERSION_TABLES: Final = (_VERSIONS, _USUAL_VERSIONS)
@@ -91,12 +95,13 @@ class SqlFile:
 
 @cache
 def _sql_folders() -> Sequence[Path]:
-    """The folder of the core and the folders of all installed extensions. The trigger of an extension that is left out
-    stays in the database, and needs its function.
+    """The folder of the core and the folders of all installed extensions. The tables and triggers of an extension that
+    is left out stay in the database, and need its functions.
     """
-    return [FOLDER / "sql", *(package / "sql" for package in extension_packages())]
+    return [FOLDER / "sql", *(package / "sql" for package in extension_packages().values())]
 
 
+@cache
 def sql_files() -> Sequence[SqlFile]:
     """The functions first: triggers call them."""
     paths = sorted(
@@ -113,14 +118,38 @@ def functions(*, called: bool = False) -> Sequence[str]:
 
 
 def create_tables(connection: "Connection") -> str:
-    """Makes the tables of `schema.sql`, and the key that the servers of the database share; returns its revision."""
-    schema = (FOLDER / "schema.sql").read_text(encoding="utf-8")
-    for statement in schema.split(";\n"):
+    """Makes the tables of `schema.sql`, here and in extensions, and the key that the servers of the database share;
+    returns the revision.
+    """
+    first, *others = (path.read_text(encoding="utf-8") for path in schema_files())
+    for statement in ";\n".join([first, *others]).split(";\n"):
         if statement.strip():
             connection.exec_driver_sql(statement)
+    put_key(connection)
+    return first.partition("revision ")[2][:4]
+
+
+def schema_files() -> Sequence[Path]:
+    """The one of the core first: tables of extensions refer to its tables."""
+    return [FOLDER / "schema.sql", *filter(Path.is_file, (folder / "schema.sql" for folder in _sql_folders()))]
+
+
+def put_key(connection: "Connection") -> None:
     key = SigningKey.generate()
     connection.exec_driver_sql(_PUT_KEY, (key.inner_pad, key.outer_pad))
-    return schema.partition("revision ")[2][:4]
+
+
+def steps() -> Mapping[str, Sequence[str]]:
+    """The statements of `steps.sql`, by the revision that a database has behind them."""
+    _, *parts = _STEP.split((FOLDER / "steps.sql").read_text(encoding="utf-8"))
+    return {
+        revision: _END.split(text.strip()) if text.strip() else []
+        for revision, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def oldest_in_versions() -> str:
+    return min(_in_versions())
 
 
 def apply_files(connection: "Connection") -> None:
@@ -180,9 +209,12 @@ async def upgrade_in_thread(url: str) -> None:
 
 async def downgrade_in_thread(url: str, revision: str) -> None:
     """`downgrade` inside an event loop. Raises ConfigError if the database has no such revision behind it."""
-    present, known = await present_revision(url), sorted(_known_revisions())
-    if present is None or revision not in known[: known.index(present) + 1]:
-        raise ConfigError(f"--to must be a revision up to that of the database, {present}, such as {known[0]}.")
+    present, known = await present_revision(url), sorted(_in_versions())
+    if present is None or revision not in known or revision > present:
+        raise ConfigError(
+            f"--to must be a revision from {known[0]} on, up to that of the database, {present}. The commit"
+            f" {LAST_WITH_WAY_BACK} of turnstream takes a database of a revision up to 0087 back to earlier ones."
+        )
     await asyncio.to_thread(downgrade, url, revision)
 
 
@@ -237,7 +269,7 @@ def _refuse_old_postgres(version: ServerVersion) -> None:
 
 
 def _refuse_tables_of_others(schema: str | None, present: Set[str], revisions: Sequence[str]) -> None:
-    from turnstream.storage.tables import metadata  # noqa: PLC0415
+    from turnstream.storage.all_tables import metadata  # noqa: PLC0415
 
     tables = sorted(present & metadata.tables.keys())
     if revisions or tables:
@@ -258,7 +290,11 @@ def newest_revision() -> str:
     return max(_known_revisions())
 
 
-def _known_revisions() -> frozenset[str]:
+def _known_revisions() -> Set[str]:
+    return _in_versions() | steps().keys() | {OLDEST_REVISION}
+
+
+def _in_versions() -> frozenset[str]:
     """Returns the revisions in `migrations/versions`, from the names of the files."""
     return frozenset(file.name.partition("_")[0] for file in (FOLDER / "versions").glob("*.py"))
 

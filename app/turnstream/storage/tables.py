@@ -1,4 +1,6 @@
-"""The tables. Constraints rule out wrong states if SQL can; `migrations/` must agree (a test compares them)."""
+"""The tables of the core; those of one extension are in its module `tables` (all_tables.py). Constraints rule out wrong
+states if SQL can; `migrations/` must agree (a test compares them).
+"""
 
 from sqlalchemy import (
     JSON,
@@ -8,7 +10,6 @@ from sqlalchemy import (
     Column,
     Computed,
     DateTime,
-    Float,
     ForeignKey,
     ForeignKeyConstraint,
     Identity,
@@ -47,7 +48,7 @@ metadata = MetaData(
 # The text goes in and out verbatim; the code that owns the column encodes and decodes it.
 
 
-def _now() -> Column[object]:
+def created_at() -> Column[object]:
     return Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now())
 
 
@@ -58,7 +59,7 @@ tokens = Table(
     Column("owner", Text, nullable=False),
     Column("name", Text, nullable=False, unique=True),
     Column("hash", LargeBinary, nullable=False),
-    _now(),
+    created_at(),
     Column("scopes", ARRAY(Text), nullable=False, server_default=text("'{read,chat,approve}'")),
     Column("expires_at", DateTime(timezone=True)),
     Column("last_used_at", DateTime(timezone=True)),
@@ -76,37 +77,10 @@ owner_keys = Table(
     Column("owner", Text, primary_key=True),
     Column("master", LargeBinary, nullable=False),
     Column("wrapped", LargeBinary, nullable=False),
-    _now(),
+    created_at(),
     CheckConstraint("octet_length(master) = 8", name="master_is_an_id"),
     Index(None, "master"),
     info=owned("owner", "credential", closed=True),
-)
-
-# Sign-ins of owners to MCP servers, those that have begun, and servers of owners. `tokens` and `pending` are sealed.
-# `version` counts the tokens of a row: the replica that refreshes them holds the row for a while. `tools` are digests
-# of the tools of the server that the owner has accepted.
-sign_ins = Table(
-    "sign_ins",
-    metadata,
-    Column("owner", Text, primary_key=True),
-    Column("server", Text, primary_key=True),
-    Column("issuer", Text),
-    Column("scopes", ARRAY(Text)),
-    Column("tokens", Text),
-    Column("expires_at", DateTime(timezone=True)),
-    Column("version", Integer, nullable=False, server_default=text("0")),
-    Column("signed_in_at", DateTime(timezone=True)),
-    Column("refreshed_at", DateTime(timezone=True)),
-    Column("refreshing_until", DateTime(timezone=True)),
-    # SHA-256 of the `state` of the request to the issuer.
-    Column("state", LargeBinary),
-    Column("pending", Text),
-    Column("pending_until", DateTime(timezone=True)),
-    Column("tools", JSON),
-    CheckConstraint("(tokens IS NULL) = (signed_in_at IS NULL)", name="tokens_have_time"),
-    CheckConstraint("num_nulls(state, pending, pending_until) IN (0, 3)", name="pending"),
-    Index("ix_sign_ins_state", "state", unique=True, postgresql_where=literal_column("state IS NOT NULL")),
-    info=owned("owner", "state"),
 )
 
 # The audit trail. Triggers write of tokens, approvals and grants (`audit_token`, …). It outlasts its owners.
@@ -114,7 +88,7 @@ audit = Table(
     "audit",
     metadata,
     Column("id", BigInteger, Identity(), primary_key=True),
-    _now(),
+    created_at(),
     Column("kind", Text, nullable=False),
     Column("owner", Text),
     Column("actor", Text),
@@ -129,7 +103,7 @@ erasures = Table(
     "erasures",
     metadata,
     Column("owner", Text, primary_key=True),
-    _now(),
+    created_at(),
     Column("due_at", DateTime(timezone=True), nullable=False),
     Column("claimed_until", DateTime(timezone=True)),
     info=owned("owner", "state", closed=True),
@@ -174,7 +148,7 @@ login_sessions = Table(
     Column("scopes", ARRAY(Text), nullable=False),
     Column("roles", ARRAY(Text), nullable=False),
     Column("plan", Text),
-    _now(),
+    created_at(),
     Column("last_used_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("expires_at", DateTime(timezone=True), nullable=False),
     CheckConstraint("octet_length(hash) = 32 AND octet_length(state) = 32", name="sha256"),
@@ -217,7 +191,7 @@ chats = Table(
     Column("title", Text),
     Column("system_prompt", Text),
     Column("settings", JSON, nullable=False, server_default=text("'{}'")),
-    _now(),
+    created_at(),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     # The turn whose call it works on; null for a chat of a person. Lists have only these.
     Column("of_turn", Uuid),
@@ -271,7 +245,7 @@ turns = Table(
     Column("stop_reason", Text),
     Column("error", JSON),
     Column("usage", JSON, nullable=False, server_default=text("'{}'")),
-    _now(),
+    created_at(),
     Column("started_at", DateTime(timezone=True)),
     Column("ended_at", DateTime(timezone=True)),
     # The turn that a fork copied. It may be gone.
@@ -490,118 +464,6 @@ blocks = Table(
     info=owned("turn_id", "content"),
 )
 
-# The index of the extension `search` (its `search_*.sql`). Chats of an owner are in segments: what is searched does not
-# grow with the other owners.
-search_owners = Table(
-    "search_owners",
-    metadata,
-    Column("owner", Text, primary_key=True),
-    Column("language", Text),
-    Column("tool_results", Boolean, nullable=False, server_default=text("false")),
-    info=owned("owner", "state"),
-)
-
-# Ids count up, so that the newest chats are searched first; below zero they are of chats from before the index.
-# `vocabulary` has the words of all texts that were added until `covered_until`; it is collected by a sweep.
-search_segments = Table(
-    "search_segments",
-    metadata,
-    Column("id", BigInteger, primary_key=True, autoincrement=False),
-    Column("owner", Text, nullable=False),
-    Column("chats", Integer, nullable=False),
-    Column("languages", ARRAY(Text), nullable=False, server_default=text("'{}'")),
-    Column("vocabulary", TSVECTOR),
-    Column("covered_until", DateTime(timezone=True), nullable=False, server_default=text("'-infinity'")),
-    Column("resets", Integer, nullable=False, server_default=text("0")),
-    Index(None, "owner", "id"),
-    info=owned("owner"),
-)
-
-# `form` says how the texts of the chat are to be indexed: the language, and whether results of tools are.
-search_chats = Table(
-    "search_chats",
-    metadata,
-    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
-    Column("owner", Text, nullable=False),
-    Column("segment", BigInteger, nullable=False),
-    Column("language", Text, nullable=False),
-    Column("tool_results", Boolean, nullable=False),
-    Column("form", Text, nullable=False),
-    Column("created_at", DateTime(timezone=True), nullable=False),
-    Column("added_at", DateTime(timezone=True), nullable=False),
-    Column("title", TSVECTOR, nullable=False),
-    Index(None, "segment", "added_at"),
-    info=owned("owner"),
-)
-
-# The words of a turn that has ended, or of what its tools returned.
-search_texts = Table(
-    "search_texts",
-    metadata,
-    Column("chat_id", Uuid, primary_key=True),
-    Column("turn_id", Uuid, primary_key=True),
-    Column("role", Text, primary_key=True),
-    Column("of_tools", Boolean, primary_key=True),
-    Column("owner", Text, nullable=False),
-    Column("segment", BigInteger, nullable=False),
-    Column("form", Text, nullable=False),
-    Column("created_at", DateTime(timezone=True), nullable=False),
-    Column("added_at", DateTime(timezone=True), nullable=False),
-    Column("words", TSVECTOR, nullable=False),
-    ForeignKeyConstraint(
-        ["chat_id", "turn_id", "role"],
-        ["turns.chat_id", "turns.id", "turns.role"],
-        name="fk_search_texts_turn",
-        ondelete="CASCADE",
-    ),
-    Index(None, "segment", "added_at"),
-    info=owned("owner"),
-)
-
-# Texts and titles that are not indexed yet; of a title without a turn. A row is written in the transaction of its text,
-# by triggers (`mark_searchable_turn`), and deleted in that which indexes the text. It refers to nothing: what is gone
-# needs no index. A text that Postgres has `refused` to index stays, with the reason (`search_index_next`).
-search_pending = Table(
-    "search_pending",
-    metadata,
-    Column("id", BigInteger, Identity(), primary_key=True),
-    Column("owner", Text, nullable=False),
-    Column("chat_id", Uuid, nullable=False),
-    Column("turn_id", Uuid),
-    Column("added_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    Column("refused", Text),
-    Index(None, "owner", "id"),
-    info=owned("owner"),
-)
-
-# The words of a document, in the language of its owner; null if a sweep has to index it
-# (`search_catch_up_documents`).
-search_documents = Table(
-    "search_documents",
-    metadata,
-    Column("owner", Text, primary_key=True),
-    Column("path", Text, primary_key=True),
-    Column("language", Text),
-    Column("words", TSVECTOR, nullable=False),
-    ForeignKeyConstraint(
-        ["owner", "path"],
-        ["documents.owner", "documents.path"],
-        name="fk_search_documents_document",
-        onupdate="CASCADE",
-        ondelete="CASCADE",
-    ),
-    Index("ix_search_documents_waiting", "owner", "path", postgresql_where=text("language IS NULL")),
-    info=owned("owner"),
-)
-
-# Chats whose texts are to be indexed by a sweep: those from before the index, and those whose language has changed.
-search_backlog = Table(
-    "search_backlog",
-    metadata,
-    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
-    info=owned("chat_id"),
-)
-
 tool_calls = Table(
     "tool_calls",
     metadata,
@@ -651,7 +513,7 @@ jobs = Table(
     Column("delivered_round", Integer),
     Column("asked_in", Integer),  # the attempt that has detached with a question; the next runs get the answer
     Column("queue_owner", Text),  # of a job that is not settled; a trigger sets it
-    _now(),
+    created_at(),
     UniqueConstraint("turn_id", "round", "tool_use_id"),
     CheckConstraint("outcome IS NULL OR settled_at IS NOT NULL", name="outcome_has_time"),
     CheckConstraint("replica IS NULL OR settled_at IS NULL", name="over_has_no_runner"),
@@ -666,24 +528,6 @@ jobs = Table(
         postgresql_where=literal_column("reports AND settled_at IS NOT NULL AND delivery IS NULL"),
     ),
     info=owned("turn_id", "state"),
-)
-
-# Jobs that were stopped, or deleted, while they continued elsewhere: until their tools have stopped the work. The turn
-# may be gone.
-stopped_jobs = Table(
-    "stopped_jobs",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("owner", Text, nullable=False, index=True),
-    Column("turn_id", Uuid, nullable=False),
-    Column("round", Integer, nullable=False),
-    Column("tool_use_id", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("handle", JSON, nullable=False),
-    Column("tries", Integer, nullable=False, server_default=text("0")),
-    Column("due_at", DateTime(timezone=True), nullable=False, server_default=func.now(), index=True),
-    _now(),
-    info=owned("owner", closed=True),
 )
 
 # A call that waits for a person: for the result of a tool that the client runs, or for permission to run it. `digest`
@@ -725,7 +569,7 @@ steers = Table(
     Column("id", Uuid, primary_key=True),
     Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
     Column("blocks", JSON, nullable=False),
-    _now(),
+    created_at(),
     Column("taken_at", DateTime(timezone=True)),
     Column("is_report", Boolean, nullable=False, server_default=text("false")),
     Index(None, "turn_id"),
@@ -744,47 +588,10 @@ grants = Table(
     Column("when", JSON),
     Column("turn_id", Uuid, nullable=False),
     Column("tool_use_id", Text, nullable=False),
-    _now(),
+    created_at(),
     Column("revoked_at", DateTime(timezone=True)),
     Index("ix_grants_chat_id", "chat_id", postgresql_where=literal_column("revoked_at IS NULL")),
     info=owned("chat_id", "content"),
-)
-
-# A link that shows a chat to people without a credential: up to the turn `turn_id`, or, if it is `live`, the newest
-# branch. `digest` is of its secret. `results` and `files`: calls of tools with their results, and files, are shown.
-shares = Table(
-    "shares",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), nullable=False),
-    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE")),
-    Column("digest", LargeBinary, nullable=False),
-    Column("live", Boolean, nullable=False),
-    Column("results", Boolean, nullable=False),
-    Column("files", Boolean, nullable=False),
-    _now(),
-    Column("expires_at", DateTime(timezone=True)),
-    CheckConstraint("live = (turn_id IS NULL)", name="end"),
-    Index(None, "digest", unique=True),
-    Index(None, "chat_id"),
-    Index(None, "turn_id"),
-    info=owned("chat_id", "state"),
-)
-
-# The people whom the owner of a chat lets read it, write in it, or decide about its calls (`role`; each role has the
-# rights of those before it). `member` is the name of an owner. `plan` is that of the credential that added the member.
-chat_members = Table(
-    "chat_members",
-    metadata,
-    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
-    Column("member", Text, primary_key=True),
-    Column("role", Text, nullable=False),
-    Column("plan", Text),
-    Column("created_by", Text, nullable=False),
-    _now(),
-    CheckConstraint("role IN ('read', 'write', 'approve')", name="role"),
-    Index(None, "member"),
-    info=owned("chat_id", "state"),
 )
 
 # A request that carried an Idempotency-Key, and the exchange it made. `digest` is of the request, so that the same key
@@ -797,101 +604,11 @@ idempotency_keys = Table(
     Column("digest", LargeBinary, nullable=False),
     Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE")),  # null once the message was withdrawn
     Column("steer_id", Uuid),
-    _now(),
+    created_at(),
     CheckConstraint("length(key) BETWEEN 1 AND 255", name="key_length"),
     Index(None, "turn_id"),
     Index("ix_idempotency_keys_withdrawn", "owner", "key", postgresql_where=literal_column("turn_id IS NULL")),
     info=owned("owner", "content"),
-)
-
-# The end of a turn, for delivery to an operator's server. A trigger inserts the row (`keep_webhook`), so that no
-# statement that ends a turn can forget it. It is due until it is delivered or given up. `answer` is the receiver's last
-# response.
-webhooks = Table(
-    "webhooks",
-    metadata,
-    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
-    Column("due_at", DateTime(timezone=True), server_default=func.now()),
-    Column("tries", Integer, nullable=False, server_default=text("0")),
-    Column("answer", Text),
-    Column("delivered_at", DateTime(timezone=True)),
-    Column("given_up_at", DateTime(timezone=True)),
-    CheckConstraint("num_nonnulls(due_at, delivered_at, given_up_at) = 1", name="one_state"),
-    Index("ix_webhooks_due", "due_at", postgresql_where=literal_column("due_at IS NOT NULL")),
-    info=owned("turn_id", "state"),
-)
-
-# The same for turns that begin to wait for a person. `asked` is that of the turn, which may wait several times. `calls`
-# are those that waited then.
-waiting_webhooks = Table(
-    "waiting_webhooks",
-    metadata,
-    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
-    Column("asked", Integer, primary_key=True),
-    Column("calls", JSON, nullable=False),
-    _now(),
-    Column("due_at", DateTime(timezone=True), server_default=func.now()),
-    Column("tries", Integer, nullable=False, server_default=text("0")),
-    Column("answer", Text),
-    Column("delivered_at", DateTime(timezone=True)),
-    Column("given_up_at", DateTime(timezone=True)),
-    CheckConstraint("num_nonnulls(due_at, delivered_at, given_up_at) = 1", name="one_state"),
-    Index("ix_waiting_webhooks_due", "due_at", postgresql_where=literal_column("due_at IS NOT NULL")),
-    info=owned("turn_id", "state"),
-)
-
-# Messages that the server posts at ticks. `request` is the message as the API takes it; `every` is in seconds. Without
-# a chat each run has a new one. `paused` says why no tick is due. A `trigger` has the secrets of signed messages, which
-# start runs in place of ticks; `next_at` is infinity. Up to `busy_until` its messages have used their rate.
-schedules = Table(
-    "schedules",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("owner", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE")),
-    Column("request", JSON, nullable=False),
-    Column("plan", Text),
-    Column("cron", Text),
-    Column("every", Float),
-    Column("zone", Text, nullable=False),
-    Column("missed", Text, nullable=False),
-    Column("grace", Float, nullable=False),
-    Column("next_at", DateTime(timezone=True), nullable=False),
-    Column("paused", Text),
-    Column("failures", Integer, nullable=False, server_default=text("0")),
-    _now(),
-    Column("trigger", JSON),
-    Column("busy_until", DateTime(timezone=True)),
-    CheckConstraint("num_nonnulls(cron, every, trigger) = 1", name="one_rule"),
-    CheckConstraint("missed IN ('run_once', 'skip', 'report')", name="missed"),
-    CheckConstraint("paused IN ('person', 'failures')", name="paused"),
-    Index(None, "owner"),
-    Index(None, "chat_id"),
-    Index("ix_schedules_due", "next_at", postgresql_where=literal_column("paused IS NULL")),
-    info=owned("owner", "content"),
-)
-
-# The ticks of schedules. The key is what keeps a tick from being run twice.
-schedule_runs = Table(
-    "schedule_runs",
-    metadata,
-    Column("schedule_id", Uuid, ForeignKey("schedules.id", ondelete="CASCADE"), primary_key=True),
-    Column("tick", DateTime(timezone=True), primary_key=True),
-    Column("owner", Text, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("due_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    # No foreign keys: a run outlasts its chat.
-    Column("turn_id", Uuid),
-    Column("chat_id", Uuid),
-    Column("missed", Integer, nullable=False, server_default=text("0")),
-    Column("error", Text),
-    CheckConstraint("state IN ('pending', 'started', 'ended', 'failed', 'missed')", name="state"),
-    CheckConstraint("(state IN ('started', 'ended')) <= (turn_id IS NOT NULL)", name="started_has_turn"),
-    Index(None, "owner"),
-    Index("ix_schedule_runs_pending", "due_at", postgresql_where=literal_column("state = 'pending'")),
-    Index("ix_schedule_runs_started", "tick", postgresql_where=literal_column("state = 'started'")),
-    info=owned("owner", "state"),
 )
 
 # The journal: the open text of running turns. Each replica has a log of its own, one row per tick, with the new pieces
@@ -931,7 +648,7 @@ replicas = Table(
     Column("address", Text, nullable=False),
     # The advisory lock that the replica's own session holds as long as it lives.
     Column("session", BigInteger, nullable=False, unique=True),
-    _now(),
+    created_at(),
     Column("lease_until", DateTime(timezone=True), nullable=False),
     # The kinds of webhooks that turns leave while this replica lives.
     Column("webhooks", ARRAY(Text), nullable=False, server_default=text("'{}'")),
@@ -997,17 +714,6 @@ sweeps = Table(
     info=owned(None),
 )
 
-# The rest of the rate limits of a key of a provider for a model, and the shares that replicas hold. `key` names the
-# key by a hash.
-provider_rates = Table(
-    "provider_rates",
-    metadata,
-    Column("key", Text, primary_key=True),
-    Column("state", JSON, nullable=False),
-    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    info=owned(None),
-)
-
 uploads = Table(
     "uploads",
     metadata,
@@ -1016,7 +722,7 @@ uploads = Table(
     Column("digest", LargeBinary, nullable=False),
     Column("media_type", Text, nullable=False),
     Column("content", LargeBinary, nullable=False),
-    _now(),
+    created_at(),
     Column("file_name", Text),
     Column("purpose", Text),
     UniqueConstraint("owner", "digest"),
@@ -1032,23 +738,6 @@ chat_uploads = Table(
     Column("upload_id", Uuid, ForeignKey("uploads.id", ondelete="CASCADE"), primary_key=True),
     Index(None, "upload_id"),
     info=owned("chat_id", "state"),
-)
-
-# Answers of read-only tools that declare how long they hold. `key` is a SHA-256 of tool and input.
-tool_cache = Table(
-    "tool_cache",
-    metadata,
-    Column("owner", Text, primary_key=True),
-    Column("key", LargeBinary, primary_key=True),
-    Column("tool", Text, nullable=False),
-    Column("content", Text, nullable=False),
-    Column("client_data", JSON),
-    Column("size", Integer, nullable=False),
-    Column("stored_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    Column("expires_at", DateTime(timezone=True), nullable=False),
-    CheckConstraint("octet_length(key) = 32", name="key_is_sha256"),
-    Index(None, "expires_at"),
-    info=owned("owner"),
 )
 
 documents = Table(

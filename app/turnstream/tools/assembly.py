@@ -2,9 +2,9 @@
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isawaitable, isclass, isfunction, ismethod, signature
 from pathlib import Path
@@ -45,8 +45,13 @@ async def load_installed(stack: AsyncExitStack, environment: Mapping[str, str]) 
     """Loads the tools of every entry point of the group, in the order of their names."""
     return [
         await _load(point, f"the entry point {point.name} of {GROUP}: {point.value}", stack, environment)
-        for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)
+        for point in _installed_points()
     ]
+
+
+@cache
+def _installed_points() -> Sequence[EntryPoint]:
+    return sorted(entry_points(group=GROUP), key=lambda point: point.name)
 
 
 async def _load(point: EntryPoint, source: str, stack: AsyncExitStack, environment: Mapping[str, str]) -> LoadedTools:

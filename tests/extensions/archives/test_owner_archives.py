@@ -15,7 +15,6 @@ from tests.support.harness import OWNER, Asked, Harness
 from tests.support.http_server import pausing
 from tests.support.owner_rows import HELLO, fill_owner, rows_of
 from turnstream.cli import commands
-from turnstream.cli.owners import _erase
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.secret_headers import MASK
@@ -24,6 +23,7 @@ from turnstream.extensions.archives.archives import OwnerExport
 from turnstream.extensions.archives.commands import _export, _import
 from turnstream.extensions.archives.tar import END, tar_member, tar_members
 from turnstream.extensions.documents.store import Documents
+from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.extensions.schedules.trigger_store import TriggerRule
 from turnstream.kit.ids import new_id
 from turnstream.scripted import Pause, ScriptedProvider
@@ -34,7 +34,7 @@ from turnstream.storage.owners.uploads import Uploads
 @pytest.fixture(autouse=True)
 def no_token_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """No server runs in most of these tests, so an erasure need not wait for one."""
-    monkeypatch.setattr("turnstream.cli.owners.BELIEVED", 0)
+    monkeypatch.setattr("turnstream.extensions.owner_commands.owners.BELIEVED", 0)
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ async def ada(shared: Server) -> AsyncIterator[Client]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def browser(shared: Server) -> AsyncIterator[httpx2.AsyncClient]:
     """Sends what the test says, and no token."""
-    async with httpx2.AsyncClient(base_url=shared.url, trust_env=False, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=shared.url, trust_env=False, timeout=150) as client:
         yield client
 
 
@@ -62,7 +62,7 @@ async def test_by_default_no_answer_is_for_pages_of_other_origins(api: Client) -
 
 async def test_by_default_no_token_is_taken_from_an_address_or_a_cookie(api: Client, server: Server) -> None:
     turn, token = await api.say(await api.chat()), await exchanged(api, scopes=["read"])
-    async with httpx2.AsyncClient(base_url=server.url, trust_env=False, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=server.url, trust_env=False, timeout=150) as client:
         assert (await client.get(f"{turn.stream_url}?access_token={token}")).status_code == 401
         assert (await client.get("/api/chats", headers={"Cookie": f"session={token}"})).status_code == 401
 

@@ -89,7 +89,7 @@ async def with_move(site: Server, owner: str, state: str, held: str = "NULL") ->
     put = Statement(f"INSERT INTO moves (owner, cell, state, held_until) VALUES (:owner, '08', '{state}', {held})")
     await site.services.storage.database.row(put, owner=owner)
     cell = cell_at(site)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while owner not in cell._moves:  # noqa: ASYNC110, it has no event
             await asyncio.sleep(0.01)
 
@@ -106,7 +106,7 @@ async def test_an_owner_who_moves_may_read_and_not_write(site: Server, document:
         await site.services.storage.database.row(
             Statement("UPDATE moves SET held_until = now() - interval '1 s' WHERE owner = 'mover'")
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while cell_at(site)._moves["mover"].held:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert (await mover.post("/api/chats", json={})).status_code == 201, "whoever moved it has died"

@@ -16,6 +16,8 @@ from tests.support.owner_rows import fill_owner, rows_of
 from turnstream.cli import commands
 from turnstream.domain.errors import ConfigError, NotFound, StorageError, StorageUnavailable
 from turnstream.domain.identity import Identity, arriving_name, departed_name
+from turnstream.erasure.erasure import erase_owner
+from turnstream.erasure.owners import Owners
 from turnstream.extensions.cells.moves import Move, Moves
 from turnstream.extensions.cells.owner_ahead import AHEAD, COPIED, OwnerAhead, stored_columns
 from turnstream.extensions.cells.owner_move import MOVED, OwnerMove
@@ -23,17 +25,15 @@ from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.search.index import SearchIndex
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.turns import CANCEL_TURN
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import newest_revision
-from turnstream.storage.owners.erasure import erase_owner
 from turnstream.storage.owners.owner_keys import KeyCounts, OwnerKeys
-from turnstream.storage.owners.owners import Owners
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.runs.queue import Queue
-from turnstream.storage.tables import metadata
 
 _ELSEWHERE = re.compile(r"\bother\b|,mark,")
 STEPS = ("ahead", "hold", "settle", "lock", "copy", "depart", "leave", "arrive")

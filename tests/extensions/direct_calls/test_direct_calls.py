@@ -364,7 +364,7 @@ async def test_after_its_client_is_closed_a_call_fails_alike(api: Api) -> None:
 
 
 @needs_recordings
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("moment", [-1.0, 1.0], ids=["with pauses", "without pauses"])
 async def test_every_recorded_stream_is_read_alike(api: Api, moment: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pausing, "_MOMENT", moment)

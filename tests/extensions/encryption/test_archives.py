@@ -6,10 +6,10 @@ import pytest
 
 from tests.extensions.encryption.test_codec import GET_FILES, codec_of, stored
 from tests.support.harness import Harness
-from turnstream.cli.owners import _erase
 from turnstream.config import Settings
 from turnstream.extensions.archives.commands import _export, _import
 from turnstream.extensions.documents.store import Documents
+from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.kit.sealing import new_master_key
 from turnstream.storage.contents import BYTES_MARK, TEXT_MARK
 from turnstream.storage.owners.uploads import Uploads
@@ -23,7 +23,7 @@ TIDE = "Tide, été and a \u2028 line."
 async def test_an_archive_is_plain_and_its_import_is_as_the_server(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sealed: bool
 ) -> None:
-    monkeypatch.setattr("turnstream.cli.owners.BELIEVED", 0)
+    monkeypatch.setattr("turnstream.extensions.owner_commands.owners.BELIEVED", 0)
     key, file, documents = new_master_key(), tmp_path / "ada.tar", Documents(harness.database)
     before = Settings(_env_file=None, database_url=harness.url, master_key=key, encrypt_texts=True)
     after = Settings(_env_file=None, database_url=harness.url, master_key=key, encrypt_texts=sealed)

@@ -87,7 +87,7 @@ async def test_no_dump_no_backup_and_no_write_ahead_log_has_a_text(tmp_path: Pat
             await fill(client)
             await talk(server, client)
         program = [cluster.program("pg_dump"), f"--dbname={postgres.url}"]
-        dump = await asyncio.to_thread(subprocess.run, program, check=True, capture_output=True, timeout=60)
+        dump = await asyncio.to_thread(subprocess.run, program, check=True, capture_output=True, timeout=150)
         (dumps / "sql").write_bytes(dump.stdout)
         await copy.copy(postgres)
         await postgres.stop()

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.harness import Harness
 from turnstream.domain.errors import ClaimLost, Conflict
+from turnstream.erasure.owners import Owners
 from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.encryption.codec import KEPT, SealingCodec
 from turnstream.extensions.tool_results.rows import CachedResult, ToolCache
@@ -24,7 +25,6 @@ from turnstream.storage.contents import (
 )
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.owner_keys import OwnerKeys
-from turnstream.storage.owners.owners import Owners
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.runs.queue import Queue
 

@@ -18,13 +18,13 @@ from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from tests.support.owner_rows import rows_of
 from turnstream.domain.turns import ToolSpec
+from turnstream.erasure.owners import Owners
 from turnstream.extensions.http_tools.request_tools import RequestToolRules
 from turnstream.extensions.http_tools.tool import HttpTools
 from turnstream.kit.sealing import SEALED, CannotOpen, MasterKeys, new_master_key
 from turnstream.outgoing.addresses import Allowed
 from turnstream.scripted import Reply, message_of, text, tool_use
 from turnstream.storage.owners.owner_keys import OwnerKeys
-from turnstream.storage.owners.owners import Owners
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import Tool
 from turnstream.tools.toolset import Toolset
@@ -78,7 +78,7 @@ def message(server: Server, *replies: Reply, **more: Any) -> dict[str, Any]:
 
 async def client_of(server: Server) -> httpx2.AsyncClient:
     token = await server.token("ada")
-    return httpx2.AsyncClient(base_url=server.url, headers={"authorization": f"Bearer {token}"}, timeout=60)
+    return httpx2.AsyncClient(base_url=server.url, headers={"authorization": f"Bearer {token}"}, timeout=150)
 
 
 def sent(service: Service) -> list[str]:
@@ -104,7 +104,7 @@ async def test_no_row_has_a_secret_and_every_call_does(database_url: str, servic
         browser = await client.post("/api/tokens", json={"fixed": {"tools": [weather(service)]}})
         assert browser.status_code < 300, browser.text
         fixed = {"authorization": f"Bearer {browser.json()['token']}"}
-        async with httpx2.AsyncClient(base_url=server.url, headers=fixed, timeout=60) as page:
+        async with httpx2.AsyncClient(base_url=server.url, headers=fixed, timeout=150) as page:
             await ended(page, "/api/turns", message(server, CALL, DONE))
     assert sent(service) == [SECRET] * 6
     dump = json.dumps(await rows_of(database_url))
@@ -141,7 +141,7 @@ async def test_while_a_replica_has_no_master_key_the_secret_is_plain_and_both_se
         await client_of(one) as client,
     ):
         chat, _ = await ended(client, "/api/turns", message(one, CALL, DONE, tools=[weather(service)]))
-        async with httpx2.AsyncClient(base_url=other.url, headers=client.headers, timeout=60) as elsewhere:
+        async with httpx2.AsyncClient(base_url=other.url, headers=client.headers, timeout=150) as elsewhere:
             await ended(elsewhere, f"/api/chats/{chat}/turns", message(other, CALL, DONE))
     assert sent(service) == [SECRET] * 2
     assert SEALED not in json.dumps(await rows_of(database_url))

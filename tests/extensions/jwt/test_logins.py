@@ -19,9 +19,9 @@ from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from tests.support.issuer import AUDIENCE, TestIssuer, issuing
 from tests.support.openapi_document import Document
-from turnstream.api.identity.way import identity_from
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, Unauthorized
+from turnstream.logins import identity_from
 from turnstream.main import running
 from turnstream.storage.database import connect
 from turnstream.storage.owners.audit import AuditTrail

@@ -27,9 +27,9 @@ from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.parameters import COMMON
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.runs.queue import Queue
-from turnstream.storage.tables import metadata
 
 pytestmark = pytest.mark.extensions("http_tools", "keys", "schedules")
 
@@ -84,7 +84,7 @@ def options(service: Service) -> dict[str, Any]:
 
 
 def client_for(server: Server, token: str) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(base_url=server.url, headers={"authorization": f"Bearer {token}"}, timeout=60)
+    return httpx2.AsyncClient(base_url=server.url, headers={"authorization": f"Bearer {token}"}, timeout=150)
 
 
 async def ended(client: httpx2.AsyncClient, path: str, **body: Any) -> str:

@@ -20,11 +20,11 @@ from tests.support.http_client import Client, Said
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from tests.support.server_process import free_port
-from turnstream.cli.owners import _erase
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.extensions.http_tools.tool import HttpTools
+from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.kit.sealing import new_master_key
 from turnstream.main import running
 from turnstream.outgoing.addresses import Allowed

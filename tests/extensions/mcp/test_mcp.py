@@ -51,7 +51,7 @@ def at(port: int) -> McpServer:
     return McpServer("time", url=f"http://127.0.0.1:{port}/mcp")
 
 
-def connecting(*servers: McpServer, connect_timeout: float = 60, **timing: float) -> McpServers:
+def connecting(*servers: McpServer, connect_timeout: float = 150, **timing: float) -> McpServers:
     """Without the waits that are right between real failures."""
     return McpServers(servers, McpTiming(**{"connect_timeout": connect_timeout, "pause": 0.01} | timing))
 

@@ -22,16 +22,16 @@ from tests.support.http_client import Client, Said
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from tests.support.server_process import Server as Process
-from turnstream.cli.owners import _erase
 from turnstream.config import Settings
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
+from turnstream.erasure.owners import Owners
 from turnstream.extensions.mcp import oauth
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
+from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.kit.sealing import new_master_key
 from turnstream.scripted import message_of, text, tool_use
 from turnstream.storage.database import Statement, connect
-from turnstream.storage.owners.owners import Owners
 from turnstream.tools.toolset import Toolset
 
 TOOLS = f"""
@@ -82,7 +82,7 @@ async def desk_at(
     database_url: str, document: Document | None, place: Office, key: str, base: str = BASE, **more: Any
 ) -> AsyncIterator[Desk]:
     async with AsyncExitStack() as stack:
-        timing = McpTiming(connect_timeout=60)
+        timing = McpTiming(connect_timeout=150)
         servers = await stack.enter_async_context(McpServers([declared(place.calendar, **more)], timing))
         toolset = Toolset([], sources=[servers])
         server = await stack.enter_async_context(serving(database_url, toolset, sign_in_url=base, master_key=key))
@@ -117,7 +117,7 @@ class Browser(httpx2.AsyncClient):
     """Follows nothing by itself; keeps cookies as a browser does, for the address of the server alone."""
 
     def __init__(self, server_url: str, base: str = BASE) -> None:
-        super().__init__(trust_env=False, timeout=60)
+        super().__init__(trust_env=False, timeout=150)
         self._base = base
         self._server_url = server_url
         self._kept = ""

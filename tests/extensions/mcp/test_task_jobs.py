@@ -211,7 +211,7 @@ async def test_what_a_task_requires_is_a_question_of_the_turn(
         ("wait", "end", "wait done"),
     ],
 )
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("policy", [pytest.param("retry", marks=pytest.mark.full), "continue"])
 async def test_a_killed_server_takes_its_tasks_up_again(
     database_url: str, document: Document, policy: RecoveryPolicy, tool: str, place: str, text: str, tmp_path: Path

@@ -51,7 +51,7 @@ def settings(provider: ResponsesServer, tmp_path: Path) -> dict[str, str]:
     return {"TURNSTREAM_MODELS_FILE": str(file), "TURNSTREAM_MODEL": "keeper-1"}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_after_a_kill_the_answer_is_read_to_its_end_and_paid_for_once(
     server: StartServer, provider: ResponsesServer, settings: dict[str, str]
 ) -> None:
@@ -80,7 +80,7 @@ async def test_after_a_kill_the_answer_is_read_to_its_end_and_paid_for_once(
     assert len(provider.paid) == 1
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("kill", [False, True])
 async def test_a_cancelled_turn_cancels_the_answer_at_its_provider(
     server: StartServer, provider: ResponsesServer, settings: dict[str, str], kill: bool
@@ -107,7 +107,7 @@ async def test_a_cancelled_turn_cancels_the_answer_at_its_provider(
     assert len(provider.paid) == 1
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_a_deploy_in_the_middle_of_the_answer_is_no_second_call(
     server: StartServer, provider: ResponsesServer, settings: dict[str, str]
 ) -> None:
@@ -133,7 +133,7 @@ async def test_a_deploy_in_the_middle_of_the_answer_is_no_second_call(
     assert len(provider.paid) == 1
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_the_calls_of_a_turn_go_over_one_websocket_and_a_kill_opens_another(
     server: StartServer, provider: ResponsesServer, settings: dict[str, str]
 ) -> None:
@@ -171,7 +171,7 @@ async def test_the_calls_of_a_turn_go_over_one_websocket_and_a_kill_opens_anothe
     assert len(provider.sockets) == 2
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("what", ["a call", "a steer"])
 async def test_an_answer_that_the_turn_goes_on_without_is_cancelled_and_a_new_one_is_made(
     server: StartServer, provider: ResponsesServer, settings: dict[str, str], what: str

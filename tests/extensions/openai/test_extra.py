@@ -10,7 +10,7 @@ from tests.support.model_apis import EXTENSIONS
 from turnstream.config import Settings
 from turnstream.domain import extras
 from turnstream.domain.errors import ConfigError
-from turnstream.setup.models import default_model, offline_models
+from turnstream.setup.models import default_model
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,8 @@ def test_other_providers_need_no_package_of_openai() -> None:
 
 
 async def test_a_replay_has_the_models_whose_packages_are_there() -> None:
-    async with offline_models(settings(), EXTENSIONS, []) as models:
+    offline = pytest.importorskip("turnstream_lab.offline")
+    async with offline.offline_models(settings(), EXTENSIONS, []) as models:
         assert {models.provider_name(name) for name in ("claude-sonnet-5-5", "demo", "gpt-5")} == {
             "anthropic",
             "demo",

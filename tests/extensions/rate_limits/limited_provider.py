@@ -24,8 +24,8 @@ class Bucket:
 @dataclass
 class LimitedProvider(CannedServer):
     """`start` is what each bucket has at first. A reply has `output` tokens. `refused` are keys that it does not know.
-    `accepted` counts calls by key. `history` has the requests that the
-    bucket had allowed, and those that were left, after each call.
+    `used_up`: another program uses up the requests just before the next call. `accepted` counts calls by key. `history`
+    has the requests that the bucket had allowed, and those that were left, after each call.
     """
 
     limits: RateLimits = field(default_factory=RateLimits)
@@ -33,6 +33,7 @@ class LimitedProvider(CannedServer):
     input: int = 40
     output: int = 10
     refused: set[str] = field(default_factory=set)
+    used_up: bool = False
     accepted: Counter[str] = field(default_factory=Counter)
     turned_away: Counter[str] = field(default_factory=Counter)
     order: list[str] = field(default_factory=list)
@@ -55,6 +56,8 @@ class LimitedProvider(CannedServer):
         gain = Amounts(*(rate * (now - bucket.at) for rate in self.limits.rate))
         bucket.gained = bucket.gained.plus(gain)
         bucket.left, bucket.at = bucket.left.plus(gain).least(self.limits.capacity), now
+        if self.used_up:
+            self.used_up, bucket.left = False, bucket.left._replace(requests=0)
         used = Amounts(1, self.input, self.output, self.input + self.output)
         if not bucket.left.covers(used):
             self.turned_away[key] += 1

@@ -2,7 +2,7 @@
 
 import asyncpg
 
-from tests.integration.api.test_simple_search import core, found, marked
+from tests.extensions.simple_search.test_simple_search import core, found, marked
 from tests.support.http_client import Client
 from tests.support.http_server import serving
 from tests.support.sweeping import swept

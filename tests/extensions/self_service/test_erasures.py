@@ -18,21 +18,21 @@ from tests.support.http_server import serving
 from tests.support.locks import Locker
 from tests.support.owner_rows import fill_owner, rows_of
 from tests.support.server_process import Server
-from turnstream.cli.owners import _erase
 from turnstream.config import Settings
 from turnstream.domain.errors import NotFound
 from turnstream.domain.identity import Identity
+from turnstream.erasure.owners import Owners
 from turnstream.extensions.documents.store import Documents
+from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.extensions.self_service.account import OwnAccounts
 from turnstream.extensions.self_service.erasures import Erasures
-from turnstream.storage.owners.owners import Owners
 
 
 @pytest.fixture(autouse=True)
 def no_token_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """So an erasure need not wait for servers."""
     monkeypatch.setattr("turnstream.extensions.self_service.erasures.BELIEVED", 0)
-    monkeypatch.setattr("turnstream.cli.owners.BELIEVED", 0)
+    monkeypatch.setattr("turnstream.extensions.owner_commands.owners.BELIEVED", 0)
     monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0)
 
 
@@ -180,7 +180,7 @@ async def test_an_owner_erases_their_account_over_http(database_url: str) -> Non
         assert await Owners(server.services.storage.database).is_erased("ada")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_after_a_kill_in_the_middle_of_an_erasure_another_replica_completes_it(
     database_url: str, tmp_path: Path
 ) -> None:

@@ -14,9 +14,9 @@ from tests.support.http_server import Server, pausing, serving
 from tests.support.pictures import PIXEL
 from turnstream.config import Settings
 from turnstream.domain.plans import Plan
+from turnstream.erasure.erasure import erase_owner
 from turnstream.extension import before_erasure, selected
 from turnstream.scripted import Pause, message_of, text, tool_use
-from turnstream.storage.owners.erasure import erase_owner
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 
@@ -236,7 +236,7 @@ async def test_a_stream_ends_when_its_reader_is_no_member_any_more(
     pause, chat = Pause(), await ada.chat()
     turn = await ada.say(chat, model=server.scripts.model(pausing(pause, "One ", "two.")))
     await add(ada, chat, "read")
-    async with asyncio.timeout(30), bob.follow(f"{chat}/stream" if whole_chat else turn.stream_url) as events:
+    async with asyncio.timeout(60), bob.follow(f"{chat}/stream" if whole_chat else turn.stream_url) as events:
         await until("block_delta", events)
         await ada.json("DELETE", f"{chat}/members/bob")
         ended = await until("access_ended", events)

@@ -17,13 +17,13 @@ from turnstream.domain.kinds import SUMMARY
 from turnstream.domain.turns import Limits, Turn
 from turnstream.engine.worker import WorkerPolicy
 from turnstream.extensions.titles import EXTENSION as TITLES
+from turnstream.extensions.tool_results.results import ToolResults
 from turnstream.extensions.tool_results.summaries import prompt_for
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import Provider
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.setup.models import check_chosen
 from turnstream.setup.parts import check_extensions
-from turnstream.storage.chats.turns import ToolResults
 from turnstream.tools.policy import Summarise
 from turnstream.tools.tool import Tool, ToolError, tool
 

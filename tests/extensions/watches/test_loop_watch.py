@@ -28,8 +28,9 @@ async def test_what_holds_the_loop_is_named_in_a_metric_and_the_log(monkeypatch:
     place, observe = loop_watch._place, loop_watch.log.warning
 
     def look(*arguments: Any) -> str:
+        where = place(*arguments)  # while the frames are those of the loop that is held
         seen.set()
-        return place(*arguments)
+        return where
 
     def warning(*args: object, **fields: object) -> None:
         observe(*args, **fields)

@@ -425,7 +425,7 @@ async def test_what_somebody_is_just_taking_is_neither_taken_nor_waited_for(harn
     webhooks = Webhooks(harness.database)
     async with harness.locker() as locker:
         taking = "UPDATE webhooks SET due_at = now() + interval '60 seconds' WHERE turn_id = $1"
-        async with locker.holding(taking, first.turn, commit=True), asyncio.timeout(30):
+        async with locker.holding(taking, first.turn, commit=True), asyncio.timeout(60):
             assert [webhook.turn for webhook in await webhooks.claim(10, 60)] == [second.turn]
     assert await webhooks.claim(10, 60) == []
 

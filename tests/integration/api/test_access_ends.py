@@ -72,7 +72,7 @@ async def reading(
     model = server.scripts.model(pausing(pause, "One ", "two."))
     credentials = {"Authorization": f"Bearer {token}"}
     keeper = {"Authorization": f"Bearer {await server.token(owner)}"}
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as client:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=150, trust_env=False) as client:
         body: dict[str, Any] = {**said("Hi"), "model": model}
         call: tuple[str, str, Any] = ("POST", "/api/turns", body)
         if dialect == "ai-sdk":

@@ -84,7 +84,7 @@ async def test_a_request_that_is_cancelled_outside_of_a_handler_is_answered_with
     assert (start["status"], json.loads(body["body"])["code"]) == (503, "unavailable")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_a_server_that_stops_answers_503_to_what_is_under_way(database_url: str, tmp_path: Path) -> None:
     server = Server(database_url, tmp_path, {"TURNSTREAM_POSTGRES_TIMEOUT": "60"})
     await server.start()

@@ -8,20 +8,20 @@ from uuid import UUID, uuid4
 import pytest
 from structlog.testing import capture_logs
 
+from tests.extensions.chat_stream.test_chat_stream import take_until, two_replicas
+from tests.extensions.feed.test_feed import take_until as take_feed_until
 from tests.integration.api.chat_picture import ChatPicture, pictured
 from tests.integration.api.conftest import NewOwner
-from tests.integration.api.test_chat_stream import take_until, two_replicas
-from tests.integration.api.test_feed import take_until as take_feed_until
 from tests.support.http_client import Client, Event, Parser, Said
 from tests.support.http_server import Server, pausing, serving
 from tests.support.openapi_document import Document
-from turnstream.api.streams.chat import frame
 from turnstream.domain.errors import NotFound
 from turnstream.domain.turns import Turn
+from turnstream.extensions.chat_stream.endpoints import frame, sources_of
+from turnstream.extensions.chat_stream.reader import ChatReader
 from turnstream.scripted import Pause, message_of, tool_use
 from turnstream.storage.chats.turns import Turns
-from turnstream.stream.chat.cursor import ChatCursor
-from turnstream.stream.chat.reader import ChatReader, Sources
+from turnstream.stream.chat_cursor import ChatCursor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -265,12 +265,7 @@ async def test_a_turn_deleted_while_a_cursor_is_opened_has_no_further_event(api:
             await api.json("DELETE", running.url)
             return await super().get(owner, chat_id, turn)
 
-    sources = Sources(
-        services.storage.chat_changes,
-        Late(services.storage.database),
-        services.live.directory,
-        services.live.chat_wakeups,
-    )
+    sources = sources_of(services)._replace(turns=Late(services.storage.database))
     reader = ChatReader(sources, api.owner, UUID(chat.rpartition("/")[2]), ChatCursor.parse(page["cursor"]), frame)
     await reader.open()
     frames = reader.frames()

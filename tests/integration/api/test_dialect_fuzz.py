@@ -272,7 +272,7 @@ async def test_any_json_in_any_place_has_a_defined_answer(server: Server, call: 
     headers = {"Authorization": f"Bearer {await server.token(owner)}", "Content-Type": "application/json"}
     connection = await asyncpg.connect(server.database_url)
     failures = []
-    async with httpx2.AsyncClient(base_url=server.url, headers=headers, trust_env=False, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=server.url, headers=headers, trust_env=False, timeout=150) as client:
 
         async def answer(sent: Json) -> httpx2.Response:
             # Every request is of a thread of its own, or a stream would wait for the one before.

@@ -41,7 +41,7 @@ def generated(document: Document, tmp_path_factory: pytest.TempPathFactory) -> I
         [sys.executable, "-m", "openapi_python_client", "generate", *options],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -23,7 +23,7 @@ async def test_who_attacks_is_answered_and_who_watches_gets_everything(
     headers = {"Authorization": f"Bearer {await server.token('ada')}"}
 
     def attacked() -> set[int]:
-        with httpx2.Client(base_url=server.url, headers=headers, trust_env=False, timeout=60) as ada:
+        with httpx2.Client(base_url=server.url, headers=headers, trust_env=False, timeout=150) as ada:
             return set(attack.run(ada))
 
     async with bob.follow(f"{chat}/stream") as events:

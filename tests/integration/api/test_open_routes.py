@@ -130,7 +130,7 @@ async def test_anonymous_requests_share_two_of_ten_connections(
             master_key=new_master_key(),
         ) as site,
         Client(site.url, None, await site.token("ada"), "ada") as ada,
-        httpx2.AsyncClient(base_url=site.url, timeout=60, trust_env=False) as nobody,
+        httpx2.AsyncClient(base_url=site.url, timeout=150, trust_env=False) as nobody,
     ):
         for call in {*OPEN, *LOOK_UP, "GET /readyz", "GET /metrics"}:
             method, _, route = call.partition(" ")
@@ -172,7 +172,7 @@ async def test_probes_at_once_use_one_connection(database_url: str, monkeypatch:
     locker, most = Locker(holder, watcher), 0
     async with (
         serving(database_url) as site,
-        httpx2.AsyncClient(base_url=site.url, timeout=60, trust_env=False) as nobody,
+        httpx2.AsyncClient(base_url=site.url, timeout=150, trust_env=False) as nobody,
     ):
         async with locker.holding("LOCK TABLE documents"):
             probes = [asyncio.create_task(nobody.get("/readyz")) for _ in range(MANY)]

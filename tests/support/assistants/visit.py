@@ -31,7 +31,7 @@ async def whole(api: Client, turn: Said) -> tuple[Json, list[Event]]:
 
 async def until_waiting(api: Client, turn: Said, without: str | None = None) -> Json:
     """The turn once it has let go of its replica; for a call other than `without`."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             found: Json = await api.json("GET", turn.url)
             if found["status"] == "waiting" and without not in [call["tool_use_id"] for call in found["actions"]]:

@@ -116,6 +116,10 @@ def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_pa
             "[providers.p]\napi = 'openai-responses'\n[models.m]\nprovider = 'p'\nprefill = true",
             r"`prefill` of \[models.m\] must be left out: openai-responses does not continue an answer\.$",
         ),
+        (
+            "[providers.p]\napi = 'anthropic'\n[models.m]\nprovider = 'p'\nthink_tags = true",
+            r"`think_tags` of \[models.m\] must be left out: anthropic sends thoughts as blocks\.$",
+        ),
         ("[models.m]\ncan = []", r"`provider` of \[models.m\] is required\.$"),
         (
             "colour = 'red'",

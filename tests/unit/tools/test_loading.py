@@ -1,5 +1,5 @@
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import fields
 from functools import partial
@@ -110,6 +110,14 @@ async def opened():
     yield both
     events.append("closed")
 """
+
+
+@pytest.fixture(autouse=True)
+def points_are_looked_for() -> Iterator[None]:
+    """By the test, and by what runs behind it."""
+    assembly._installed_points.cache_clear()
+    yield
+    assembly._installed_points.cache_clear()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from turnstream.api.http.call_group import CallGroup, EventStream
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.extensions.admin import endpoints
 from turnstream.extensions.admin.schemas import OVERVIEW_EVENTS, ActedTurnOut, OverviewOut, ReplicaOut
-from turnstream.web.page import site
+from turnstream.web.site import site
 
 _call = partial(Endpoint, scopes=("admin",))
 

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from starlette.requests import Request
 from starlette.responses import Response
 
-from turnstream.api.catalog import offered_models
 from turnstream.api.codec import to_json
 from turnstream.api.http.reading import limit_of
 from turnstream.api.services import services_of
+from turnstream.dialects.offered import offered_models
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.extensions.anthropic_api.schemas import Json
 from turnstream.llm.models.catalog import Model

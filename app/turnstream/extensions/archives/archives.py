@@ -19,7 +19,7 @@ import msgspec
 from turnstream.domain.errors import ConfigError, StatementRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.secret_headers import masked_definition, masked_settings
-from turnstream.storage import tables
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.contents import BLOCKS, DOCUMENTS, TEXT_MARK, UPLOADS, Codec
 from turnstream.storage.database import LONG, Database, Statement, Transaction
 from turnstream.storage.ownership import Path, ownership_of
@@ -49,7 +49,7 @@ _BY_TABLE: Final = {
 
 def _of_chat() -> Iterator[tuple[str, tuple[str, str]]]:
     """The condition by which the rows of a chat are found, in the order in which they are inserted, and their order."""
-    for table in tables.metadata.tables.values():
+    for table in metadata.tables.values():
         ownership, order = ownership_of(table), ", ".join(column.name for column in table.primary_key)
         condition = _BY_TABLE.get(table.name) or _BY_PATH.get(ownership.path)
         if ownership.nature == "content" and condition is not None:
@@ -100,7 +100,7 @@ def _columns(table: str) -> tuple[str, ...]:
     """The columns that a row of an archive has. The bytes of an upload are a file of their own. Requests have their
     tools in them.
     """
-    columns, left = tables.metadata.tables[table].columns, {"owner", "queue_owner", "tool_set"}
+    columns, left = metadata.tables[table].columns, {"owner", "queue_owner", "tool_set"}
     return tuple(str(column.name) for column in columns if column.computed is None and column.name not in left)
 
 
@@ -544,7 +544,7 @@ def _insert(table: str, columns: Sequence[str]) -> Statement:
     """Rows of the owner :owner. Columns that an older archive does not have get their defaults."""
     values = {name: _IMPORTED.get(table, {}).get(name, f'row."{name}"') for name in columns}
     source = f"unnest(CAST(:lines AS text[])) AS line, json_populate_record(NULL::{table}, CAST(line AS json)) AS row"
-    if "owner" in tables.metadata.tables[table].columns:
+    if "owner" in metadata.tables[table].columns:
         values["owner"] = ":owner"
     if table == "turns":
         values["tool_set"], source = "kept.tool_set", f"{source}, keep_tool_set(:owner, row.request) AS kept"

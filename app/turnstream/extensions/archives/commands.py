@@ -13,7 +13,7 @@ from uuid import UUID
 import click
 
 from turnstream.api.schemas.requests import NewChat
-from turnstream.cli.tokens import checked_owner
+from turnstream.command_values import checked_owner
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, NotFound
 from turnstream.extension import read_settings, recordings_of, selected

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from turnstream.api.identity.way import LoginScopes, identity_from
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
+from turnstream.logins import LoginScopes, identity_from
 
 SECRET_HEADER = "X-Turnstream-Proxy-Secret"  # noqa: S105, a name
 

@@ -9,9 +9,10 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.requests import Request
 
 from turnstream.api.identity.stored import StoredTokens
-from turnstream.api.identity.way import URL_PARAMETER, bearer_token, check_origin_of_cookie
+from turnstream.api.identity.way import URL_PARAMETER, bearer_token
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
+from turnstream.logins import check_origin_of_cookie
 from turnstream.storage.owners.tokens import BROWSER_TOKEN
 
 

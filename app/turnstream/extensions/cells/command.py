@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import click
 
-from turnstream.cli.tokens import checked_owner
+from turnstream.command_values import checked_owner
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import departed_name

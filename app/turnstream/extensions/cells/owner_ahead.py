@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import arriving_name
-from turnstream.storage import tables
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.ownership import ownership_of
 
@@ -24,7 +24,7 @@ _PASSES: Final = 5  # at most, if the owner continues changing them
 
 def stored_columns(table: str) -> Sequence[str]:
     """The columns that Postgres does not compute."""
-    return [column.name for column in tables.metadata.tables[table].columns if column.computed is None]
+    return [column.name for column in metadata.tables[table].columns if column.computed is None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ _TURNS: Final = _Copied(
             """,
             timeout=_TIMEOUT,
         )
-        for table in tables.metadata.tables.values()
+        for table in metadata.tables.values()
         if (each := ownership_of(table)).path == "turn_id" and each.nature == "content"
     },
 )

@@ -18,7 +18,7 @@ from turnstream.domain.identity import departed_name
 from turnstream.extensions.cells.moves import LOOK
 from turnstream.extensions.cells.owner_ahead import AHEAD, OwnerAhead, stored_columns
 from turnstream.kit.sealing import CannotOpen, MasterKeys
-from turnstream.storage import tables
+from turnstream.storage.all_tables import metadata
 from turnstream.storage.database import Database, Statement, Transaction
 from turnstream.storage.migrations import RELATIONS, VERSION_TABLES, newest_revision, version_table
 from turnstream.storage.owners.owner_keys import GET_OWNER_KEY, GET_REPLICA_WITHOUT_KEY, REWRAP
@@ -120,7 +120,7 @@ class _Table:
 
 def _moved_tables() -> Iterator[_Table]:
     """Each after those that its rows refer to."""
-    for table in tables.metadata.sorted_tables:
+    for table in metadata.sorted_tables:
         ownership, columns = ownership_of(table), stored_columns(table.name)
         if ownership.path is not None and ownership.nature in _MOVED:
             # Credentials of the old cell keep their owner: by them it knows whom to send on.

@@ -1,4 +1,4 @@
-"""The shortest calls to the providers of models."""
+"""The shortest call to each provider of models."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from turnstream.api.http.reading import check_path
-from turnstream.cli.tokens import checked_owner
+from turnstream.command_values import checked_owner
 from turnstream.config import Settings
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import LOCAL_OWNER

@@ -12,13 +12,13 @@ from hashlib import sha256
 from typing import Literal
 from uuid import UUID
 
+from turnstream.broadcast import Broadcast, CountedWakeup
 from turnstream.domain.chats import Chat
 from turnstream.domain.turns import OPEN
 from turnstream.extensions.feed.rows import OVERLAP, OwnerChanges, OwnerUpdate, TurnStatus
 from turnstream.kit.clock import CLOCK
 from turnstream.storage.database import Database, retry_while_unavailable
 from turnstream.storage.retention import DELETIONS_KEPT
-from turnstream.stream.broadcast import Broadcast, CountedWakeup
 
 # A client that has missed more changes than this reads its list again, which is cheaper.
 _MOST_MISSED = 200

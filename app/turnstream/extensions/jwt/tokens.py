@@ -12,10 +12,11 @@ import jwt
 from starlette.requests import Request
 
 from turnstream.api.caller import SUBJECT_TOKEN
-from turnstream.api.identity.way import LoginScopes, bearer_token, identity_from
+from turnstream.api.identity.way import bearer_token
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
 from turnstream.kit.clock import CLOCK
+from turnstream.logins import LoginScopes, identity_from
 from turnstream.outgoing.issuer_keys import IssuerKeys, Jwk, claim_of, texts_of
 
 # The algorithms that may be allowed, with the type of their keys. Each has a private and a public key: with a shared

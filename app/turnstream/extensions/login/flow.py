@@ -12,13 +12,13 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 from uuid import UUID
 
-from turnstream.api.identity.way import LoginScopes, identity_from
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity, checked_scopes
 from turnstream.extensions.login.issuers import LoginFailed, LoginIssuer, Logins
 from turnstream.extensions.login.sessions import CREATE_SESSION, END_SESSION, END_SESSIONS_OF_ISSUER, digest_of
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
+from turnstream.logins import LoginScopes, identity_from
 from turnstream.outgoing.issuer_keys import claim_of, texts_of
 from turnstream.storage.database import Database
 

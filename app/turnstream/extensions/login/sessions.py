@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from turnstream.api.identity.way import BELIEVED, LoginScopes, bearer_token, check_origin_of_cookie
+from turnstream.api.identity.way import BELIEVED, bearer_token
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity, known_scopes
 from turnstream.extensions.login.issuers import Logins
+from turnstream.logins import LoginScopes, check_origin_of_cookie
 from turnstream.storage.database import OF_REQUEST, Database, Row, Statement
 from turnstream.storage.owners.tokens import LOGIN_SESSION
 

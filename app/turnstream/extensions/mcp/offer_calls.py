@@ -15,13 +15,13 @@ from turnstream.api.http.reading import read_body
 from turnstream.api.schemas.blocks import BlockIn, DocumentBlockIn, ImageBlockIn, TextBlockIn, UploadIn
 from turnstream.api.schemas.fields import Body, Storable
 from turnstream.api.services import identity_of, services_and_owner, services_of
-from turnstream.api.uploads import require_uploads, take_upload
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Forbidden, NotFound, RequestRefused
 from turnstream.domain.kinds import IMAGE
 from turnstream.domain.media import MEDIA, media_type_of
 from turnstream.kit.text import storable
 from turnstream.tools.tool import File, OutcomePart, ToolError, ToolUnavailable
+from turnstream.uploading import require_uploads, take_upload
 
 # The SDK is imported by servers that declare MCP servers.
 if TYPE_CHECKING:

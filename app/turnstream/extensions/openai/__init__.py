@@ -61,6 +61,7 @@ def _providers(_: Settings) -> "Sequence[ModelApi]":
         responses_parameters,
     )
     from turnstream.extensions.openai.quirks import QUIRKS
+    from turnstream.extensions.openai.think_tags import ThinkTagFilter
     from turnstream.llm.models.api import ModelApi
 
     tables = (("openai-chat", CHAT, chat_parameters), ("openai-responses", RESPONSES, responses_parameters))
@@ -75,6 +76,7 @@ def _providers(_: Settings) -> "Sequence[ModelApi]":
             catalog=Path(__file__).with_name("models.toml") if name == "openai-chat" else None,
             check=_check,
             prefills=name == "openai-chat",
+            without_tags=ThinkTagFilter,
             model_options=_OPTIONS if name == "openai-responses" else {},
         )
         for name, parameters, taken in tables

@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from turnstream.api import uploads
 from turnstream.api.dispatch import answer
 from turnstream.api.http.call_group import CallGroup, Foreign
 from turnstream.api.http.endpoint import Endpoint, HandlerApp, Limit, Query
@@ -25,6 +24,7 @@ from turnstream.extensions.openai_api.schemas import (
     OpenAiError,
     ResponseIn,
 )
+from turnstream.uploading import get_upload
 
 _H: Literal["handler"] = "handler"
 _ACTS: tuple[Scope, ...] = ("send", "chat", "approve")
@@ -154,7 +154,7 @@ ENDPOINTS = (
         queries=(Query("limit", "the most that are returned", files.MOST_LISTED, files.MOST_LISTED), *_FILES),
     ),
     _call("GET /v1/files/{upload}", files.get_file, "One file, without its bytes", reach="owner"),
-    _call("GET /v1/files/{upload}/content", uploads.get_upload, "The bytes of a file", gives="*/*"),
+    _call("GET /v1/files/{upload}/content", get_upload, "The bytes of a file", gives="*/*"),
     _call("DELETE /v1/files/{upload}", files.delete_file, "Delete a file", reach="owner"),
 )
 # How fields are named in the refusals of a call that is not one of responses.

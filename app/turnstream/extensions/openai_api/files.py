@@ -12,7 +12,6 @@ from turnstream.api.codec import to_json
 from turnstream.api.http.errors import TooLarge
 from turnstream.api.http.reading import id_of, limit_of, read_bytes
 from turnstream.api.services import identity_of, services_and_owner, services_of
-from turnstream.api.uploads import require_uploads, take_upload
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.media import MEDIA, PLAIN, media_type_of
 from turnstream.extensions.openai_api.file_rows import page_of_uploads
@@ -20,6 +19,7 @@ from turnstream.extensions.openai_api.objects import Json
 from turnstream.kit.offload import offload
 from turnstream.kit.text import unstorable
 from turnstream.storage.owners.uploads import Upload
+from turnstream.uploading import require_uploads, take_upload
 
 # The accepted purposes of a file: input of the model. Others begin jobs that this server does not have.
 PURPOSES = ("user_data", "assistants", "vision")

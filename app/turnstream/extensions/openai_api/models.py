@@ -3,9 +3,9 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from turnstream.api.catalog import offered_models
 from turnstream.api.codec import to_json
 from turnstream.api.services import services_of
+from turnstream.dialects.offered import offered_models
 from turnstream.domain.errors import NotFound
 from turnstream.extensions.openai_api.objects import Json
 from turnstream.llm.models.catalog import Model

@@ -92,8 +92,6 @@ _TAGS = {
     "streams": ("Streams", "Server-sent events of a turn, of a chat, and of all chats of an owner"),
     "actions": ("Actions", "Calls of tools: decisions about those that wait, permissions, whole results"),
     "tokens": ("Tokens", "What a credential allows; short-lived tokens for browsers"),
-    "catalog": ("Catalog", "The models and tools of this server"),
-    "uploads": ("Uploads", "Files that turns refer to"),
     "health": ("Health", "What supervisors and monitoring ask"),
 }
 

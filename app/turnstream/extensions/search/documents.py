@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from turnstream.kit.excerpt import AFTER, BEFORE, pieces_of
-from turnstream.storage.chats.search import SEARCH_ANSWER_TIMEOUT, FoundDocument, excerpt_line
+from turnstream.searches.excerpts import AFTER, BEFORE, excerpt_line, pieces_of
+from turnstream.searches.places import SEARCH_ANSWER_TIMEOUT
+from turnstream.storage.chats.search import FoundDocument
 from turnstream.storage.contents import TEXT_MARK, TEXT_SIZE
 from turnstream.storage.database import Statement, Transaction
 from turnstream.storage.owners.documents import DocumentInfo

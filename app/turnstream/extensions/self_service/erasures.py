@@ -10,8 +10,8 @@ import structlog
 
 from turnstream.api.identity.way import BELIEVED
 from turnstream.domain.errors import StorageError
+from turnstream.erasure.erasure import erase_owner, nothing_elsewhere
 from turnstream.storage.database import Database, Statement
-from turnstream.storage.owners.erasure import erase_owner, nothing_elsewhere
 
 log = structlog.get_logger(__name__)
 

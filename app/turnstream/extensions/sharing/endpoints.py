@@ -12,7 +12,6 @@ from turnstream.api.codec import to_json
 from turnstream.api.http.reading import id_of, limit_of, read_body
 from turnstream.api.schemas.responses import Revoked
 from turnstream.api.services import Services, as_id, identity_of, path_for, services_and_owner, services_of
-from turnstream.api.uploads import SAFE_HEADERS
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Conflict, Forbidden, NotFound, RequestRefused
 from turnstream.extensions.sharing.schemas import ShareCreated, ShareIn, ShareList, ShareOut
@@ -20,7 +19,8 @@ from turnstream.extensions.sharing.shares import SharedContent, Shares, Sharing
 from turnstream.extensions.sharing.view import shared_turn, uploads_of
 from turnstream.kit.offload import Portions
 from turnstream.storage.database import OWNER, Row
-from turnstream.web.page import site
+from turnstream.uploading import SAFE_HEADERS
+from turnstream.web.site import site
 
 _MOST_TURNS = 1000  # of a branch, the newest
 _HEADERS = {"Cache-Control": "no-cache", "X-Robots-Tag": "noindex", "Referrer-Policy": "no-referrer"}

@@ -7,16 +7,23 @@ from turnstream.config import Settings
 from turnstream.extension import Context, Extension, Work
 
 if TYPE_CHECKING:
+    from turnstream.api.http.call_group import CallGroup
     from turnstream.engine.upkeep.sweeps import Sweep
     from turnstream.storage.database import Database
     from turnstream.tools.tool import Tool
 
 
+def _calls() -> "Sequence[CallGroup]":
+    from turnstream.extensions.tool_results.whole import CALLS
+
+    return [CALLS]
+
+
 def _tools(settings: Settings, database: "Database") -> "Sequence[Tool]":
     from turnstream.extensions.tool_results.read_result import result_tools
-    from turnstream.extensions.tool_results.rows import WholeResults
+    from turnstream.extensions.tool_results.results import ToolResults
 
-    return result_tools(WholeResults(database), settings.max_result_chars)
+    return result_tools(ToolResults(database), settings.max_result_chars)
 
 
 def sweeps_of(_: Settings, database: "Database") -> "list[Sweep]":
@@ -44,6 +51,7 @@ def _work(context: Context) -> Work:
 EXTENSION = Extension(
     "tool_results",
     "a cache of the results of tools, summaries of long ones, and a tool that reads on in them",
+    calls=_calls,
     tools=_tools,
     work=_work,
     tool_policies=["cache_seconds", "summarise"],

@@ -3,10 +3,8 @@
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, Final
-from uuid import UUID
 
-from turnstream.storage.chats.turns import REPORTED, RESULT_TEXTS, ToolResults, result_of
-from turnstream.storage.contents import BLOCKS, SealedColumns
+from turnstream.storage.contents import SealedColumns
 from turnstream.storage.database import LONG, Database, Statement
 from turnstream.storage.rows import from_json, to_json
 
@@ -30,19 +28,6 @@ PUT_CACHED = Statement(
     RETURNING key
     """,
     seals=[TOOL_CACHE],
-)
-GET_WHOLE_ON_PATH = Statement(
-    f"""
-    WITH RECURSIVE path AS (
-        SELECT id, parent_id, 0 AS depth FROM turns WHERE id = :turn
-        UNION ALL
-        SELECT turns.id, turns.parent_id, depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
-    )
-    SELECT {RESULT_TEXTS} FROM path JOIN blocks ON turn_id = path.id {REPORTED}
-    WHERE tool_use_id = :tool_use_id AND type = 'tool_result'
-    ORDER BY coalesce(reported, blocks.whole) IS NULL, depth, index DESC LIMIT 1
-    """,
-    opens=[BLOCKS],
 )
 # The newest answers stay.
 EVICT = Statement(
@@ -103,14 +88,3 @@ class ToolCache:
         """Deletes what has expired."""
         while gone := await self._database.rows(SWEEP_CACHE, most=_STEP):
             yield len(gone)
-
-
-class WholeResults(ToolResults):
-    """The same for a model, which knows the turn that it writes."""
-
-    async def whole(self, turn: UUID, tool_use_id: str) -> str | None:
-        """The full text of the newest result with this id on the path to `turn`; one that was cut comes before one that
-        was not. None if there is no result.
-        """
-        row = await self._database.row(GET_WHOLE_ON_PATH, turn=turn, tool_use_id=tool_use_id)
-        return result_of(row) if row else None

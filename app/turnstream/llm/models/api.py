@@ -8,7 +8,7 @@ from typing import Any
 from turnstream.llm.anthropic.parameters import OWN_MEMBERS, PARAMETERS
 from turnstream.llm.models.catalog import Model
 from turnstream.llm.parameters import COMMON, Parameter
-from turnstream.llm.provider import OwnedProvider
+from turnstream.llm.provider import OwnedProvider, Provider
 from turnstream.llm.transport.calls import Calls, MakeCalls
 from turnstream.llm.transport.http import MAX_EVENT_BYTES
 from turnstream.llm.transport.interceptor import Interceptor
@@ -43,7 +43,8 @@ class ModelApi:
     `model_options` those of its models, with their values.
 
     `catalog` is a file of models that comes with the API. The providers of a `stand_in` are there as long as no other
-    provider has its key. `prefills`: a model may have `prefill`.
+    provider has its key. `prefills`: a model may have `prefill`. `without_tags` makes a provider
+    whose answers have thoughts in blocks of one that leaves them in tags, for models with `think_tags`.
     """
 
     name: str
@@ -56,6 +57,7 @@ class ModelApi:
     check: Callable[[str], None] = _is_usable
     stand_in: bool = False
     prefills: bool = True
+    without_tags: Callable[[Provider], Provider] | None = None
     options: Sequence[str] = ()
     model_options: Mapping[str, Sequence[bool | str]] = field(default_factory=dict)
     verify: "Callable[[ProviderSpec], None]" = _is_usable

@@ -1,6 +1,6 @@
 """The catalog of models: their providers, abilities, prices and fallbacks."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -9,7 +9,6 @@ from turnstream.domain.kinds import DOCUMENT, IMAGE
 from turnstream.domain.rounds import Prices
 from turnstream.domain.turns import Preset
 from turnstream.llm.conversation.attachments import without_files
-from turnstream.llm.models.think_tags import ThinkTagFilter
 from turnstream.llm.parameters import COMMON, Parameter
 from turnstream.llm.provider import ModelRequest, Provider, ProviderWrapper
 
@@ -74,13 +73,14 @@ class Model:
 @dataclass(frozen=True, slots=True)
 class ProviderModels:
     """A provider, its listed models (a bare id has unknown abilities), the prefixes of ids that it accepts unlisted,
-    and the parameters of its API.
+    and the parameters of its API. `without_tags` makes the provider of a model with `think_tags`.
     """
 
     provider: Provider
     models: Sequence[Model | str]
     prefixes: Sequence[str] = ()
     parameters: Sequence[Parameter] = COMMON
+    without_tags: Callable[[Provider], Provider] | None = None
 
     def listed(self) -> Iterable[Model]:
         return (Model(model) if isinstance(model, str) else model for model in self.models)
@@ -138,7 +138,8 @@ class Models:
         if found is None:
             raise PermanentError(MODEL_NOT_AVAILABLE, f"No provider of the model {name!r} is configured here.")
         entry, model = found
-        provider = ThinkTagFilter(entry.provider) if model.think_tags else entry.provider
+        without_tags = entry.without_tags if model.think_tags else None
+        provider = entry.provider if without_tags is None else without_tags(entry.provider)
         if unreadable := [type for type, ability in NEEDED_ABILITY.items() if not model.supports(ability)]:
             provider = _WithoutFiles(provider, unreadable)
         if model.upstream is None and not model.options:

@@ -52,6 +52,7 @@ async def connect_providers(
                 spec.models,
                 spec.prefixes,
                 spec.parameters,
+                spec.api.without_tags,
             )
             for provider, spec in zip(providers, specs, strict=True)
         ]

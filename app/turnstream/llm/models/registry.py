@@ -214,6 +214,8 @@ def _check_references(found: _File, models: Mapping[str, tuple[str, Model]], api
             )
         if model.prefill and not apis[table.api].prefills:
             raise ConfigError(f"`prefill` of [models.{id}] must be left out: {table.api} does not continue an answer.")
+        if model.think_tags and apis[table.api].without_tags is None:
+            raise ConfigError(f"`think_tags` of [models.{id}] must be left out: {table.api} sends thoughts as blocks.")
         _check_options(id, model.options, apis[table.api])
         for fallback in model.fallbacks:
             if fallback not in models:

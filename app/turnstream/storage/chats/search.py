@@ -1,87 +1,31 @@
-"""Search of chats and documents: what all searches share, and the simple one of the core. It finds words by their
-beginnings in titles, messages of people and documents; the last changed come first.
-"""
+"""Search of chats and documents. Extensions have one; the core only asks for it."""
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, Self
+from typing import Protocol
 from uuid import UUID
 
 from turnstream.domain.chats import Chat
-from turnstream.domain.errors import RequestRefused, StatementTooLong
-from turnstream.kit.excerpt import AFTER, BEFORE, Excerpt, ExcerptPiece, line_of, pieces_of, without_markdown
-from turnstream.storage.chats.chats import chat_from, page_behind, place_of_page
-from turnstream.storage.contents import IS_SEALED
-from turnstream.storage.database import Database, Row, Statement, Transaction
+from turnstream.domain.errors import RequestRefused
+from turnstream.storage.database import Database
 from turnstream.storage.owners.documents import DocumentInfo
 
-# In seconds, twice: to wait for one of the searches that a replica runs at once, and to run the search. Postgres itself
-# ends a search then; the driver, whose limit means that Postgres does not answer, waits for longer.
-SEARCH_TIMEOUT = 2.0
-SEARCH_ANSWER_TIMEOUT = 2 * SEARCH_TIMEOUT
-_CONCURRENT_SEARCHES = 2
 
-LIMIT_TIME = Statement("SELECT set_config('statement_timeout', :most, true)")
-# The part of a text around the first place of the first word.
-_WINDOW = """
-    CROSS JOIN LATERAL (SELECT greatest(strpos(lower({text}), lower(:word)) - :margin_before, 1) AS start) AS begun
-    CROSS JOIN LATERAL (
-        SELECT substr({text}, start, CAST(:length AS integer)) AS around, start > 1 AS cut_before,
-            start + :length <= length({text}) AS cut_after
-    ) AS window_of_text
-    """
-# The turn is null if the title has all of the words. No index holds the messages: a server that searches large chats
-# has the extension, and each message costs others nothing.
-FIND_CHATS = Statement(
-    f"""
-    WITH found AS MATERIALIZED (
-        SELECT DISTINCT ON (chat_id) chat_id, turns.id
-        FROM chats JOIN turns ON chat_id = chats.id JOIN blocks ON turn_id = turns.id
-        WHERE owner = :owner AND (type = 'user_text' OR type = 'text' AND blocks.attempt = 0)
-          AND NOT {IS_SEALED}
-          AND to_tsvector('pg_catalog.simple', left(text, 50000)) @@ to_tsquery('pg_catalog.simple', :sought)
-          AND (CAST(:only AS uuid) IS NULL OR chats.id = :only)
-          AND (CAST(:since AS timestamptz) IS NULL OR turns.created_at >= :since)
-          AND (CAST(:until AS timestamptz) IS NULL OR turns.created_at < :until)
-        ORDER BY chat_id, turns.created_at DESC, turns.id
-    ), best AS (
-        SELECT chats.*, CASE WHEN NOT titled THEN found.id END AS turn
-        FROM chats LEFT JOIN found ON chat_id = chats.id CROSS JOIN LATERAL (
-            SELECT coalesce(
-                to_tsvector('pg_catalog.simple', title) @@ to_tsquery('pg_catalog.simple', :sought), false
-            ) AND (CAST(:since AS timestamptz) IS NULL OR created_at >= :since)
-              AND (CAST(:until AS timestamptz) IS NULL OR created_at < :until)
-        ) AS each (titled)
-        WHERE owner = :owner AND (titled OR found.id IS NOT NULL)
-          AND (CAST(:only AS uuid) IS NULL OR chats.id = :only)
-          AND (CAST(:before AS timestamptz) IS NULL OR (updated_at, chats.id) < (:before, CAST(:before_id AS uuid)))
-        ORDER BY updated_at DESC, chats.id DESC LIMIT :limit
-    )
-    SELECT best.*, turn IS NOT NULL AS in_text, around, cut_before, cut_after
-    FROM best LEFT JOIN LATERAL (
-        SELECT around, cut_before, cut_after FROM blocks {_WINDOW.format(text="text")}
-        WHERE turn_id = turn AND type IN ('text', 'user_text') AND NOT {IS_SEALED}
-            AND to_tsvector('pg_catalog.simple', left(text, 50000)) @@ to_tsquery('pg_catalog.simple', :sought)
-        ORDER BY index LIMIT 1
-    ) AS message ON true
-    ORDER BY updated_at DESC, best.id DESC
-    """,
-    timeout=SEARCH_ANSWER_TIMEOUT,
-)
-# The words of a path are in the vector, too.
-FIND_DOCUMENTS = Statement(
-    f"""
-    SELECT path, length(content) AS size, updated_at, strpos(lower(content), lower(:word)) > 0 AS in_text,
-        around, cut_before, cut_after
-    FROM documents {_WINDOW.format(text="content")}
-    WHERE owner = :owner AND starts_with(path, :prefix) AND search @@ to_tsquery('pg_catalog.english', :sought)
-    ORDER BY updated_at DESC, path LIMIT :limit
-    """,
-    timeout=SEARCH_ANSWER_TIMEOUT,
-)
+@dataclass(frozen=True, slots=True)
+class ExcerptPiece:
+    """A part of a text; `found` if it is one of the words."""
+
+    text: str
+    found: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """An excerpt of a text in `turn`; the whole title of the chat if that is None."""
+
+    turn: UUID | None
+    pieces: tuple[ExcerptPiece, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +57,7 @@ class FoundDocument:
 
 
 class Search(Protocol):
-    """An extension may have another one than the core. It may be on a standby."""
+    """The search of an extension. It may be on a standby."""
 
     def on(self, database: Database) -> "Search":
         """The search of another database. Both share the places that this replica has."""
@@ -139,99 +83,23 @@ class Search(Protocol):
         ...
 
 
-class Places:
-    """The slots for searches that a replica runs at once."""
+class NoSearch:
+    """The search of a server without an extension that has one."""
 
-    def __init__(self) -> None:
-        self._free = asyncio.Semaphore(_CONCURRENT_SEARCHES)
-
-    @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
-        """Raises RequestRefused when none gets free in time."""
-        try:
-            async with asyncio.timeout(SEARCH_TIMEOUT):
-                await self._free.acquire()
-        except TimeoutError:
-            raise _too_slow() from None
-        try:
-            yield
-        finally:
-            self._free.release()
-
-
-@asynccontextmanager
-async def limited(database: Database) -> AsyncIterator[Transaction]:
-    """A transaction whose statements Postgres ends after a while. Raises RequestRefused then."""
-    async with database.transaction() as connection:
-        await connection.rows(LIMIT_TIME, most=f"{SEARCH_TIMEOUT * 1000:.0f}")
-        try:
-            yield connection
-        except StatementTooLong:
-            raise _too_slow() from None
-
-
-class SimpleSearch:
-    """The search of the core, which reads the messages of an owner. A text has all of the words, or is not found."""
-
-    def __init__(self, database: Database, places: Places | None = None) -> None:
-        self._database = database
-        self._places = places or Places()
-
-    def on(self, database: Database) -> Self:
-        return type(self)(database, self._places)
+    def on(self, database: Database) -> Search:  # noqa: ARG002
+        return self
 
     async def is_complete(self, owner: str) -> bool:  # noqa: ARG002
         return True
 
-    async def page(
-        self, owner: str, words: Sequence[str], limit: int, before: str | None, only: SearchFilter
-    ) -> tuple[Sequence[Hit], str | None]:
-        when, last = place_of_page(before) or (None, None)
-        async with self._places.one(), limited(self._database) as connection:
-            rows = await connection.rows(
-                FIND_CHATS,
-                owner=owner,
-                since=only.since,
-                until=only.until,
-                only=only.chat,
-                before=when,
-                before_id=last,
-                limit=limit + 1,
-                **_sought(words),
-            )
-        hits = [Hit(chat_from(row), Excerpt(row["turn"], _pieces(row, row["title"], words))) for row in rows]
-        return hits[:limit], page_behind(hits[limit - 1].chat) if len(hits) > limit else None
+    async def page(self, *_: object, **__: object) -> tuple[Sequence[Hit], str | None]:
+        raise _not_here()
 
-    async def documents(self, owner: str, words: Sequence[str], prefix: str, limit: int) -> Sequence[FoundDocument]:
-        async with self._places.one(), limited(self._database) as connection:
-            rows = await connection.rows(FIND_DOCUMENTS, owner=owner, prefix=prefix, limit=limit, **_sought(words))
-        return [
-            FoundDocument(DocumentInfo(row["path"], row["size"], row["updated_at"]), _pieces(row, row["path"], words))
-            for row in rows
-        ]
+    async def documents(self, *_: object, **__: object) -> Sequence[FoundDocument]:
+        raise _not_here()
 
 
-def excerpt_line(window: Row, words: Sequence[str]) -> str:
-    """The window of a text around one of the words, as a line."""
-    plain = without_markdown(window["around"], words)
-    return line_of(plain, cut_before=window["cut_before"], cut_after=window["cut_after"])
-
-
-def _sought(words: Sequence[str]) -> dict[str, object]:
-    """Values of a statement: the words as a query for texts that have words with these beginnings."""
-    quoted = (word.replace("\\", "\\\\").replace("'", "''") for word in words)
-    return {
-        "sought": " & ".join(f"'{word}':*" for word in quoted),
-        "word": words[0],
-        "margin_before": BEFORE,
-        "length": BEFORE + len(words[0]) + AFTER,
-    }
-
-
-def _pieces(row: Row, name: str | None, words: Sequence[str]) -> tuple[ExcerptPiece, ...]:
-    """The pieces of the text if it has the words, else of the name."""
-    return pieces_of(excerpt_line(row, words) if row["in_text"] else name or "", words)
-
-
-def _too_slow() -> RequestRefused:
-    return RequestRefused("`q` takes too long to be searched for; send other words, or try again later.", field="q")
+def _not_here() -> RequestRefused:
+    return RequestRefused(
+        "`q` must be left out: this server has neither of the extensions `search` and `simple_search`.", field="q"
+    )

@@ -1,7 +1,7 @@
 """Turns and tool results as the API and the engine read them, and requests to cancel a turn."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
@@ -223,25 +223,6 @@ CANCEL_TURN = Statement(
 )
 
 # The result of a call that reports is that it has been started: its outcome is in the row of its job.
-REPORTED = """
-    LEFT JOIN LATERAL (
-        SELECT coalesce(outcome #>> '{outcome,whole}', outcome #>> '{outcome,text}') AS reported FROM jobs
-        WHERE jobs.turn_id = blocks.turn_id AND jobs.round = blocks.round AND jobs.tool_use_id = blocks.tool_use_id
-          AND reports
-    ) AS job ON true
-"""
-RESULT_TEXTS = """turn_id, index, reported, CASE WHEN reported IS NULL THEN whole END AS whole,
-    CASE WHEN coalesce(reported, whole) IS NULL THEN text END AS text"""
-GET_RESULT = Statement(
-    f"""
-    SELECT {RESULT_TEXTS} FROM blocks
-    JOIN turns ON turns.id = turn_id JOIN chats ON chats.id = chat_id {REPORTED}
-    WHERE turn_id = :turn AND chat_id = :chat AND owner = :owner
-      AND tool_use_id = :tool_use_id AND type = 'tool_result'
-    ORDER BY index DESC LIMIT 1
-    """,
-    opens=[BLOCKS],
-)
 
 
 class TurnReads:
@@ -379,25 +360,6 @@ class Turns(TurnReads):
             )
         await self._database.row(CANCEL_TURN, turn=turn, withdraws=True)
         return await self.get(owner, chat, turn)
-
-
-class ToolResults:
-    """The full texts of tool results of which the model got a part."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def of_turn(self, owner: str, chat: UUID, turn: UUID, tool_use_id: str) -> str:
-        """The full text that a tool returned, whether or not it was cut for the model. Raises NotFound."""
-        row = await self._database.row(GET_RESULT, owner=owner, chat=chat, turn=turn, tool_use_id=tool_use_id)
-        if row is None:
-            raise NotFound(f"There is no result of a call {tool_use_id} in turn {turn}.")
-        return result_of(row)
-
-
-def result_of(row: Row) -> str:
-    texts: Iterable[str | None] = (row[name] for name in ("reported", "whole", "text"))
-    return next(text for text in texts if text is not None)
 
 
 async def _with_contents(database: Database | Transaction, rows: Sequence[Row]) -> list[Turn]:

@@ -1,0 +1,75 @@
+"""The erasure of an owner: everything that the owner has, in small steps."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from uuid import UUID
+
+from turnstream.erasure.owners import Owners
+from turnstream.storage.chats.turns import CANCEL_TURN
+from turnstream.storage.database import Database, Statement
+from turnstream.storage.rows import to_json
+from turnstream.storage.runs.queue import CANCEL, NOTIFY
+
+# Seconds that running turns get to end after they were cancelled.
+_PATIENCE = 15.0
+_LOOK = 0.2  # seconds
+
+# The request of the owner goes with the entry of the trail: until then another replica repeats the erasure.
+END_ERASURE = Statement(
+    """
+    WITH ended AS (DELETE FROM erasures WHERE owner = :owner RETURNING owner)
+    INSERT INTO audit (kind, owner, actor, detail)
+    SELECT 'owner.erased', CAST(:owner AS text), nullif(current_setting('turnstream.actor', true), ''),
+        CAST(:erased AS json)
+    WHERE :any OR EXISTS (SELECT FROM ended)
+    """
+)
+
+
+async def nothing_elsewhere(_owner: str) -> None:
+    """The owner has nothing outside of the database."""
+
+
+async def erase_owner(
+    database: Database,
+    owner: str,
+    delete_files: Callable[[UUID], int],
+    believed: float,
+    before: Callable[[str], Awaitable[None]] = nothing_elsewhere,
+) -> Counter[str]:
+    """Erases what the owner has, and returns the numbers of rows by their tables. Running turns are cancelled first.
+    `delete_files` deletes the files of a turn on this machine. `before` is called while the rows are there. Servers
+    trust a deleted token or session for `believed` seconds, and may write meanwhile. An erasure that was cut off is
+    completed by the next call.
+    """
+    erased: Counter[str] = Counter()
+    stored, loop = Owners(database), asyncio.get_running_loop()
+    erased["tokens"] = len(await stored.delete_tokens(owner))
+    erased["login_sessions"] = await stored.delete_sessions(owner)
+    until = loop.time() + (2 * believed if erased["tokens"] or erased["login_sessions"] else 0)
+    await _cancel(database, stored, owner)
+    await before(owner)
+    while True:
+        async for step in stored.erase(owner):
+            erased[step.table] += step.rows
+            erased["recordings"] += sum(map(delete_files, step.turns))
+        if loop.time() >= until and await stored.is_erased(owner):
+            erased = +erased
+            await database.row(END_ERASURE, owner=owner, erased=to_json(erased), any=bool(erased))
+            return erased
+        await asyncio.sleep(_LOOK)
+
+
+async def _cancel(database: Database, stored: Owners, owner: str) -> None:
+    """Cancels the turns that are open, and waits until none runs; not for long: their rows go in any case."""
+    turns, running = await stored.open_turns(owner)
+    for turn in turns:
+        await database.row(CANCEL_TURN, turn=turn, withdraws=False)
+        await database.row(NOTIFY, payload=f"{CANCEL} {turn}")
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_PATIENCE):
+            while running:
+                await asyncio.sleep(_LOOK)
+                _, running = await stored.open_turns(owner)

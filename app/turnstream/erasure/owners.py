@@ -1,0 +1,106 @@
+"""Owners: what each has, and its erasure."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from turnstream.storage.all_tables import metadata
+from turnstream.storage.database import LONG, Database, Statement
+from turnstream.storage.ownership import ownership_of
+from turnstream.storage.rows import OPEN_STATUSES
+
+# The chats come first, one by one: what goes with them has no column of its own for the owner, and what their deletion
+# leaves behind is in the other tables. The request for the erasure is deleted at its end (erasure.py).
+_WITH_OWNER: Final = tuple(
+    table.name
+    for table in metadata.sorted_tables
+    if (each := ownership_of(table)).path == "owner"
+    and each.nature != "trail"
+    and table.name not in {"chats", "erasures"}
+)
+# Tables that have no foreign key to the turns.
+_WITHOUT_KEY: Final = tuple(
+    table.name
+    for table in metadata.sorted_tables
+    if ownership_of(table).path == "turn_id" and not table.columns["turn_id"].foreign_keys
+)
+# Rows of one step of an erasure.
+_STEP = 100
+
+DELETE_TOKENS = Statement("DELETE FROM tokens WHERE owner = :owner RETURNING name")
+DELETE_SESSIONS = Statement("DELETE FROM login_sessions WHERE owner = :owner RETURNING id")
+GET_OPEN_TURNS_OF_OWNER = Statement(
+    f"""
+    SELECT turns.id, turns.status = 'running' AS running FROM turns JOIN chats ON chats.id = chat_id
+    WHERE owner = :owner AND turns.status IN {OPEN_STATUSES}
+    """
+)
+GET_CHAT_IDS = Statement("SELECT id FROM chats WHERE owner = :owner ORDER BY updated_at, id LIMIT :most")
+GET_TURN_IDS = Statement("SELECT id FROM turns WHERE chat_id = :chat", timeout=LONG)
+ERASE_CHAT = Statement("DELETE FROM chats WHERE id = :chat AND owner = :owner RETURNING id", timeout=LONG)
+ERASE_WITH_TURNS: Final = tuple(
+    Statement(f"DELETE FROM {table} WHERE turn_id = ANY(CAST(:turns AS uuid[])) RETURNING turn_id", timeout=LONG)
+    for table in _WITHOUT_KEY
+)
+ERASE_ROWS: Final = {
+    table: Statement(
+        f"""
+        DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table} WHERE owner = :owner LIMIT :most))
+        RETURNING owner
+        """,
+        timeout=LONG,
+    )
+    for table in _WITH_OWNER
+}
+COUNT_ROWS = Statement(
+    "SELECT "
+    + " + ".join(f"(SELECT count(*) FROM {table} WHERE owner = :owner)" for table in ("chats", *_WITH_OWNER))
+    + " AS number",
+    timeout=LONG,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureStep:
+    """The rows that a step has deleted. `turns` will be deleted with their chat."""
+
+    table: str
+    rows: int = 0
+    turns: Sequence[UUID] = ()
+
+
+class Owners:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def delete_tokens(self, owner: str) -> Sequence[str]:
+        """Returns the names of the tokens."""
+        return [row["name"] for row in await self._database.rows(DELETE_TOKENS, owner=owner)]
+
+    async def delete_sessions(self, owner: str) -> int:
+        """Returns their number."""
+        return len(await self._database.rows(DELETE_SESSIONS, owner=owner))
+
+    async def open_turns(self, owner: str) -> tuple[Sequence[UUID], bool]:
+        """The turns that have not ended, and whether one of them runs."""
+        rows = await self._database.rows(GET_OPEN_TURNS_OF_OWNER, owner=owner)
+        return [row["id"] for row in rows], any(row["running"] for row in rows)
+
+    async def erase(self, owner: str) -> AsyncGenerator[ErasureStep, None]:
+        """Deletes in small steps what the owner has. A step that was cut off is done by the next call."""
+        while chats := await self._database.rows(GET_CHAT_IDS, owner=owner, most=_STEP):
+            for row in chats:
+                turns = [turn["id"] for turn in await self._database.rows(GET_TURN_IDS, chat=row["id"])]
+                yield ErasureStep("turns", turns=turns)  # while they are there: recordings are found by them
+                gone = await self._database.rows(ERASE_CHAT, owner=owner, chat=row["id"])
+                for statement in ERASE_WITH_TURNS:
+                    await self._database.rows(statement, turns=turns)
+                yield ErasureStep("chats", len(gone))
+        for table, statement in ERASE_ROWS.items():
+            while gone := await self._database.rows(statement, owner=owner, most=_STEP):
+                yield ErasureStep(table, len(gone))
+
+    async def is_erased(self, owner: str) -> bool:
+        row = await self._database.row(COUNT_ROWS, owner=owner)
+        return row is not None and row["number"] == 0

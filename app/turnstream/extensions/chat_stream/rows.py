@@ -1,0 +1,100 @@
+"""Changes of a chat behind a place (turnstream.storage.chats.chat_changes), for readers that know all before it."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from turnstream.domain.chats import Chat
+from turnstream.storage.chats.chat_changes import EPOCH, PLACE
+from turnstream.storage.chats.chats import GET_CHAT, chat_from
+from turnstream.storage.database import Database, Statement
+from turnstream.storage.rows import OPEN_STATUSES
+
+_DELETION = "2 * CAST(extract(epoch FROM deleted_at) * 1000000 AS bigint)"
+
+# Of deletions only those of turns that a reader may have seen.
+GET_NEWS = Statement(
+    f"""
+    (
+        SELECT id, {PLACE} AS place, NULL AS deleted FROM turns
+        WHERE chat_id = :chat AND created_at >= :since AND {PLACE} > :place
+        ORDER BY created_at, role DESC LIMIT :limit
+    )
+    UNION ALL
+    SELECT NULL, {_DELETION}, array_agg(turn_id ORDER BY place) FROM deleted_turns
+    WHERE chat_id = :chat AND deleted_at >= :since AND {_DELETION} > :place AND place <= :place
+    GROUP BY deleted_at
+    ORDER BY place LIMIT :limit
+    """
+)
+# The turns at these places, and those that are open.
+GET_TURNS_AT = Statement(
+    f"""
+    SELECT id, {PLACE} AS place, status IN {OPEN_STATUSES} AS open FROM turns
+    WHERE chat_id = :chat AND created_at = ANY(CAST(:times AS timestamptz[]))
+    UNION
+    SELECT id, {PLACE}, true FROM turns WHERE chat_id = :chat AND status IN {OPEN_STATUSES}
+    UNION ALL
+    SELECT NULL, place, false FROM deleted_turns WHERE chat_id = :chat AND place = ANY(CAST(:places AS bigint[]))
+    UNION ALL
+    SELECT NULL, {_DELETION}, false FROM deleted_turns
+    WHERE chat_id = :chat AND deleted_at = ANY(CAST(:times AS timestamptz[]))
+    """
+)
+GET_TIMES = Statement("SELECT id, updated_at FROM chats WHERE id = ANY(CAST(:chats AS uuid[]))")
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTurns:
+    """Turns that one transaction deleted."""
+
+    turns: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatUpdate:
+    """The chat as it is now, and its new turns and deletions with their places, the oldest first."""
+
+    chat: Chat
+    news: Sequence[tuple[int, UUID | DeletedTurns]]
+
+
+class ChatNews:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def after(self, owner: str, chat: UUID, place: int, limit: int) -> ChatUpdate | None:
+        """The changes after `place`, at most `limit` turns and deletions. None when there is no such chat."""
+        row = await self._database.row(GET_CHAT, owner=owner, chat=chat)
+        if row is None:
+            return None
+        rows = await self._database.rows(GET_NEWS, chat=chat, since=_time_of(place), place=place, limit=limit)
+        news = [(new["place"], DeletedTurns(tuple(new["deleted"])) if new["deleted"] else new["id"]) for new in rows]
+        return ChatUpdate(chat_from(row), news)
+
+    async def turns_known(self, chat: UUID, last: int, open: Collection[int]) -> Mapping[int, UUID | None] | None:
+        """The turns at the places `open`, None for one that was deleted. Returns None if the chat never had exactly
+        these open turns up to the place `last`: it is another chat, or a database was restored.
+        """
+        places = [*open, last]
+        times = list(map(_time_of, places))
+        rows = await self._database.rows(GET_TURNS_AT, chat=chat, times=times, places=places)
+        found = {row["place"]: row["id"] for row in rows}
+        ended = any(row["open"] and row["place"] <= last and row["place"] not in open for row in rows)
+        if ended or not found.keys() >= {*open, last} - {0}:
+            return None
+        return {place: found[place] for place in open}
+
+    async def times(self, chats: Sequence[UUID]) -> Mapping[UUID, datetime]:
+        """The time of the last change of each chat. A deleted chat is absent."""
+        rows = await self._database.rows(GET_TIMES, chats=chats)
+        return {row["id"]: row["updated_at"] for row in rows}
+
+
+def is_answer(place: int) -> bool:
+    return place % 2 == 1
+
+
+def _time_of(place: int) -> datetime:
+    return EPOCH + timedelta(microseconds=place // 2)

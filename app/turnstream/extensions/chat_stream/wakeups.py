@@ -1,0 +1,54 @@
+"""Wake-ups for the readers of chats, on every replica. A poll of the rows replaces lost ones."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+import structlog
+
+from turnstream.broadcast import Broadcast, CountedWakeup
+from turnstream.domain.errors import StorageUnavailable
+from turnstream.extensions.chat_stream.rows import ChatNews
+
+log = structlog.get_logger(__name__)
+
+
+class ChatWakeups:
+    """`notify` reaches every replica. A notification that is lost is found after `interval` seconds."""
+
+    def __init__(self, changes: ChatNews, notify: Callable[[str], Awaitable[None]], interval: float) -> None:
+        self.broadcast = Broadcast("chat", notify)
+        self._changes = changes
+        self._interval = interval
+        self._watched: WeakKeyDictionary[CountedWakeup, tuple[UUID, datetime | None]] = WeakKeyDictionary()
+
+    def wakeup(self, chat: UUID) -> CountedWakeup:
+        wakeup = self.broadcast.wakeup(str(chat))
+        self._watched.setdefault(wakeup, (chat, None))
+        return wakeup
+
+    def notify(self, chat: UUID) -> None:
+        """Wakes the readers of a chat in which something was made, changed or deleted."""
+        self.broadcast.notify(str(chat))
+
+    async def watch(self) -> None:
+        """Looks for changes without a notification, without end."""
+        while True:
+            await asyncio.sleep(self._interval)
+            try:
+                await self.look()
+            except StorageUnavailable as error:
+                log.warning("chats.unwatched", error=str(error))
+
+    async def look(self) -> None:
+        """Wakes the readers of chats that have changed since the last look. Asks nothing if there are none."""
+        watched = dict(self._watched)
+        if not watched:
+            return
+        times = await self._changes.times([chat for chat, _ in watched.values()])
+        for wakeup, (chat, changed_at) in watched.items():
+            if changed_at != (now := times.get(chat)):
+                self._watched[wakeup] = chat, now
+                wakeup.notify()

@@ -1,0 +1,20 @@
+"""The search of small servers: without an index, by the beginnings of words."""
+
+from typing import TYPE_CHECKING
+
+from turnstream.extension import Extension
+
+if TYPE_CHECKING:
+    from turnstream.storage.chats.search import Search
+    from turnstream.storage.database import Database
+
+
+def _search(database: "Database") -> "Search":
+    from turnstream.extensions.simple_search.search import SimpleSearch
+
+    return SimpleSearch(database)
+
+
+EXTENSION = Extension(
+    "simple_search", "search of titles, messages of people and documents, without an index", search=_search
+)

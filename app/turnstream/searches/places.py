@@ -1,0 +1,51 @@
+"""The bounds of searches: how many run at once, and for how long."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from turnstream.domain.errors import RequestRefused, StatementTooLong
+from turnstream.storage.database import Database, Statement, Transaction
+
+# In seconds, twice: to wait for one of the searches that a replica runs at once, and to run the search. Postgres itself
+# ends a search then; the driver, whose limit means that Postgres does not answer, waits for longer.
+SEARCH_TIMEOUT = 2.0
+SEARCH_ANSWER_TIMEOUT = 2 * SEARCH_TIMEOUT
+_CONCURRENT_SEARCHES = 2
+
+LIMIT_TIME = Statement("SELECT set_config('statement_timeout', :most, true)")
+
+
+class Places:
+    """The slots for searches that a replica runs at once."""
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(_CONCURRENT_SEARCHES)
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """Raises RequestRefused when none gets free in time."""
+        try:
+            async with asyncio.timeout(SEARCH_TIMEOUT):
+                await self._free.acquire()
+        except TimeoutError:
+            raise _too_slow() from None
+        try:
+            yield
+        finally:
+            self._free.release()
+
+
+@asynccontextmanager
+async def limited(database: Database) -> AsyncIterator[Transaction]:
+    """A transaction whose statements Postgres ends after a while. Raises RequestRefused then."""
+    async with database.transaction() as connection:
+        await connection.rows(LIMIT_TIME, most=f"{SEARCH_TIMEOUT * 1000:.0f}")
+        try:
+            yield connection
+        except StatementTooLong:
+            raise _too_slow() from None
+
+
+def _too_slow() -> RequestRefused:
+    return RequestRefused("`q` takes too long to be searched for; send other words, or try again later.", field="q")

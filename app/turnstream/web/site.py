@@ -1,0 +1,130 @@
+"""The pages at `/`, `/admin` and `/shared/…`: static files, read at start, under a policy that runs no other code."""
+
+import functools
+import gzip
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+_FOLDER = Path(__file__).with_name("static")
+_TYPES = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".ts": "text/plain",  # the types of turnstream.js, for editors and type checkers
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".webmanifest": "application/manifest+json",
+}
+_IMMUTABLE = "public, max-age=31536000, immutable"
+_FETCHED_LATER = {"theme.js", "vendor/temml.esm.js"}  # the first is no module, the second is large and seldom needed
+_VERSION_PLACEHOLDER = b"static/VERSION/"
+_PRELOADS_PLACEHOLDER = b"<!-- PRELOADS -->"
+
+_CONTENT_SECURITY_POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self'",
+    # Attached pictures are fetched with the token in a header, then shown from memory as blobs.
+    "img-src": "'self' data: blob:",
+    "connect-src": "'self'",
+    "manifest-src": "'self'",
+    "base-uri": "'none'",
+    "form-action": "'none'",
+    "frame-ancestors": "'none'",
+    # Only the sanitiser may turn text into HTML.
+    "require-trusted-types-for": "'script'",
+    "trusted-types": "dompurify",
+}
+_HEADERS = {
+    "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _CONTENT_SECURITY_POLICY.items()),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "geolocation=(self), camera=(), microphone=()",
+}
+
+
+@dataclass(frozen=True)
+class StaticFile:
+    content: bytes
+    media_type: str
+
+    @functools.cached_property
+    def etag(self) -> str:
+        return f'"{hashlib.sha256(self.content).hexdigest()[:16]}"'
+
+    @functools.cached_property
+    def compressed(self) -> bytes:
+        """Compressed for the first reader: all files at once would hold a starting server for a quarter of a second."""
+        return gzip.compress(self.content, mtime=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The files by path. The pages name them relative to their own addresses, so that they may be served under a
+    prefix. `version` is a hash of all of them: a URL with it may be cached without end.
+    """
+
+    files: Mapping[str, StaticFile]
+    version: str
+
+    def page(self, request: Request) -> Response:
+        return _respond(request, self.files["index.html"], "no-cache")
+
+    def operators_page(self, request: Request) -> Response:
+        return _respond(request, self.files["admin.html"], "no-cache")
+
+    def shared_page(self, request: Request) -> Response:
+        return _respond(request, self.files["shared.html"], "no-cache")
+
+    def file(self, request: Request) -> Response:
+        """`/static/PATH` or `/static/v-VERSION/PATH`. During a deploy VERSION may be the version of another replica."""
+        path: str = request.path_params["path"]
+        first, _, rest = path.partition("/")
+        version, path = (first.removeprefix("v-"), rest) if first.startswith("v-") else ("", path)
+        file = self.files.get(path)
+        if file is None:
+            return Response("There is no such file.\n", 404, media_type="text/plain")
+        # Under a foreign VERSION the content may be another than its URL promises: it must not be cached without end.
+        return _respond(request, file, _IMMUTABLE if version == self.version else "no-cache")
+
+
+def site() -> Site:
+    return read_site(_FOLDER)
+
+
+@functools.cache
+def read_site(folder: Path) -> Site:
+    """The files of a folder, read once in a process."""
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in _TYPES)
+    contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    version = hashlib.sha256(b"\0".join(contents.values())).hexdigest()[:12]
+    contents["index.html"] = contents["index.html"].replace(_PRELOADS_PLACEHOLDER, _preloads(contents))
+    for page in ("index.html", "admin.html", "shared.html"):
+        contents[page] = contents[page].replace(_VERSION_PLACEHOLDER, f"static/v-{version}/".encode())
+    return Site({path: StaticFile(content, _TYPES[Path(path).suffix]) for path, content in contents.items()}, version)
+
+
+def _preloads(paths: Iterable[str]) -> bytes:
+    """Links that fetch all modules of the page at `/` at once, instead of each after the module that imports it."""
+    modules = [
+        path
+        for path in paths
+        if path.endswith(".js") and path not in _FETCHED_LATER and not path.startswith(("admin", "shared"))
+    ]
+    return "\n".join(f'<link rel="modulepreload" href="static/VERSION/{path}">' for path in modules).encode()
+
+
+def _respond(request: Request, file: StaticFile, caching: str) -> Response:
+    headers = {**_HEADERS, "Cache-Control": caching, "ETag": file.etag, "Vary": "Accept-Encoding"}
+    if file.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    compressed = "gzip" in request.headers.get("accept-encoding", "")
+    if compressed:
+        headers["Content-Encoding"] = "gzip"
+    return Response(file.compressed if compressed else file.content, headers=headers, media_type=file.media_type)

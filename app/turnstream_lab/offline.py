@@ -1,0 +1,42 @@
+"""The models of the settings for a replay, which reaches no network."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+from turnstream.config import Settings, read_environment
+from turnstream.domain.errors import ConfigError
+from turnstream.extension import Extension
+from turnstream.llm.models.api import CallOptions
+from turnstream.llm.models.catalog import Models
+from turnstream.llm.models.connect import connect_providers, import_adapter
+from turnstream.llm.models.registry import read_registry
+from turnstream.llm.transport.interceptor import Interceptor
+from turnstream.setup.models import all_providers, model_apis
+
+
+class _Complete(dict[str, str]):
+    """An environment in which every missing key and address has a value that leads nowhere."""
+
+    def get(self, name: str, _default: object = None) -> str:
+        return super().get(name) or "http://offline.invalid"
+
+
+@asynccontextmanager
+async def offline_models(
+    settings: Settings, extensions: Sequence[Extension], interceptors: Sequence[Interceptor]
+) -> AsyncIterator[Models]:
+    """The models of the settings, as if all keys were set. `interceptors` answer instead of the network."""
+    known = {spec.name for spec in all_providers(settings, extensions) if not spec.api.stand_in}
+    apis = model_apis(settings, extensions)
+    specs = []
+    for spec in read_registry(settings.models_file, _Complete(read_environment()), apis):
+        with suppress(ConfigError):
+            spec.api.check(spec.name)
+            await import_adapter(spec.api)  # in the middle of a replayed call it would count as its silence
+            specs.append(spec)
+    async with connect_providers(specs, CallOptions(interceptors)) as offers:
+        if settings.model is not None and offers:
+            first = next((offer for offer in offers if offer.provider.name in known), offers[0])
+            offers.append(replace(first, models=(), prefixes=[settings.model]))
+        yield Models(offers)

@@ -1,0 +1,8 @@
+"""The role of the API in a database of tests."""
+
+from turnstream.storage.row_security import admit, embedded_api_url
+
+
+async def admit_api(url: str) -> None:
+    """Gives the role what a server would give it at its start."""
+    await admit(url, await embedded_api_url(url))
