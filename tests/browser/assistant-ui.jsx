@@ -1,7 +1,9 @@
 // The smallest components over the runtime of app/turnstream/web/packages/assistant-ui.md.
 import {
   ActionBarPrimitive,
+  AttachmentPrimitive,
   ComposerPrimitive,
+  ErrorPrimitive,
   MessagePrimitive,
   ThreadListItemPrimitive,
   ThreadListPrimitive,
@@ -24,9 +26,23 @@ function ToolCall({ toolName, result, approval, respondToApproval }) {
   )
 }
 
+const Thought = ({ text }) => <blockquote>{text}</blockquote>
+
+const Attachment = () => (
+  <AttachmentPrimitive.Root>
+    <AttachmentPrimitive.Name />
+  </AttachmentPrimitive.Root>
+)
+
 const Message = () => (
   <MessagePrimitive.Root>
-    <MessagePrimitive.Parts components={{ tools: { Fallback: ToolCall } }} />
+    <MessagePrimitive.Attachments components={{ Attachment }} />
+    <MessagePrimitive.Parts components={{ Reasoning: Thought, tools: { Fallback: ToolCall } }} />
+    <MessagePrimitive.Error>
+      <ErrorPrimitive.Root>
+        <ErrorPrimitive.Message />
+      </ErrorPrimitive.Root>
+    </MessagePrimitive.Error>
     <ActionBarPrimitive.Reload>Again</ActionBarPrimitive.Reload>
   </MessagePrimitive.Root>
 )
@@ -64,6 +80,8 @@ createRoot(document.body).render(
           <ThreadPrimitive.Messages components={{ Message }} />
         </main>
         <ComposerPrimitive.Root>
+          <ComposerPrimitive.Attachments components={{ Attachment }} />
+          <ComposerPrimitive.AddAttachment>Attach</ComposerPrimitive.AddAttachment>
           <ComposerPrimitive.Input />
           <ComposerPrimitive.Send>Send</ComposerPrimitive.Send>
           <ComposerPrimitive.Cancel>Cancel</ComposerPrimitive.Cancel>

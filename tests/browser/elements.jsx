@@ -32,14 +32,30 @@ export const ConfirmationRequest = ({ children }) => useContext(Requested) && ch
 export const ConfirmationActions = ConfirmationRequest
 export const ConfirmationAction = (properties) => <button type="button" {...properties} />
 
+const filePart = (file) =>
+  new Promise((resolve) => {
+    const reader = new FileReader()
+    const part = { type: 'file', mediaType: file.type, filename: file.name }
+    reader.onload = () => resolve({ ...part, url: reader.result })
+    reader.readAsDataURL(file)
+  })
+
 export const PromptInput = ({ onSubmit, children }) => {
-  const submit = (event) => {
+  const submit = async (event) => {
     event.preventDefault()
-    const text = new FormData(event.currentTarget).get('message')
-    event.currentTarget.reset()
-    onSubmit({ text, files: [] }, event)
+    const form = event.currentTarget
+    const data = new FormData(form)
+    const files = data.getAll('files').filter(({ size }) => size > 0)
+    const sent = await Promise.all(files.map(filePart)) // as PromptInput does
+    form.reset()
+    onSubmit({ text: data.get('message'), files: sent }, event)
   }
-  return <form onSubmit={submit}>{children}</form>
+  return (
+    <form onSubmit={submit}>
+      <input name="files" type="file" />
+      {children}
+    </form>
+  )
 }
 export const PromptInputTextarea = () => <textarea name="message" />
 export const PromptInputFooter = Children

@@ -1,6 +1,7 @@
 """The account of an owner on the page: credentials, remembered approvals, the audit trail, and the erasure."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from uuid import UUID
 
 import asyncpg
@@ -9,6 +10,7 @@ import pytest_asyncio
 from playwright.async_api import expect
 
 from tests.browser.conftest import SitDown
+from tests.browser.test_away import copies, until_forgotten
 from tests.browser.test_budgets import violations
 from tests.browser.test_shares import kept
 from tests.support.http_client import Client
@@ -72,6 +74,42 @@ async def test_an_owner_revokes_credentials_and_grants_and_asks_for_an_erasure(
         await trail.get_by_role("button", name="Older entries").click()
         await expect(trail.get_by_role("listitem")).to_have_count(await connection.fetchval(ENTRIES))
         await connection.close()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_a_copy_of_a_chat_is_shown_without_a_network_and_ends_with_its_token(
+    people: SitDown, site: Server, tmp_path: Path, scheme: str
+) -> None:
+    token, other = await site.token("ada"), await site.token("ada")
+    async with Client(site.url, None, other, "ada") as api:
+        read = (await api.ask(await api.chat(title="Read before"))).assistant["chat_id"]
+        deleted = (await api.ask(await api.chat(title="Deleted"))).assistant["chat_id"]
+        ada = await people(site.url, read, color_scheme=scheme, storage_state=kept(site.url, token))
+        ada.expects("Failed to load resource", "ERR_INTERNET_DISCONNECTED")
+        for title in ("Deleted", "Read before"):
+            await ada.page.get_by_role("link", name=title).click()
+            await ada.sees("Hello.")
+        await ada.page.click("#new-chat")
+        await ada.context.set_offline(True)
+        await ada.page.get_by_role("link", name="Read before").click()
+        await ada.sees("Hello.")
+        await ada.page.get_by_text("Reconnecting").wait_for()
+        await ada.page.screenshot(path=tmp_path / f"away-{scheme}.png")
+        assert sorted(await copies(ada)) == sorted([f"path {read}", f"path {deleted}"])
+        await ada.page.click("#new-chat")
+        await ada.context.set_offline(False)
+        await api.json("DELETE", f"/api/chats/{deleted}")
+        await ada.page.evaluate("id => { location.hash = id }", deleted)
+        await until_forgotten(ada, deleted)
+        assert await copies(ada) == [f"path {read}"]
+        credentials = (await api.json("GET", "/api/account/credentials"))["credentials"]
+        (used,) = [each["id"] for each in credentials if not each["current"]]
+        await api.json("DELETE", f"/api/account/credentials/{used}")
+    await ada.page.reload()
+    await expect(ada.page.locator("#ask-token")).to_be_visible()
+    await until_forgotten(ada, read)
+    assert await copies(ada) == []
 
 
 @pytest.mark.parametrize("site", [False], indirect=True)

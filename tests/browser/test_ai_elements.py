@@ -63,6 +63,20 @@ async def test_tools_reasoning_and_approvals(wiring: Wiring, browser: Browser) -
     await page.context.close()
 
 
+async def test_a_file_the_history_and_the_error_of_a_turn(wiring: Wiring, browser: Browser) -> None:
+    page = await wiring.open(browser, "files")
+    await page.set_input_files("input", {"name": "sea.txt", "mimeType": "text/plain", "buffer": b"Salt."})
+    await ask(page, "plain")
+    await expect(newest(page)).to_contain_text("That is it.")
+    await page.reload()
+    await expect(page.locator("article")).to_have_count(2)
+    await ask(page, "recall")
+    await expect(newest(page)).to_contain_text("document  / text plain / text That is it. / text recall")
+    await ask(page, "fail")
+    await expect(page.get_by_role("alert")).to_have_text("It cannot be done.")
+    await page.context.close()
+
+
 async def test_an_answer_goes_on_after_a_reload_and_after_a_cut_and_stop_stops_it(
     wiring: Wiring, browser: Browser
 ) -> None:

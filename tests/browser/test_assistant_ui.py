@@ -9,6 +9,7 @@ from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.browser.wirings import Wiring, bundled, code_of, wired
 from tests.node.conftest import node, packages
+from tests.support.pictures import PIXEL
 
 __all__ = ["node", "packages"]
 
@@ -35,6 +36,7 @@ async def test_tools_of_server_and_page_approvals_and_another_answer(wiring: Wir
     page = await wiring.open(browser)
     await ask(page, "tools")
     await expect(newest(page).locator("[data-tool=weather]")).to_contain_text('"degrees":12')
+    await expect(newest(page).locator("blockquote")).to_have_text("Let me look.")
     await expect(newest(page)).to_contain_text("That is it.")
     await ask(page, "where")
     await expect(newest(page).locator("[data-tool=getLocation]")).to_contain_text("Bern")
@@ -69,6 +71,19 @@ async def test_an_answer_goes_on_after_a_reload_and_after_a_cut_and_cancel_stops
     await expect(newest(page)).to_contain_text("One ")
     await page.click("text=Cancel")
     assert await wiring.newest_status() == "cancelled"
+    await page.context.close()
+
+
+async def test_a_file_reaches_the_model_and_the_error_of_a_turn_the_person(wiring: Wiring, browser: Browser) -> None:
+    page = await wiring.open(browser)
+    async with page.expect_file_chooser() as choosing:
+        await page.click("text=Attach")
+    await (await choosing.value).set_files({"name": "sea.png", "mimeType": "image/png", "buffer": PIXEL})
+    await expect(page.get_by_text("sea.png")).to_be_visible()
+    await ask(page, "recall")
+    await expect(newest(page)).to_contain_text("text recall / image")
+    await ask(page, "fail")
+    await expect(newest(page).get_by_role("alert")).to_have_text("It cannot be done.")
     await page.context.close()
 
 

@@ -64,6 +64,25 @@ async def test_a_new_chat_has_neither_title_nor_marks_of_the_one_before(
     await ada.context.set_offline(False)
 
 
+async def copies(person: Person) -> list[str]:
+    """The copies of chats that the browser has."""
+    names: list[str] = await person.page.evaluate(_KEPT)
+    return [name for name in names if name.startswith("path ")]
+
+
+async def until_forgotten(person: Person, chat: str) -> None:
+    await person.page.wait_for_function(f"async (name) => !(await ({_KEPT})()).includes(name)", arg=f"path {chat}")
+
+
+_KEPT = """() => new Promise((resolve) => {
+  const opening = indexedDB.open('turnstream', 1)
+  opening.onsuccess = () => {
+    const names = opening.result.transaction('files').objectStore('files').getAllKeys()
+    names.onsuccess = () => resolve(names.result)
+  }
+})"""
+
+
 _REFUSE = """() => {
   const { fetch } = window
   window.fetch = async (url, options) => {

@@ -9,6 +9,7 @@ from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.browser.wirings import Wiring, bundled, code_of, wired
 from tests.node.conftest import copilotkit, node
+from tests.support.pictures import PIXEL
 
 __all__ = ["copilotkit", "node"]
 
@@ -40,6 +41,7 @@ async def test_tools_of_server_and_page_and_approvals(wiring: Wiring, browser: B
     page = await wiring.open(browser, "tools")
     await ask(page, "tools")
     await expect(page.locator("[data-tool=weather]")).to_contain_text('"degrees":12')
+    await expect(page.get_by_text("Let me look.")).to_have_count(1)
     await expect(answers(page, "That is it.")).to_have_count(1)
     await ask(page, "where")
     await expect(page.locator("[data-tool=getLocation]")).to_contain_text("Bern")
@@ -54,6 +56,16 @@ async def test_tools_of_server_and_page_and_approvals(wiring: Wiring, browser: B
     await ask(page, "mail")
     await page.click("text=Deny")
     await expect(page.locator("[data-tool=send_mail]").last).to_contain_text("did not allow this call")
+    await page.context.close()
+
+
+async def test_a_file_reaches_the_model_and_the_error_of_a_turn_the_page(wiring: Wiring, browser: Browser) -> None:
+    page = await wiring.open(browser, "files")
+    await page.set_input_files("input", {"name": "sea.png", "mimeType": "image/png", "buffer": PIXEL})
+    await ask(page, "recall")
+    await expect(answers(page, "text recall / image")).to_have_count(1)
+    await ask(page, "fail")
+    await expect(page.get_by_role("alert").get_by_text("It cannot be done.")).to_be_visible()
     await page.context.close()
 
 

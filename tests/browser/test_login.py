@@ -9,6 +9,7 @@ from playwright.async_api import expect
 
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person
+from tests.browser.test_away import copies
 from tests.support.http_server import Server, serving
 from tests.support.openid_issuer import CLIENT, SECRET, OpenIdIssuer, providing
 from tests.support.server_process import free_port
@@ -76,9 +77,11 @@ async def test_a_person_signs_in_talks_and_signs_out(
     assert ada.chat == chat
     await expect(ada.page.locator("#words")).to_have_value("A draft that nobody else reads")
     await ada.page.screenshot(path=tmp_path / "signed-in.png")
+    assert await copies(ada) == [f"path {chat}"]
     await ada.press("Sign out")
     await expect(link).to_be_visible()  # the issuer has ended its session, and sent the browser back
     assert [sent["client_id"] for sent in issuer.ended] == [CLIENT]
+    assert await copies(ada) == []
     assert await ada.page.evaluate("Object.keys(localStorage).filter((key) => key.includes('turnstream.of'))") == []
     assert "turnstream_session" not in {cookie.get("name") for cookie in await ada.context.cookies()}
     issuer.person = {"sub": "bob", "groups": ["people"]}

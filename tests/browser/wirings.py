@@ -17,9 +17,10 @@ from tests.node.conftest import BINARIES, ROOT, run
 from tests.node.server import explode, reply_to, send_mail, weather, word_of
 from tests.support.http_client import Client
 from tests.support.http_server import Server, answering, pausing, serving
+from turnstream.domain.errors import PermanentError
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.provider import ModelRequest
-from turnstream.scripted import Pause, Reply, ScriptedProvider
+from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from turnstream.tools.toolset import Toolset
 
 SERVER = "https://chat.example"  # in the documentation
@@ -52,6 +53,8 @@ class Model(ScriptedProvider):
         self.pauses: list[Pause] = []
 
     def _reply(self, request: ModelRequest) -> Reply:
+        if word_of(request) == "fail":
+            return [*list(message_of(text("That ")))[:3], PermanentError("invalid_request_error", "It cannot be done.")]
         if word_of(request) != "wait":
             return reply_to(request)
         self.pauses.append(Pause())

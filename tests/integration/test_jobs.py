@@ -27,10 +27,10 @@ from turnstream.kit.ids import new_id
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.exchanges import Exchanges, Target
-from turnstream.storage.chats.turn_counts import JobCounts, TurnCounts
 from turnstream.storage.runs.queue import Queue
 from turnstream.telemetry import JOBS_SETTLED
 from turnstream.tools.tool import Detached, File, Outcome, ResultAddress, ToolContext, ToolResult, tool, tools_of
+from turnstream.turn_counts import JobCounts, TurnCounts
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 

@@ -17,6 +17,7 @@ from turnstream.api.exchange import post_in_new_chat, post_message
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
 from turnstream.config import Settings
+from turnstream.dialects.branch_rows import Branches
 from turnstream.domain import membership
 from turnstream.domain.blocks import Block
 from turnstream.domain.chats import Chat
@@ -264,7 +265,7 @@ async def without_model(services: Services, first: Exchange) -> None:
 
 
 async def deleted(services: Services, first: Exchange) -> None:
-    async for _ in services.storage.branches.delete(OWNER, first.user_turn.chat_id, first.user_turn.id):
+    async for _ in Branches(services.storage.of_owner).delete(OWNER, first.user_turn.chat_id, first.user_turn.id):
         pass
 
 

@@ -59,6 +59,23 @@ const scenes = {
     return (await client.messages.create({ ...usual, messages: [user(content)] })).content[0].text
   },
 
+  /** A stream that is left in its first words. Its response names the message. */
+  async begin(words) {
+    const body = { ...usual, messages: [user(words)], stream: true }
+    const { data: stream, response } = await client.messages.create(body).withResponse()
+    for await (const event of stream) if (event.type === 'content_block_delta') break
+    return response.headers.get('turnstream-resume')
+  },
+
+  async resume(words, name) {
+    const options = { headers: { 'turnstream-resume': name } }
+    const stream = client.messages.stream({ ...usual, messages: [user(words)] }, options)
+    const streamed = []
+    stream.on('text', (text) => streamed.push(text))
+    const { content } = await stream.finalMessage()
+    return [streamed.join(''), content.map(({ text }) => text).join('')]
+  },
+
   async errors() {
     const failures = [
       () => client.messages.create({ ...usual, model: 'none', messages: [user('plain')] }),

@@ -25,6 +25,12 @@ WEB = ROOT / "app/turnstream/web"
 BINARIES = FOLDER / "node_modules/.bin"
 
 Json = dict[str, Any]
+SEA: Json = {
+    "type": "object",
+    "properties": {"sea": {"type": "string"}},
+    "required": ["sea"],
+    "additionalProperties": False,
+}
 Process = asyncio.subprocess.Process
 
 # For all tests of the module: servers take longer to start than a test to run.

@@ -87,7 +87,8 @@ const commands = {
     })
     component = create(createElement(Page, { chat, resume }))
   },
-  send: ({ text, messageId, files }) => shown.sendMessage({ text, messageId, files }),
+  send: ({ text, messageId, files, more }) =>
+    shown.sendMessage({ text, messageId, files }, more && { body: { turnstream: { ...turnstream, ...more } } }),
   async begin({ text }) {
     going = shown.sendMessage({ text }).catch(() => {})
   },

@@ -52,6 +52,7 @@ const scenes = {
     await until(ended)
     const before = lengths()
     const first = shown.turns[1].id
+    const kinds = shown.turns[1].blocks.map(({ type }) => type)
     const streams = requests.filter((path) => path.endsWith('/stream')).length
     const titled = shown.chat?.title
     await shown.regenerate(shown.turns[1], { tools })
@@ -63,7 +64,7 @@ const scenes = {
     const after = lengths()
     const kept = before.every((length, place) => length === after[place]) // of what was shown before
     root.unmount()
-    return { empty, streams, titled, kept, same, turns: shown.turns.length, last: textOf(shown.turns[1]) }
+    return { empty, kinds, streams, titled, kept, same, turns: shown.turns.length, last: textOf(shown.turns[1]) }
   },
 
   /** An approval, a stop, and a chat that is deleted. */
@@ -83,6 +84,41 @@ const scenes = {
     await client.request('DELETE', `/api/chats/${shown.id}`)
     await until(() => shown.status === 'deleted')
     return { statuses, turns: shown.turns.length }
+  },
+
+  /** A tool of the page, an output with a schema, a file, and the error of a turn. */
+  async options() {
+    create(h(Chat, { id: null }))
+    await until(() => shown)
+    const locate = {
+      type: 'client',
+      name: 'getLocation',
+      description: 'Where the user is.',
+      input_schema: { type: 'object' },
+    }
+    await shown.send('where', { tools: ['weather', locate] })
+    await until(() => shown.running?.actions.length)
+    const [{ tool_use_id }] = shown.running.actions
+    await shown.act(shown.running, [{ type: 'result', tool_use_id, output: { city: 'Bern' } }])
+    await until(ended)
+    const results = shown.turns[1].blocks.filter(({ type }) => type === 'tool_result').map(({ text }) => text)
+    const properties = { sea: { type: 'string' } }
+    const schema = { type: 'object', properties, required: ['sea'], additionalProperties: false }
+    await shown.send('structured', { output: { schema } })
+    await until(() => shown.turns.length === 4 && ended())
+    await until(() => shown.turns[3].output) // which is read when the turn has ended
+    const { output } = shown.turns[3]
+    const { id } = await client.request('POST', '/api/uploads', new Blob(['Salt.'], { type: 'text/plain' }))
+    const blocks = [
+      { type: 'document', source: { type: 'upload', id } },
+      { type: 'text', text: 'recall' },
+    ]
+    await shown.send('', { blocks })
+    await until(() => shown.turns.length === 6 && ended())
+    const recalled = textOf(shown.turns[5])
+    await shown.send('fail')
+    await until(() => shown.turns.length === 8 && ended())
+    return { results, output, file: recalled.includes('document '), error: shown.turns[7].error.message }
   },
 
   /** Suspended until the turns are there; nothing is shown before them. */

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
@@ -10,7 +11,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from tests.node.conftest import FOLDER, ROOT, Json, Page, Process, ScriptServer, process_of, shared
+from tests.node.conftest import FOLDER, ROOT, SEA, Json, Page, Process, ScriptServer, process_of, shared
 
 pytestmark = [pytest.mark.extensions("ag_ui"), pytest.mark.asyncio(loop_scope="module")]
 
@@ -150,6 +151,18 @@ async def test_the_error_of_a_turn_is_that_of_the_run(agent: Agent) -> None:
     assert state["seen"]["error"] == "It cannot be done."
     assert text_of(state) == "That "
     await agent.assert_shows_what_is_stored()
+
+
+async def test_an_output_has_its_schema_and_files_reach_the_model(agent: Agent) -> None:
+    await agent.open()
+    state = await agent("send", text="structured", more={"output": {"schema": SEA}})
+    assert (state["seen"]["outcome"], state["seen"]["result"]) == ("success", {"sea": "North"})
+    source = {"type": "data", "value": b64encode(b"Salt.").decode(), "mimeType": "text/plain"}
+    content = [{"type": "document", "source": source}, {"type": "text", "text": "recall"}]
+    state = await agent("send", content=content)
+    assert state["messages"][-1]["content"].endswith("document  / text recall")
+    questions = [each for each in (await agent.thread())["messages"] if each["role"] == "user"]
+    assert [part["type"] for part in questions[1]["content"]] == ["document", "text"]
 
 
 async def test_a_round_that_starts_again_takes_back_its_text(agent: Agent) -> None:

@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.node.conftest import Json, Page, ScriptServer
+from tests.node.conftest import SEA, Json, Page, ScriptServer
 
 pytestmark = [pytest.mark.extensions("ai_sdk"), pytest.mark.asyncio(loop_scope="module")]
 
@@ -41,6 +41,13 @@ async def test_a_conversation_with_tools_that_run_on_the_server(page: Page) -> N
     assert "data-status" in state["seen"]["transient"]
     state = await page("send", text="plain")
     assert [part["text"] for part in parts_of(state) if part["type"] == "text"] == ["That is it."]
+    await page.assert_shows_what_is_stored()
+
+
+async def test_an_output_has_its_schema(page: Page) -> None:
+    await page.open()
+    state = await page("send", text="structured", more={"output": {"schema": SEA}})
+    assert state["messages"][-1]["metadata"]["output"] == {"sea": "North"}
     await page.assert_shows_what_is_stored()
 
 

@@ -1,7 +1,9 @@
 """Anthropic's own package from npm, in Node, against the real server."""
 
 import json
+import signal
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -10,8 +12,8 @@ from tests.node.conftest import FOLDER, ScriptServer, run
 pytestmark = [pytest.mark.extensions("anthropic_api"), pytest.mark.asyncio(loop_scope="module")]
 
 
-def play(node: str, server: ScriptServer, scene: str) -> Any:
-    return json.loads(run(FOLDER, node, "anthropic.mjs", scene, server.url))
+def play(node: str, server: ScriptServer, scene: str, *arguments: str) -> Any:
+    return json.loads(run(FOLDER, node, "anthropic.mjs", scene, server.url, *arguments))
 
 
 async def test_messages_are_returned_and_assembled_from_streams(node: str, server: ScriptServer) -> None:
@@ -47,3 +49,10 @@ async def test_errors_have_the_classes_of_the_package(node: str, server: ScriptS
         ["BadRequestError", "invalid_request_error"],
         ["BadRequestError", "invalid_request_error"],
     ]
+
+
+async def test_a_message_resumes_after_the_process_that_wrote_it_was_killed(node: str, server: ScriptServer) -> None:
+    words = f"hang once {uuid4()}"
+    name = play(node, server, "begin", words)
+    await server.restart(signal.SIGKILL)
+    assert play(node, server, "resume", words, name) == ["That is it."] * 2

@@ -11,6 +11,8 @@ import pytest
 from tests.integration.api.conftest import api, document, new_owner, server
 from tests.support.http_client import Client
 from tests.support.http_server import Server
+from tests.support.pictures import PIXEL
+from turnstream.domain.errors import PermanentError
 from turnstream.scripted import message_of, text, thinking, tool_use
 
 __all__ = ("api", "document", "new_owner", "server")
@@ -19,7 +21,7 @@ pytestmark = [pytest.mark.extensions("anthropic_api"), pytest.mark.asyncio(loop_
 
 
 async def ask(
-    node: str, claude: Path, home: Path, server: Server, token: str, model: str, *more: str
+    node: str, claude: Path, home: Path, server: Server, token: str, model: str, *more: str, status: int = 0
 ) -> dict[str, Any]:
     environment = {
         "PATH": os.environ["PATH"],
@@ -36,7 +38,7 @@ async def ask(
         *command, cwd=home, env=environment, stdin=no_input, stdout=pipe, stderr=pipe
     )
     said, complaint = await process.communicate()
-    assert process.returncode == 0, said + complaint
+    assert process.returncode == status, said + complaint
     answer: dict[str, Any] = json.loads(said)
     return answer
 
@@ -67,3 +69,22 @@ async def test_claude_code_runs_its_tools_and_resumes_its_session(
         block for message in provider.requests[-1].messages for block in message.blocks if block.type == "thinking"
     ]
     assert [json.loads(block.data or "")["signature"] for block in thoughts] == [f"s{number}" for number in range(7)]
+
+
+async def test_claude_code_reads_an_image_and_shows_the_error_of_a_turn(
+    node: str, claude_code: Path, tmp_path: Path, server: Server, api: Client
+) -> None:
+    (tmp_path / "sea.png").write_bytes(PIXEL)
+    model, provider = server.scripts.provider(
+        message_of(tool_use("Read", {"file_path": str(tmp_path / "sea.png")}, "toolu_1")),
+        message_of(text("It is a sea.")),
+        *([PermanentError("invalid_request_error", "The sea is closed.")] for _ in range(5)),  # it tries again
+    )
+    token = await server.token(api.owner)
+    assert (await ask(node, claude_code, tmp_path, server, token, model, "What is it?"))["result"] == "It is a sea."
+    results = provider.requests[1].messages[-1].blocks
+    assert [block.type for block in results if block.type == "tool_result"] == ["tool_result"]
+    assert "image" in repr(results)
+    failed = await ask(node, claude_code, tmp_path, server, token, model, "And now?", status=1)
+    assert failed["is_error"]
+    assert "The sea is closed." in failed["result"]

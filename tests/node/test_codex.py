@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.http_server import Server, serving
-from turnstream.scripted import message_of, text, tool_use
+from tests.support.pictures import PIXEL
+from turnstream.domain.errors import PermanentError
+from turnstream.scripted import message_of, text, thinking, tool_use
 
 pytestmark = [pytest.mark.extensions("openai_api"), pytest.mark.asyncio(loop_scope="session")]
 
@@ -29,6 +31,13 @@ stream_max_retries = 0
 
 async def run(node: str, codex: Path, home: Path, server: Server, model: str, *words: str) -> Sequence[dict[str, Any]]:
     """What `codex exec` has done, by its items."""
+    events = await events_of(node, codex, home, server, model, *words)
+    return [event["item"] for event in events if event["type"] == "item.completed"]
+
+
+async def events_of(
+    node: str, codex: Path, home: Path, server: Server, model: str, *words: str, status: int = 0
+) -> Sequence[dict[str, Any]]:
     (home / "config.toml").write_text(CONFIG.format(model=model, url=server.url), encoding="utf-8")
     environment = {
         "PATH": os.environ["PATH"],
@@ -42,9 +51,8 @@ async def run(node: str, codex: Path, home: Path, server: Server, model: str, *w
         *command, cwd=home, env=environment, stdin=no_input, stdout=pipe, stderr=pipe
     )
     said, complaint = await process.communicate()
-    assert process.returncode == 0, said + complaint
-    events = [json.loads(line) for line in said.splitlines()]
-    return [event["item"] for event in events if event["type"] == "item.completed"]
+    assert process.returncode == status, said + complaint
+    return [json.loads(line) for line in said.splitlines()]
 
 
 async def test_codex_runs_its_tools_also_those_of_a_namespace_and_resumes_its_session(
@@ -70,3 +78,21 @@ async def test_codex_runs_its_tools_also_those_of_a_namespace_and_resumes_its_se
     results = [block.text for block in blocks if block.type == "tool_result"]
     assert "ship-42" in results[0]
     assert "unsupported call" not in results[1]
+
+
+async def test_codex_sends_images_and_shows_thoughts_and_errors(
+    node: str, codex: Path, tmp_path: Path, database_url: str
+) -> None:
+    (tmp_path / "sea.png").write_bytes(PIXEL)
+    async with serving(database_url) as server:
+        model, provider = server.scripts.provider(
+            message_of(thinking("A dot of water."), text("It is a sea.")),
+            [PermanentError("invalid_request_error", "The sea is closed.")],
+        )
+        items = await run(node, codex, tmp_path, server, model, "What is it?", "-i", "sea.png")
+        assert [item["type"] for item in items][-2:] == ["reasoning", "agent_message"]
+        assert items[-2]["text"] == "A dot of water."
+        events = await events_of(node, codex, tmp_path, server, model, "And now?", status=1)
+        assert "The sea is closed." in json.dumps(events)
+        assert events[-1]["type"] == "turn.failed"
+    assert "image" in [block.type for message in provider.requests[0].messages for block in message.blocks]

@@ -21,6 +21,7 @@ MOST_BYTES = 5_000
 SCENES: dict[str, Any] = {
     "chat": {
         "empty": "ready",
+        "kinds": ["thinking", "text", "tool_use", "tool_use", "tool_result", "tool_result", "text"],
         "streams": 1,
         "titled": "tools",
         "kept": True,
@@ -29,6 +30,12 @@ SCENES: dict[str, Any] = {
         "last": "That is it.",
     },
     "decisions": {"statuses": ["complete", "complete", "complete", "cancelled"], "turns": 0},
+    "options": {
+        "results": ['{"city":"?","degrees":12}', '{"city":"Bern"}'],
+        "output": {"sea": "North"},
+        "file": True,
+        "error": "It cannot be done.",
+    },
     "suspense": {"loading": False, "reads": 1},
     "server": {"words": "plain That is it.", "without": "loading", "requests": 0},
     "feed": {"first": True, "streams": 1},

@@ -25,6 +25,7 @@ LIBRARIES = (
     "searches",
     "side_calls",
     "tool_ranking",
+    "turn_counts",
     "uploading",
     "usage_sums",
     "web",

@@ -13,8 +13,8 @@ PAGE: Final = ROOT / "docs/dialects.md"
 ABILITIES: Final = (
     *("streams", "tools of the server", "own tools", "structured", "history", "files", "reasoning", "errors", "resume"),
 )
-# A client, or its protocol, that does not have the ability; and an ability that no test shows by this client.
-NONE, UNTESTED = "—", "○"
+# A client, or its protocol, that does not have the ability. The page has the reasons.
+NONE = "—"
 
 _OPENAI = "tests/extensions/openai_api/test_openai_"
 _RESPONSES, _CHAT, _HISTORIES = (f"{_OPENAI}{part}.py" for part in ("responses", "chat", "histories"))
@@ -32,7 +32,9 @@ _TALK, _ATTACHED, _LOOP, _RESTART = (
 )
 _TERMINAL, _PYTHON = "tests/acceptance/test_terminal_client.py", "tests/client/test_python_client.py"
 _FOLLOW, _HTTP = "tests/client/test_follow.py", "tests/client/test_http_client.py"
-_RECORDED = "tests/extensions/test_requests_of_programs.py::test_the_recorded_request_of_a_program_is_answered"
+_PROGRAMS = "tests/extensions/test_requests_of_programs.py"
+_RECORDED = f"{_PROGRAMS}::test_the_recorded_request_of_a_program_is_answered"
+_CALLED = f"{_PROGRAMS}::test_a_recorded_request_with_tools_gets_their_calls"
 _LOOPS = f"{_NODE_AI_OPENAI}::test_loops_of_tools_and_messages_go_on_in_one_chat"
 _EACH = f"{_NODE_AI_OPENAI}::test_outputs_files_tools_of_the_server_and_errors_are_what_the_sdk_knows"
 _SESSION = f"{_CODEX}::test_codex_runs_its_tools_also_those_of_a_namespace_and_resumes_its_session"
@@ -48,6 +50,15 @@ _SIX_TOOLS = f"{_COPILOTKIT}::test_tools_of_server_and_page_and_approvals"
 _THREE = f"{_ELEMENTS}::test_tools_reasoning_and_approvals"
 _ASSISTED = f"{_ASSISTANT_UI}::test_tools_of_server_and_page_approvals_and_another_answer"
 _AGENTS_REST = f"{_AGENTS}::test_a_run_has_tools_of_the_server_files_and_thoughts"
+_SEEN = f"{_CODEX}::test_codex_sends_images_and_shows_thoughts_and_errors"
+_IMAGE = f"{_CLAUDE}::test_claude_code_reads_an_image_and_shows_the_error_of_a_turn"
+_CUT_STREAM = f"{_WORKFLOW}::test_an_answer_whose_stream_is_cut_is_whole"
+_WHOLE = f"{_WORKFLOW}::test_a_tool_of_the_page_an_output_files_and_a_second_message"
+_ASSISTED_FILES = f"{_ASSISTANT_UI}::test_a_file_reaches_the_model_and_the_error_of_a_turn_the_person"
+_REST = f"{_ELEMENTS}::test_a_file_the_history_and_the_error_of_a_turn"
+_SIX_FILES = f"{_COPILOTKIT}::test_a_file_reaches_the_model_and_the_error_of_a_turn_the_page"
+_TAN_TOOLS = f"{_TANSTACK}::test_a_chat_with_tools_of_the_server"
+_TAN_REST = f"{_TANSTACK}::test_a_tool_of_the_page_files_and_the_error_of_a_turn"
 _RECIPES = "tests/acceptance/test_cookbook.py::test_every_recipe_prints_what_the_page_shows"
 _INSTALLED = f"{_PYTHON}::test_the_client_installed_alone_talks_to_a_server_as_the_page_says"
 _PAGE_FILES = f"{_ATTACHED}::test_files_are_pasted_dropped_or_chosen_seen_sent_and_kept_in_an_edit"
@@ -102,10 +113,8 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
         NONE,
     ),
     "`@ai-sdk/openai`, both APIs": (_LOOPS, _EACH, _LOOPS, _EACH, _LOOPS, _EACH, _EACH, _EACH, NONE),
-    "Codex CLI": (_SESSION, NONE, _SESSION, NONE, _SESSION, UNTESTED, UNTESTED, UNTESTED, NONE),
-    "opencode, LiteLLM (recorded requests)": (
-        *(_RECORDED, NONE, UNTESTED, UNTESTED, UNTESTED, UNTESTED, UNTESTED, UNTESTED, NONE),
-    ),
+    "Codex CLI": (_SESSION, NONE, _SESSION, NONE, _SESSION, _SEEN, _SEEN, _SEEN, NONE),
+    "opencode, LiteLLM (recorded requests)": (_RECORDED, NONE, _CALLED, NONE, NONE, NONE, NONE, NONE, NONE),
     "`anthropic` for Python": (
         f"{_MESSAGES}::test_a_stream_is_accumulated_by_the_sdk",
         f"{_MESSAGES}::test_tools_of_the_server_are_offered_without_others_or_on_request",
@@ -129,14 +138,14 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_NODE_MESSAGES}::test_a_document_reaches_the_model",
         f"{_NODE_MESSAGES}::test_messages_are_returned_and_assembled_from_streams",
         f"{_NODE_MESSAGES}::test_errors_have_the_classes_of_the_package",
-        UNTESTED,
+        f"{_NODE_MESSAGES}::test_a_message_resumes_after_the_process_that_wrote_it_was_killed",
     ),
-    "Claude Code": (_CODE, NONE, _CODE, NONE, _CODE, UNTESTED, _CODE, UNTESTED, NONE),
+    "Claude Code": (_CODE, NONE, _CODE, NONE, _CODE, _IMAGE, _CODE, _IMAGE, NONE),
     "`useChat`": (
         _CONVERSATION,
         _CONVERSATION,
         f"{_UI}::test_a_tool_that_the_page_runs",
-        UNTESTED,
+        f"{_UI}::test_an_output_has_its_schema",
         f"{_UI}::test_the_model_gets_the_messages_that_a_page_begins_with",
         f"{_UI_FILES}::test_files_become_images_and_documents_and_are_sent_again_by_url",
         _CONVERSATION,
@@ -144,41 +153,33 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_UI}::test_a_page_resumes_on_another_replica_after_the_one_that_wrote_was_killed",
     ),
     "the AI SDK's workflow transport": (
-        f"{_WORKFLOW}::test_an_answer_whose_stream_is_cut_is_whole",
-        *(UNTESTED, UNTESTED, UNTESTED, UNTESTED, UNTESTED, UNTESTED),
+        *(_CUT_STREAM, _CUT_STREAM, _WHOLE, _WHOLE, _WHOLE, _WHOLE, _CUT_STREAM),
         f"{_WORKFLOW}::test_an_answer_that_fails_ends",
-        f"{_WORKFLOW}::test_an_answer_whose_stream_is_cut_is_whole",
+        _CUT_STREAM,
     ),
     "assistant-ui": (
         *(_ASSISTED, _ASSISTED, _ASSISTED, NONE),
         f"{_ASSISTANT_UI}::test_threads_are_the_chats_of_the_server",
-        *(UNTESTED, UNTESTED, UNTESTED),
+        *(_ASSISTED_FILES, _ASSISTED, _ASSISTED_FILES),
         f"{_ASSISTANT_UI}::{_CUTS}cancel_stops_it",
     ),
-    "AI Elements": (
-        *(_THREE, _THREE, UNTESTED, NONE, UNTESTED, UNTESTED, _THREE, UNTESTED, f"{_ELEMENTS}::{_CUTS}stop_stops_it"),
-    ),
+    "AI Elements": (*(_THREE, _THREE, NONE, NONE, _REST, _REST, _THREE, _REST, f"{_ELEMENTS}::{_CUTS}stop_stops_it"),),
     "`HttpAgent` of AG-UI": (
         _RUN,
         _RUN,
         f"{_AG_UI}::test_a_tool_of_the_page_and_an_approval_in_the_same_turn",
-        UNTESTED,
+        f"{_AG_UI}::test_an_output_has_its_schema_and_files_reach_the_model",
         f"{_AG_UI}::test_the_model_gets_the_messages_that_a_page_begins_with",
-        UNTESTED,
+        f"{_AG_UI}::test_an_output_has_its_schema_and_files_reach_the_model",
         _RUN,
         f"{_AG_UI}::test_the_error_of_a_turn_is_that_of_the_run",
         f"{_AG_UI}::test_an_agent_connects_to_another_replica_after_the_one_that_wrote_was_killed",
     ),
     "CopilotKit": (
-        *(_SIX_TOOLS, _SIX_TOOLS, _SIX_TOOLS, NONE, _SIX_TOOLS, UNTESTED, UNTESTED, UNTESTED),
+        *(_SIX_TOOLS, _SIX_TOOLS, _SIX_TOOLS, NONE, _SIX_TOOLS, _SIX_FILES, _SIX_TOOLS, _SIX_FILES),
         f"{_COPILOTKIT}::{_CUTS}stop_stops_it",
     ),
-    "TanStack AI": (
-        *(f"{_TANSTACK}::test_a_chat_with_tools_of_the_server",) * 2,
-        *(UNTESTED, NONE),
-        f"{_TANSTACK}::test_a_chat_with_tools_of_the_server",
-        *(UNTESTED, UNTESTED, UNTESTED, UNTESTED),
-    ),
+    "TanStack AI": (*(_TAN_TOOLS, _TAN_TOOLS, _TAN_REST, NONE, _TAN_TOOLS, _TAN_REST, _TAN_TOOLS, _TAN_REST, NONE),),
     "`turnstream-client` for Python": (
         *(_INSTALLED, _INSTALLED, _RECIPES, _RECIPES, _INSTALLED, _RECIPES),
         f"{_PYTHON}::test_thoughts_are_blocks_of_the_answer",
@@ -186,17 +187,14 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_FOLLOW}::test_a_lost_connection_resumes_after_the_last_complete_event",
     ),
     "`@turnstream/react`": (
-        f"{_HOOKS}::test_hooks_show_what_the_server_has",
-        *(UNTESTED, UNTESTED, UNTESTED),
-        f"{_HOOKS}::test_hooks_show_what_the_server_has",
-        *(UNTESTED, UNTESTED, UNTESTED),
+        *(f"{_HOOKS}::test_hooks_show_what_the_server_has",) * 8,
         f"{_CUT_HOOKS}::test_hook_and_transport_come_back_after_a_cut",
     ),
     "the terminal": (
         _ASKED,
         _ASKED,
         "tests/terminal/test_approval_prompt.py::test_a_client_tool_gets_a_result_or_is_declined",
-        UNTESTED,
+        "tests/terminal/test_turn_parts.py::test_a_verdict_shows_the_problem_of_a_rejected_output",
         f"{_TERMINAL}::test_a_question_can_be_piped_and_a_chat_continued_and_listed",
         f"{_TERMINAL}::test_a_message_is_edited_and_answered_again_with_files_and_branches_are_shown",
         (
@@ -226,7 +224,7 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
 def table_of_clients() -> str:
     head = [f"| client | {' | '.join(ABILITIES)} |", "|---" * (len(ABILITIES) + 1) + "|"]
     rows = [
-        f"| {client} | {' | '.join(cell if cell in {NONE, UNTESTED} else '●' for cell in cells)} |"
+        f"| {client} | {' | '.join(cell if cell == NONE else '●' for cell in cells)} |"
         for client, cells in CLIENTS.items()
     ]
     return "\n".join([*head, *rows]) + "\n"

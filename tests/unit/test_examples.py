@@ -15,10 +15,11 @@ from tests.support.model_apis import APIS
 from tests.support.pages import BLOCKS, ROOT, Block, blocks
 from tests.support.programs import path_of
 from turnstream.api.schemas.requests import ChatChanges
-from turnstream.api.schemas.responses import ExcerptOut, Problem
+from turnstream.api.schemas.responses import ExcerptOut
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.config import Settings
 from turnstream.extensions.browsers.schemas import BrowserTokenIn, BrowserTokenOut
+from turnstream.extensions.openapi.schemas import Problem
 from turnstream.extensions.why.calls import WhyOut
 from turnstream.setup.policies import allowances
 from turnstream_lab.comparison import Question, read_plan
@@ -161,7 +162,7 @@ CHECKED = {
         "tests/browser/test_client_module.py::test_the_example_of_the_documentation_works_as_it_stands"
     ),
     ("docs/frontends.md", "Tokens", "js"): (
-        "tests/integration/api/test_browser_tokens.py::test_the_client_of_the_page_renews_its_token_in_mid_stream"
+        "tests/extensions/browsers/test_browser_tokens.py::test_the_client_of_the_page_renews_its_token_in_mid_stream"
     ),
     ("docs/frontends.md", "curl", "sh"): TOKEN,
     ("docs/frontends.md", "EventSource", "js"): (
@@ -213,7 +214,7 @@ CHECKED = {
         "tests/extensions/doctor/test_doctor.py::test_four_wrong_settings_are_four_lines_and_exit_1"
     ),
     ("docs/repair.md", "Why a turn does not move", "text"): (
-        "tests/integration/test_why.py::test_the_commands_list_open_turns_and_print_a_life"
+        "tests/extensions/why/test_why.py::test_the_commands_list_open_turns_and_print_a_life"
     ),
     ("docs/identity.md", "Who may use it", "text"): TOKEN,
     ("docs/postgres.md", "Backup", "sh"): BACKUP,

@@ -59,20 +59,25 @@ class RouteWithHeader(BaseRoute):
 
 
 def routes_of(parts: Iterable[CallGroup]) -> list[BaseRoute]:
-    """One route for each path of a group, so that a refusal of a wrong method lists all the right ones."""
+    """One route for each path, so that a refusal of a wrong method lists all the right ones. A group with an answer of
+    its own, or a header, has routes of its own.
+    """
     routes: list[BaseRoute] = []
     rest: list[BaseRoute] = []
+    shared: dict[str, dict[str, Endpoint]] = {}
     for part in sorted(parts, key=lambda part: part.header is None):
-        by_path: dict[str, dict[str, Endpoint]] = {}
+        is_apart = part.answer is not None or part.header is not None
+        by_path: dict[str, dict[str, Endpoint]] = {} if is_apart else shared
         for endpoint in part.endpoints:
             by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-        own = [
-            Route(path, _dispatcher(methods, part.answer or answer), methods=list(methods))
-            for path, methods in by_path.items()
-        ]
+        own = _routes(by_path, part.answer or answer) if is_apart else []
         routes += _limited([*own, *part.refused], part.header)
         rest += _limited(part.routes, part.header)
-    return routes + rest
+    return [*routes, *_routes(shared, answer), *rest]
+
+
+def _routes(by_path: Mapping[str, Mapping[str, Endpoint]], answer: Answer) -> Sequence[Route]:
+    return [Route(path, _dispatcher(methods, answer), methods=list(methods)) for path, methods in by_path.items()]
 
 
 def _limited(routes: Sequence[Route], header: str | None) -> Sequence[BaseRoute]:

@@ -1,32 +1,13 @@
-"""Handlers for operations: liveness, readiness, metrics."""
+"""Handlers for operations: liveness and readiness."""
 
-import asyncio
-import hmac
-from importlib.metadata import version
-from math import nan
-from platform import python_version
-from typing import get_args
-
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from turnstream.api.http.errors import problem
-from turnstream.api.identity.way import bearer_token
 from turnstream.api.neighbours import is_from_neighbour
 from turnstream.api.services import services_of
-from turnstream.domain.errors import StorageUnavailable, Unauthorized
-from turnstream.domain.jobs import OpenJobState
+from turnstream.domain.errors import StorageUnavailable
 from turnstream.storage.database import OF_REQUEST
-from turnstream.telemetry import (
-    BUILD_INFO,
-    JOBS_OPEN,
-    OLDEST_QUEUED_SECONDS,
-    OVERDUE_JOB_SECONDS,
-    TASKS,
-    TURNS_QUEUED,
-    TURNS_WAITING,
-)
 
 
 async def healthz(_request: Request) -> Response:
@@ -47,36 +28,7 @@ async def readyz(request: Request) -> Response:
         return PlainTextResponse("ready\n")
     try:
         OF_REQUEST.set(False)  # a probe waits behind no request
-        await services.storage.turn_counts.probe()
+        await services.storage.probe.send()
     except TimeoutError:
         raise StorageUnavailable("Postgres does not answer.") from None
     return PlainTextResponse("ready\n")
-
-
-async def metrics(request: Request) -> Response:
-    """Returns the metrics of this replica. If the server has several processes, the metrics of each process have its
-    number as a label. Counts over all replicas are NaN while Postgres is away. Raises Unauthorized.
-    """
-    services = services_of(request)
-    if services.http.metrics_token is not None and not is_from_neighbour(request):
-        _check_token(request, services.http.metrics_token)
-    OF_REQUEST.set(False)  # the same
-    queued, waiting, oldest, jobs = await services.storage.turn_counts.open_turns() or (nan, nan, nan, None)
-    TURNS_QUEUED.set(queued)
-    TURNS_WAITING.set(waiting)
-    OLDEST_QUEUED_SECONDS.set(oldest)
-    for state in get_args(OpenJobState):
-        JOBS_OPEN.labels(state).set(getattr(jobs, state, nan))
-    OVERDUE_JOB_SECONDS.set(nan if jobs is None else jobs.overdue)
-    BUILD_INFO.labels(version("turnstream"), python_version()).set(1)
-    TASKS.set(len(asyncio.all_tasks()))
-    own, neighbours = generate_latest(), services.neighbours
-    if neighbours is not None and not is_from_neighbour(request):
-        own = await neighbours.metrics(own)
-    return Response(own, media_type=CONTENT_TYPE_LATEST)
-
-
-def _check_token(request: Request, token: str) -> None:
-    """Raises Unauthorized. Tokens of owners are not accepted: the metrics are about all owners."""
-    if not hmac.compare_digest((bearer_token(request) or "").encode(), token.encode()):
-        raise Unauthorized("`GET /metrics` needs `Authorization: Bearer TOKEN` with TURNSTREAM_METRICS_TOKEN.")

@@ -20,7 +20,6 @@ from turnstream.api.schemas.requests import (
     TurnOptions,
 )
 from turnstream.api.schemas.responses import (
-    BranchDeleted,
     ChatOut,
     ChatPage,
     Deleted,
@@ -30,14 +29,13 @@ from turnstream.api.schemas.responses import (
     PathPage,
     Revoked,
     TurnOut,
-    TurnsOut,
 )
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.streams import turn as turn_stream
 from turnstream.domain.identity import Scope
 
 
-def _limit(default: int, most: int) -> Query:
+def page_limit(default: int, most: int) -> Query:
     return Query("limit", "the most that are returned", default, most)
 
 
@@ -58,7 +56,7 @@ ENDPOINTS = (
         gives=ChatPage,
         problems=(400, 422),
         queries=(
-            _limit(50, 200),
+            page_limit(50, 200),
             Query("before", "`next` of an earlier page"),
             Query(
                 "q",
@@ -122,7 +120,7 @@ ENDPOINTS = (
         gives=PathPage,
         problems=(404, 422),
         queries=(
-            _limit(100, 500),
+            page_limit(100, 500),
             Query("leaf", "the last turn of the path"),
             Query("through", "a turn of the path, which ends with the newest turn that follows it"),
             Query("before", "only turns before this one, the nearest"),
@@ -137,39 +135,6 @@ ENDPOINTS = (
         gives=TurnOut,
         problems=(404,),
         reach="turn",
-        headers=_OLD,
-    ),
-    Endpoint(
-        "DELETE /api/chats/{chat}/turns/{turn}",
-        turns.delete_branch,
-        "Delete a turn and all that follow it; running ones are stopped. With the only answer to a message goes the "
-        "message",
-        gives=BranchDeleted,
-        problems=(404,),
-    ),
-    Endpoint(
-        "GET /api/chats/{chat}/turns/{turn}/path",
-        turns.get_path_of_turn,
-        "The path to this turn",
-        gives=PathPage,
-        problems=(404, 422),
-        queries=(_limit(100, 500),),
-        headers=_OLD,
-    ),
-    Endpoint(
-        "GET /api/chats/{chat}/turns/{turn}/siblings",
-        turns.get_siblings,
-        "All turns with the same parent, this one included",
-        gives=TurnsOut,
-        problems=(404,),
-        headers=_OLD,
-    ),
-    Endpoint(
-        "GET /api/chats/{chat}/turns/{turn}/children",
-        turns.get_children,
-        "All turns that follow this one directly, oldest first",
-        gives=TurnsOut,
-        problems=(404,),
         headers=_OLD,
     ),
     Endpoint(
@@ -248,14 +213,6 @@ ENDPOINTS = (
         gives="text/plain",
         queries=(Query("exclude", "`postgres`: 503 only while the server is stopping, also where Postgres is away"),),
         problems=(500, 503),
-        open=True,
-    ),
-    Endpoint(
-        "GET /metrics",
-        health.metrics,
-        "Prometheus metrics; they need a token of their own if the server has one (TURNSTREAM_METRICS_TOKEN)",
-        gives="text/plain",
-        problems=(401, 500),
         open=True,
     ),
 )

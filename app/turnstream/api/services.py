@@ -26,13 +26,11 @@ from turnstream.domain.identity import Identity
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn
 from turnstream.storage.chats.actions import Actions
-from turnstream.storage.chats.branches import Branches
 from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.chats.grants import Grants
 from turnstream.storage.chats.search import Search
-from turnstream.storage.chats.turn_counts import TurnCounts
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import ANONYMOUS, OWNER, Database
 from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
@@ -40,6 +38,7 @@ from turnstream.storage.owners.documents import DocumentTexts
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
+from turnstream.storage.probe import Probe
 from turnstream.stream.delivery import Deliveries
 from turnstream.stream.directory import Directory
 
@@ -55,9 +54,8 @@ class Storage:
     chat_changes: ChatUpdates
     search: Search
     turns: Turns
-    turn_counts: TurnCounts
+    probe: Probe
     exchanges: Exchanges
-    branches: Branches
     actions: Actions
     grants: Grants
     documents: DocumentTexts
@@ -83,9 +81,8 @@ class Storage:
             chat_changes=ChatUpdates(database),
             search=search,
             turns=Turns(database),
-            turn_counts=TurnCounts(everything),
+            probe=Probe(everything),
             exchanges=Exchanges(database),
-            branches=Branches(database),
             actions=Actions(database),
             grants=Grants(database),
             documents=DocumentTexts(database),

@@ -12,11 +12,11 @@ from turnstream.api.exchange import cancel_turn, generate_again, post_in_new_cha
 from turnstream.api.http.reading import id_in_query, id_of, idempotency_key_of, limit_of, read_body
 from turnstream.api.reads import ReadStorage
 from turnstream.api.schemas.requests import NewTurn, NewTurnInNewChat, TurnOptions
-from turnstream.api.schemas.responses import BranchDeleted, TurnOut
+from turnstream.api.schemas.responses import TurnOut
 from turnstream.api.sealed_headers import new_settings
 from turnstream.api.services import Services, path_for, services_and_owner
 from turnstream.api.streams.turn import stream_response
-from turnstream.api.views import ShownTurn, json_response, shown_turn
+from turnstream.api.views import ShownTurn, shown_turn
 from turnstream.domain.chats import Chat
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.errors import NotFound, RequestRefused
@@ -79,17 +79,6 @@ async def cancel(request: Request) -> Response:
     return await shown_turn(turn, services).response(200 if turn.ended else 202)
 
 
-async def delete_branch(request: Request) -> Response:
-    services, owner = services_and_owner(request)
-    chat, turn, count = id_of(request, "chat"), id_of(request, "turn"), 0
-    async for deleted, running in services.storage.branches.delete(owner, chat, turn):
-        count += deleted
-        for id in running:
-            await services.live.cancel(id)
-        services.live.notify(owner, chat)
-    return json_response(BranchDeleted(deleted=turn, turns=count))
-
-
 async def get_path(request: Request) -> Response:
     services, owner = services_and_owner(request)
     chat, limit = id_of(request, "chat"), limit_of(request, default=100, most=500)
@@ -120,20 +109,7 @@ async def get_path(request: Request) -> Response:
                 following = path[-1].id if path else None
             # A leaf that was created after the state was read is not covered by the page's cursor: read both again.
             if not path or place_of(path[-1]) <= state.last:
-                return await _page(services, storage, path, state, following)
-
-    return await services.reads.read(request, read)
-
-
-async def get_path_of_turn(request: Request) -> Response:
-    services, owner = services_and_owner(request)
-    chat = id_of(request, "chat")
-    limit = limit_of(request, default=100, most=500)
-
-    async def read(storage: ReadStorage) -> Response:
-        state = await storage.chat_changes.state(chat)
-        path = await storage.turns.path(owner, chat, id_of(request, "turn"), limit)
-        return await _page(services, storage, path, state)
+                return await path_page(services, storage, path, state, following)
 
     return await services.reads.read(request, read)
 
@@ -149,36 +125,6 @@ async def get_turn(request: Request) -> Response:
         return shown_turn(turn, services, siblings[turn.id])
 
     return await (await services.reads.read(request, read)).response()
-
-
-async def get_siblings(request: Request) -> Response:
-    services, owner = services_and_owner(request)
-    chat, turn = id_of(request, "chat"), id_of(request, "turn")
-
-    async def read(storage: ReadStorage) -> Response:
-        await storage.turns.get(owner, chat, turn)
-        return await _turns(services, storage, owner, chat, (await storage.turns.siblings([turn]))[turn])
-
-    return await services.reads.read(request, read)
-
-
-async def get_children(request: Request) -> Response:
-    services, owner = services_and_owner(request)
-    chat, turn = id_of(request, "chat"), id_of(request, "turn")
-
-    async def read(storage: ReadStorage) -> Response:
-        await storage.turns.get(owner, chat, turn)
-        return await _turns(services, storage, owner, chat, await storage.turns.children(chat, turn))
-
-    return await services.reads.read(request, read)
-
-
-async def _turns(services: Services, storage: ReadStorage, owner: str, chat: UUID, ids: Sequence[UUID]) -> Response:
-    turns = [await storage.turns.get(owner, chat, id) for id in ids]
-    storage.finished(*turns)
-    portions = Portions()
-    bodies = [await shown_turn(turn, services).encoded(portions) for turn in turns]
-    return Response(to_json({"turns": bodies}), media_type="application/json")
 
 
 async def exchange_response(request: Request, services: Services, owner: str, exchange: Exchange) -> Response:
@@ -198,7 +144,7 @@ async def exchange_response(request: Request, services: Services, owner: str, ex
     return Response(to_json(body), status, headers, media_type="application/json")
 
 
-async def _page(
+async def path_page(
     services: Services, storage: ReadStorage, path: list[Turn], state: ChatState, following: UUID | None = None
 ) -> Response:
     storage.finished(*path)

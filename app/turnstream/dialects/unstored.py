@@ -4,13 +4,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from turnstream.api.services import Services
+from turnstream.dialects.branch_rows import Branches
 from turnstream.dialects.past_exchanges import histories_of
 from turnstream.domain.turns import Turn
 
 
 async def delete_turn(services: Services, owner: str, turn: Turn) -> None:
     """Deletes the turn and all that follow it."""
-    async for _, running in services.storage.branches.delete(owner, turn.chat_id, turn.id):
+    async for _, running in Branches(services.storage.of_owner).delete(owner, turn.chat_id, turn.id):
         for id in running:
             await services.live.cancel(id)
         services.live.notify(owner, turn.chat_id)

@@ -23,7 +23,6 @@ _TYPES = {
 _IMMUTABLE = "public, max-age=31536000, immutable"
 _FETCHED_LATER = {"theme.js", "vendor/temml.esm.js"}  # the first is no module, the second is large and seldom needed
 _VERSION_PLACEHOLDER = b"static/VERSION/"
-_PRELOADS_PLACEHOLDER = b"<!-- PRELOADS -->"
 
 _CONTENT_SECURITY_POLICY = {
     "default-src": "'none'",
@@ -104,7 +103,7 @@ def read_site(folder: Path) -> Site:
     paths = sorted(path for path in folder.rglob("*") if path.suffix in _TYPES)
     contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     version = hashlib.sha256(b"\0".join(contents.values())).hexdigest()[:12]
-    contents["index.html"] = contents["index.html"].replace(_PRELOADS_PLACEHOLDER, _preloads(contents))
+    contents["index.html"] = contents["index.html"].replace(b"<!-- PRELOADS -->", _preloads(contents))
     for page in ("index.html", "admin.html", "shared.html"):
         contents[page] = contents[page].replace(_VERSION_PLACEHOLDER, f"static/v-{version}/".encode())
     return Site({path: StaticFile(content, _TYPES[Path(path).suffix]) for path, content in contents.items()}, version)

@@ -15,6 +15,7 @@ from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, Event, Parser, Said
 from tests.support.http_server import Server, pausing, serving
 from tests.support.openapi_document import Document
+from turnstream.dialects.branch_rows import Branches
 from turnstream.domain.errors import NotFound
 from turnstream.domain.turns import Turn
 from turnstream.extensions.chat_stream.endpoints import frame, sources_of
@@ -138,14 +139,14 @@ async def test_another_answer_stays_and_with_the_last_one_the_message_is_deleted
 async def test_a_large_branch_is_deleted_in_small_transactions(
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.storage.chats.branches._BATCH", 3)
+    monkeypatch.setattr("turnstream.dialects.branch_rows._BATCH", 3)
     chat = await api.chat()
     first = await api.ask(chat, "One")
     rest = [await api.ask(chat, "More") for _ in range(4)]
     branch = await api.ask(chat, "Beside", parent_id=rest[0].assistant["id"])
     counts = []
     identities = [UUID(part) for part in (chat.rpartition("/")[2], rest[0].assistant["id"])]
-    async for count, _ in server.services.storage.branches.delete(api.owner, *identities):
+    async for count, _ in Branches(server.services.storage.of_owner).delete(api.owner, *identities):
         counts.append(count)
         if len(counts) == 1:  # what is left can be continued meanwhile
             assert (await api.ask(chat, "Late", parent_id=rest[0].assistant["id"])).assistant["status"] == "complete"

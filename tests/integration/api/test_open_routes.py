@@ -28,7 +28,7 @@ from turnstream.extensions.schedules.trigger_store import FIND_TRIGGER
 from turnstream.extensions.sharing.shares import FIND_SHARE
 from turnstream.extensions.workers.neighbours import FromNeighbours
 from turnstream.kit.sealing import new_master_key
-from turnstream.storage.chats import turn_counts
+from turnstream.storage import probe
 from turnstream.storage.database import Statement
 from turnstream.tools.toolset import Toolset
 
@@ -167,7 +167,7 @@ async def invented(nobody: httpx2.AsyncClient, method: str, route: str) -> httpx
 
 
 async def test_probes_at_once_use_one_connection(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnstream.storage.chats.turn_counts.SELECT_ONE", Statement("SELECT count(*) FROM documents"))
+    monkeypatch.setattr("turnstream.storage.probe.SELECT_ONE", Statement("SELECT count(*) FROM documents"))
     holder, watcher = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
     locker, most = Locker(holder, watcher), 0
     async with (
@@ -177,7 +177,7 @@ async def test_probes_at_once_use_one_connection(database_url: str, monkeypatch:
         async with locker.holding("LOCK TABLE documents"):
             probes = [asyncio.create_task(nobody.get("/readyz")) for _ in range(MANY)]
             while not all(each.done() for each in probes):
-                most = max(most, await watcher.fetchval(WAITING, [turn_counts.SELECT_ONE.sql]))
+                most = max(most, await watcher.fetchval(WAITING, [probe.SELECT_ONE.sql]))
                 await asyncio.sleep(0.002)
         assert {each.result().status_code for each in probes} == {503}
         assert (await nobody.get("/readyz")).status_code == 200

@@ -44,9 +44,22 @@ const send = async (messages, message) =>
   shown(await transport.sendMessages({ chatId: id, messages, trigger: 'submit-message', messageId: message?.id }), message)
 
 const mine = { id: 'm1', role: 'user', parts: [{ type: 'text', text: words }] }
+const { more = [], output, files = [], tool } = JSON.parse(process.argv[7] ?? '{}')
+if (output) options.output = output
+if (tool) options.tools.push({ type: 'client', name: tool, description: 'Where the user is.', input_schema: { type: 'object' } })
+mine.parts.unshift(...files)
 let message
 if (action === 'tail') message = await shown(await transport.reconnectToStream({ chatId: id, startIndex: -4 }))
 else message = await send([mine])
+if (tool) {
+  const part = message.parts.find(({ type }) => type === `tool-${tool}`)
+  Object.assign(part, { state: 'output-available', output: { city: 'Bern' } })
+  message = await send([mine, message], message)
+}
+for (const text of more) {
+  const next = { id: crypto.randomUUID(), role: 'user', parts: [{ type: 'text', text }] }
+  message = await send([mine, message, next])
+}
 if (action === 'approve') {
   const part = message.parts.find(({ state }) => state === 'approval-requested')
   Object.assign(part, { state: 'approval-responded', approval: { ...part.approval, approved: true } })

@@ -7,7 +7,6 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from turnstream.api.schemas.fields import Absent, without_defaults
-from turnstream.domain.errors import RefusalCode
 from turnstream.domain.identity import Scope
 from turnstream.domain.jobs import Delivery, OpenJobState
 from turnstream.domain.output import Phase
@@ -50,11 +49,6 @@ class ChatPage(BaseModel):
 
 class Deleted(BaseModel):
     deleted: UUID
-
-
-class BranchDeleted(BaseModel):
-    deleted: UUID
-    turns: Annotated[int, Field(description="how many turns were deleted with it, itself included")]
 
 
 class BlockMembers(BaseModel):
@@ -287,13 +281,6 @@ class Revoked(BaseModel):
     revoked: UUID
 
 
-class RecipientOut(BaseModel):
-    """The turn that received a message."""
-
-    turn: UUID
-    round: Annotated[int | None, Field(description="of a steer: the round of its blocks; 0 before the first one")]
-
-
 class PathPage(BaseModel):
     turns: list[TurnOut]
     next: Annotated[UUID | None, Field(description="the `leaf` of the page before: older turns; null at the root")]
@@ -301,31 +288,6 @@ class PathPage(BaseModel):
         UUID | None, Field(description="the `after` of the page behind: newer turns; null at the end of the path")
     ] = None
     cursor: Annotated[str, Field(description="follow the stream of the chat from here, without gap or overlap")]
-
-
-class TurnsOut(BaseModel):
-    turns: list[TurnOut]
-
-
-class FieldError(BaseModel):
-    field: str
-    message: str
-
-
-class Problem(BaseModel):
-    """RFC 9457."""
-
-    type: str
-    title: str
-    status: int
-    code: Annotated[RefusalCode, Field(description="what is wrong, for programs")]
-    detail: Annotated[str, Field(description="the same for people: a sentence with a remedy")]
-    errors: list[FieldError] | None = None
-    limit: Annotated[str | None, Field(description="with 429: the limit of the owner that is reached")] = None
-    delivered: Annotated[
-        RecipientOut | None, Field(description="with 409 `delivered`: the turn that has received the message")
-    ] = None
-    request_id: Annotated[str, Field(description="the `X-Request-ID` of the response, by which the log names it")]
 
 
 class IdentityOut(BaseModel):

@@ -28,8 +28,8 @@ from turnstream.extensions.admin.schemas import (
 )
 from turnstream.kit.clock import CLOCK
 from turnstream.llm.models.catalog import Models
-from turnstream.storage.chats.turn_counts import JobCounts, TurnCounts
 from turnstream.storage.database import Database
+from turnstream.turn_counts import JobCounts, TurnCounts
 from turnstream.usage_sums import UsageFigures, UsageGroup, figures_json, usage_sums
 
 _LOOK = 2.0  # seconds between two looks of a watcher, and between two times that `now` is made

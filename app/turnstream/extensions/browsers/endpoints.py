@@ -72,7 +72,7 @@ async def create_token(request: Request) -> Response:
     if sent.documents is not None and not allowed.is_restricted:
         detail = "`documents` must be left out, or come with `chat` or without the scope `chat`: else all are reached."
         raise RequestRefused(detail, field="documents")
-    token = await create_for_browser(services.storage.tokens, allowed, identity.actor)
+    token = await create_for_browser(services.storage.database, services.storage.tokens, allowed, identity.actor)
     return json_response(BrowserTokenOut(token=token, **shown(allowed)))
 
 

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity, checked_scopes
-from turnstream.storage.database import Statement
+from turnstream.storage.database import Database, Statement
 from turnstream.storage.owners.tokens import STORED_TOKEN, Tokens
 from turnstream.storage.rows import to_json
 
@@ -38,18 +38,18 @@ CREATE_BROWSER_TOKEN = Statement(
 )
 
 
-async def create_for_browser(tokens: Tokens, identity: Identity, actor: str | None = None) -> str:
-    """Creates a short-lived token for `identity`, whose credential is exchanged for it. If that is a stored token, the
-    new one goes with it. `actor` is the caller, for the audit trail, if it is another one. Raises Unauthorized when it
-    has gone already.
+async def create_for_browser(database: Database, tokens: Tokens, identity: Identity, actor: str | None = None) -> str:
+    """Creates a short-lived token for `identity`, whose credential is exchanged for it. If that is a stored
+    token, the new one goes with it. `actor` is the caller, for the audit trail, if it is another
+    one. Raises Unauthorized when it has gone already.
     """
     kind, mark, parent = (identity.credential or "").partition(":")
-    id, hash, text = tokens.new("tb")
-    row = await tokens.database.row(
+    id, token, digest = tokens.new("tb")
+    row = await database.row(
         CREATE_BROWSER_TOKEN,
         id=id,
         owner=identity.owner,
-        hash=hash,
+        hash=digest,
         scopes=checked_scopes(identity.scopes),
         expires_at=identity.expires_at,
         plan=identity.plan,
@@ -63,4 +63,4 @@ async def create_for_browser(tokens: Tokens, identity: Identity, actor: str | No
     )
     if row is None:
         raise Unauthorized("The token of `Authorization` was revoked; send another one.")
-    return text
+    return token

@@ -16,7 +16,7 @@ from turnstream.api.http.call_group import CallGroup, EventStream, Foreign
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.http.errors import CELL_HEADER
 from turnstream.api.schemas.fields import Absent, without_defaults
-from turnstream.api.schemas.responses import Problem
+from turnstream.extensions.openapi.schemas import Problem
 
 Json = dict[str, Any]
 # Version 3.1 has no word for the items of a stream. Not all generators of clients read 3.2.

@@ -72,20 +72,20 @@ class Tokens:
     """Tokens have the name of the `cell` in which they are created, if it has one."""
 
     def __init__(self, database: Database, cell: str | None = None) -> None:
-        self.database = database
+        self._database = database
         self._cell = cell
 
     async def create(self, name: str, identity: Identity) -> str:
         """Creates a token with the owner, scopes, end and plan of `identity`; its secret is returned here only. From
         now on the server needs tokens. Raises Conflict when the name is taken.
         """
-        id, hash, text = self.new("ts")
-        row = await self.database.row(
+        id, token, digest = self.new("ts")
+        row = await self._database.row(
             CREATE_TOKEN,
             id=id,
             owner=identity.owner,
             name=name,
-            hash=hash,
+            hash=digest,
             scopes=checked_scopes(identity.scopes),
             expires_at=identity.expires_at,
             plan=identity.plan,
@@ -93,18 +93,18 @@ class Tokens:
         )
         if row is None:
             raise Conflict(f"There is already a token named {name}; choose another name.", field="name")
-        return text
+        return token
 
-    def new(self, prefix: str) -> tuple[UUID, bytes, str]:
-        """Id, hash and text of a new token."""
+    def new(self, prefix: str) -> tuple[UUID, str, bytes]:
+        """Returns the id, the text and the digest of a new token."""
         id, secret = new_id(), secrets.token_urlsafe(32)
         text = "_".join([prefix, *([self._cell] if self._cell else []), id.hex, secret])
-        return id, _digest(secret, self._cell), text
+        return id, text, _digest(secret, self._cell)
 
     async def identities(self, tokens: Collection[str]) -> Mapping[str, Identity]:
         """The identities of the valid `tokens`."""
         forms = {token: form for token in tokens if (form := _FORM.fullmatch(token))}
-        rows = await self.database.rows(GET_TOKENS, ids=[UUID(hex=form["id"]) for form in forms.values()])
+        rows = await self._database.rows(GET_TOKENS, ids=[UUID(hex=form["id"]) for form in forms.values()])
         by_id = {(row["prefix"], row["id"]): row for row in rows}
         found = {}
         for token, form in forms.items():
@@ -125,18 +125,18 @@ class Tokens:
         return found
 
     async def exist(self) -> bool:
-        return await self.database.row(ANY_TOKEN) is not None
+        return await self._database.row(ANY_TOKEN) is not None
 
     async def ever_existed(self) -> bool:
-        return await self.database.row(EVER_A_TOKEN) is not None
+        return await self._database.row(EVER_A_TOKEN) is not None
 
     async def record_uses(self, credentials: Collection[str]) -> None:
         """Records that these credentials were used just now. Credentials that are no stored tokens are ignored."""
         ids = [UUID(each.removeprefix(STORED_TOKEN)) for each in credentials if each.startswith(STORED_TOKEN)]
-        await self.database.rows(RECORD_USES, ids=ids)
+        await self._database.rows(RECORD_USES, ids=ids)
 
     async def list(self) -> Sequence[TokenInfo]:
-        rows = await self.database.rows(LIST_TOKENS)
+        rows = await self._database.rows(LIST_TOKENS)
         return [
             TokenInfo(
                 row["name"],
@@ -151,7 +151,7 @@ class Tokens:
         ]
 
     async def delete(self, name: str) -> bool:
-        return await self.database.row(DELETE_TOKEN, name=name) is not None
+        return await self._database.row(DELETE_TOKEN, name=name) is not None
 
 
 def is_well_formed(token: str) -> bool:

@@ -3,6 +3,7 @@
 
 import { asked, attempts, confirmed, h, iconButton } from './dom.js'
 import { serversButton } from './servers.js'
+import { forgetCopies } from './session.js'
 import { TEXTS } from './texts.js'
 
 const { account: texts } = TEXTS
@@ -101,6 +102,7 @@ function erasure(client, { owner, erasure_due_at }, attempt) {
     attempt(async () => {
       if (due) await client.request('DELETE', '/api/account/erasure')
       else if (!(await confirmed(texts.eraseQuestion, texts.eraseNote, texts.eraseNow))) return
+      if (!due) forgetCopies()
       due = due ? null : (await client.request('POST', '/api/account/erasure', { owner })).due_at
       show()
     }),

@@ -84,7 +84,10 @@ export class Conversation extends EventTarget {
         return this.#emit('connection', 'open')
       } catch (error) {
         if (visit !== this.visit) return
-        if (!isPassing(error)) throw error
+        if (!isPassing(error)) {
+          this.kept.remove(pathOf(id)) // deleted, or no longer shared with this person
+          throw error
+        }
         this.#emit('connection', 'lost')
         if (tries === 1) await this.#showKept()
         await pause(tries)

@@ -17,6 +17,7 @@ export class KeptFiles {
 
   constructor() {
     addEventListener('carriedover', (event) => this.#carryOver(.../** @type {CustomEvent} */ (event).detail))
+    addEventListener('forgetcopies', (event) => this.#forgetPaths(/** @type {CustomEvent} */ (event).detail))
   }
 
   /**
@@ -27,7 +28,7 @@ export class KeptFiles {
     const { storage, prefix } = shelf()
     if (storage === sessionStorage) return []
     const all = (await this.#run('readonly', (store) => store.getAll())) ?? []
-    const own = all.filter((one) => one.owner === prefix && one.message === message)
+    const own = all.filter((one) => one.owner === prefix && one.message === message && !isOld(one))
     return own.sort((a, b) => a.at - b.at)
   }
 
@@ -57,9 +58,14 @@ export class KeptFiles {
   #carryOver(before, after) {
     return this.#forEach((cursor) => {
       if (cursor.value.owner !== before.prefix) return
-      if (after.storage === sessionStorage) cursor.delete()
+      if (after.storage === sessionStorage || isPath(cursor.value))
+        cursor.delete() // the new token may be another owner's
       else cursor.update({ ...cursor.value, owner: after.prefix })
     })
+  }
+
+  #forgetPaths(prefix) {
+    return this.#forEach((cursor) => cursor.value.owner === prefix && isPath(cursor.value) && cursor.delete())
   }
 
   async #forgetOld() {
@@ -67,9 +73,9 @@ export class KeptFiles {
     let bytes = 0
     const old = all
       .sort((a, b) => isPath(a) - isPath(b) || b.at - a.at)
-      .filter(({ at, file }) => (bytes += file.size) > MAX_BYTES || at < Date.now() - MAX_AGE)
-    const isOld = (one) => old.some(({ id, at }) => id === one.id && at === one.at)
-    if (old.length) await this.#forEach((cursor) => isOld(cursor.value) && cursor.delete())
+      .filter((one) => (bytes += one.file.size) > MAX_BYTES || isOld(one))
+    const isLeft = (one) => old.some(({ id, at }) => id === one.id && at === one.at)
+    if (old.length) await this.#forEach((cursor) => isLeft(cursor.value) && cursor.delete())
   }
 
   /** Calls `work` with a cursor at each file, in one transaction: what is moved to another message meanwhile stays. */
@@ -110,4 +116,5 @@ export class KeptFiles {
   }
 }
 
+const isOld = ({ at }) => at < Date.now() - MAX_AGE
 const isPath = ({ message }) => Number(message.startsWith(pathOf('')))

@@ -39,7 +39,9 @@ export class Session extends Client {
         return await super.request(...call)
       } catch (error) {
         if (!(error instanceof Refused) || error.status !== 401) throw error
-        if (storedToken() === used) await this.#askForToken(error.message, used)
+        if (storedToken() !== used) continue
+        forgetCopies()
+        await this.#askForToken(error.message, used)
       }
     }
   }
@@ -58,6 +60,9 @@ export class Session extends Client {
     return this.asking
   }
 }
+
+/** Copies of chats outlive neither the token with which they were read, nor the request to erase everything. */
+export const forgetCopies = () => dispatchEvent(new CustomEvent('forgetcopies', { detail: shelf().prefix }))
 
 /** What a person who signs out leaves in this browser is for nobody else. */
 export function forgetShelf({ storage, prefix }) {

@@ -131,7 +131,8 @@ async def test_it_ends_with_the_token_that_it_was_exchanged_for(
     server: Server, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0)
-    tokens, name = Tokens(server.services.storage.database), f"backend {uuid4()}"
+    database, name = server.services.storage.database, f"backend {uuid4()}"
+    tokens = Tokens(database)
     async with Client(server.url, document, await tokens.create(name, Identity("ada"))) as backend:
         made = await exchanged(backend)
     async with Client(server.url, document, made["token"]) as browser:
@@ -140,17 +141,17 @@ async def test_it_ends_with_the_token_that_it_was_exchanged_for(
         assert (await browser.get("/api/chats")).status_code == 401
     gone = Identity("ada", expires_at=datetime.now(UTC) + timedelta(minutes=1), credential=f"token:{uuid4()}")
     with pytest.raises(Unauthorized, match="revoked"):  # between the check and the exchange
-        await create_for_browser(tokens, gone)
+        await create_for_browser(database, tokens, gone)
 
 
 async def test_tokens_that_have_expired_are_removed_as_others_are_made(server: Server) -> None:
     database = server.services.storage.database
     tokens = Tokens(database)
     past, later = (datetime.now(UTC) + timedelta(seconds=seconds) for seconds in (-1, 60))
-    old = await create_for_browser(tokens, Identity("ada", expires_at=past))
+    old = await create_for_browser(database, tokens, Identity("ada", expires_at=past))
     assert await tokens.identities([old]) == {}
-    await create_for_browser(tokens, Identity("ada", expires_at=later))
-    new = await create_for_browser(tokens, Identity("ada", expires_at=later))
+    await create_for_browser(database, tokens, Identity("ada", expires_at=later))
+    new = await create_for_browser(database, tokens, Identity("ada", expires_at=later))
     assert UUID(new.split("_")[1]) != UUID(old.split("_")[1])
     swapped = f"ts_{new[3:]}"
     assert (await tokens.identities([new, swapped])).keys() == {new}, "one spelling for each token"

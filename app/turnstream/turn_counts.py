@@ -1,4 +1,4 @@
-"""A probe of Postgres, and the numbers of queued and waiting turns and of open jobs, on all replicas together."""
+"""The numbers of queued and waiting turns and of open jobs, on all replicas together."""
 
 import asyncio
 from dataclasses import dataclass
@@ -8,11 +8,9 @@ from typing import NamedTuple
 import msgspec
 
 from turnstream.domain.errors import StorageError
-from turnstream.storage.database import Database, Row, Statement
+from turnstream.storage.database import Database, Statement
 from turnstream.storage.runs.queue import CLAIMABLE
 
-_PROBE_TIMEOUT = 2.0  # seconds: a load balancer that asks does not wait much longer
-SELECT_ONE = Statement("SELECT 1")
 # A turn behind an open one of its chat waits rightly, and is not the oldest.
 COUNT_OPEN = Statement(
     f"""
@@ -68,7 +66,6 @@ class TurnCounts:
         self._keep = keep
         self._timeout = timeout
         self._lock = asyncio.Lock()
-        self._probe: asyncio.Task[Row | None] | None = None
         self._counted: float | None = None
         self._counts: OpenTurns | None = None
 
@@ -79,13 +76,6 @@ class TurnCounts:
                 self._counts = await self._count()
                 self._counted = monotonic()
             return self._counts
-
-    async def probe(self) -> None:
-        """Raises StorageError, and TimeoutError. Probes at once share one statement, also if their senders are gone."""
-        if self._probe is None or self._probe.done():
-            self._probe = asyncio.create_task(asyncio.wait_for(self._database.row(SELECT_ONE), _PROBE_TIMEOUT))
-            self._probe.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.shield(self._probe)
 
     async def _count(self) -> OpenTurns | None:
         try:

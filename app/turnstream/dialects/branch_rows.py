@@ -1,4 +1,4 @@
-"""Branches: the deletion of a turn with all that follows it."""
+"""The deletion of a turn with all that follows it."""
 
 from collections.abc import AsyncGenerator, Sequence
 from uuid import UUID

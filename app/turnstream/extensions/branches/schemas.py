@@ -1,0 +1,17 @@
+"""Bodies of the calls of branches."""
+
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import BaseModel, Field
+
+from turnstream.api.schemas.responses import TurnOut
+
+
+class BranchDeleted(BaseModel):
+    deleted: UUID
+    turns: Annotated[int, Field(description="how many turns were deleted with it, itself included")]
+
+
+class TurnsOut(BaseModel):
+    turns: list[TurnOut]

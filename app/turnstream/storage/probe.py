@@ -1,0 +1,21 @@
+"""A probe of Postgres."""
+
+import asyncio
+
+from turnstream.storage.database import Database, Row, Statement
+
+_PROBE_TIMEOUT = 2.0  # seconds: a load balancer that asks does not wait much longer
+SELECT_ONE = Statement("SELECT 1")
+
+
+class Probe:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._running: asyncio.Task[Row | None] | None = None
+
+    async def send(self) -> None:
+        """Raises StorageError, and TimeoutError. Probes at once share one statement, also if their senders are gone."""
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(asyncio.wait_for(self._database.row(SELECT_ONE), _PROBE_TIMEOUT))
+            self._running.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(self._running)
