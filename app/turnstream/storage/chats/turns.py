@@ -11,7 +11,7 @@ from turnstream.domain.blocks import CallKey
 from turnstream.domain.errors import ClaimLost, Conflict, NotFound, RequestRefused
 from turnstream.domain.turns import ENDED, WITHDRAWN, Turn
 from turnstream.kit.offload import BLOCK, offload
-from turnstream.storage.contents import BLOCKS, IS_SEALED, SealedColumns, beginning_of
+from turnstream.storage.contents import BLOCKS, SealedColumns
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import (
     JOBS,
@@ -175,22 +175,6 @@ BLOCK_COLUMNS = """blocks.turn_id, blocks.index, blocks.round, blocks.attempt, b
     blocks.tool_use_id, blocks.name, blocks.is_error, blocks.interrupted, blocks.notes,
     blocks.client_data"""
 GET_BLOCKS = _of_turns(BLOCK_COLUMNS, "blocks", "index", opens=[BLOCKS])
-# Of a text no more than `:most` characters and one, but a sealed one whole.
-_BEGINNING = beginning_of("blocks.text", ":most + 1")
-GET_BEGINNINGS = Statement(
-    f"SELECT {BLOCK_COLUMNS.replace('blocks.text', f'{_BEGINNING} AS text')} FROM blocks"
-    " WHERE turn_id = :turn ORDER BY index",
-    opens=[BLOCKS],
-)
-# The text from `:start` on, but a sealed one whole, with what is to be left out.
-GET_PORTION = Statement(
-    f"""
-    SELECT turn_id, index, CASE WHEN {IS_SEALED} THEN text ELSE substr(text, :start, :most) END AS text,
-        CASE WHEN {IS_SEALED} THEN :start - 1 ELSE 0 END AS start
-    FROM blocks WHERE turn_id = :turn AND index = :index
-    """,
-    opens=[BLOCKS],
-)
 GET_ASKS = _of_turns("*", "asks", "round, tool_use_id")
 GET_STEERS = _of_turns("*", "steers", "id", "taken_at IS NULL")
 TURN_EXISTS = Statement("SELECT id FROM turns WHERE id = :turn")
@@ -247,23 +231,6 @@ class TurnReads:
             if row is None:
                 raise NotFound(f"There is no turn {turn} in chat {chat}.")
             return (await _with_contents(moment, [row]))[0]
-
-    async def beginning(self, owner: str, chat: UUID, turn: UUID, most: int) -> tuple[Turn, frozenset[int]]:
-        """A user turn with up to `most` characters of each text, and the indexes of the blocks that have more. Raises
-        NotFound.
-        """
-        row = await self._database.row(GET_TURN, owner=owner, chat=chat, turn=turn)
-        if row is None:
-            raise NotFound(f"There is no turn {turn} in chat {chat}.")
-        blocks = map(block_from, await self._database.rows(GET_BEGINNINGS, turn=turn, most=most))
-        found = {block.index: block for block in blocks}
-        cut = frozenset(index for index, block in found.items() if len(block.text) > most)
-        return turn_from(row, (), [replace(block, text=block.text[:most]) for block in found.values()]), cut
-
-    async def portion(self, turn: UUID, index: int, offset: int, most: int) -> str:
-        """Up to `most` characters of a block's text from `offset` on; none if the turn was deleted."""
-        row = await self._database.row(GET_PORTION, turn=turn, index=index, start=offset + 1, most=most)
-        return row["text"][row["start"] : row["start"] + most] if row else ""
 
     async def replica_of(self, turn: UUID) -> UUID | None:
         """The replica that runs the turn; None if none does."""
