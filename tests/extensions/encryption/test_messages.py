@@ -14,7 +14,7 @@ from turnstream.storage.database import Statement
 from turnstream.tools.tool import ToolResult, tool
 from turnstream.tools.toolset import Toolset
 
-pytestmark = pytest.mark.extensions("encryption", "inbox", "search")
+pytestmark = pytest.mark.extensions("chat_stream", "encryption", "fork", "inbox", "search", "tool_results")
 
 GET_ROWS = Statement(
     """
@@ -70,8 +70,8 @@ async def seen_and_stored(url: str, **settings: Any) -> tuple[list[Any], str]:
 async def test_people_see_what_the_rows_hide(
     database_url: str, other_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.stream.chat.reader._BEGINNING", 5)
-    monkeypatch.setattr("turnstream.stream.chat.reader._TEXT_PORTION", 4)
+    monkeypatch.setattr("turnstream.extensions.chat_stream.reader._BEGINNING", 5)
+    monkeypatch.setattr("turnstream.extensions.chat_stream.reader._TEXT_PORTION", 4)
     plain, stored = await seen_and_stored(database_url)
     assert {word for word in WORDS if word in stored} == WORDS
     sealed, stored = await seen_and_stored(other_database_url, encrypt_texts=True)
