@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Harness
+from tests.support.harness import OWNER, Harness
+from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ClaimLost, Conflict
+from turnstream.domain.kinds import TEXT
+from turnstream.domain.turns import DELETED
 from turnstream.erasure.owners import Owners
 from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.encryption.codec import KEPT, SealingCodec
 from turnstream.extensions.tool_results.rows import CachedResult, ToolCache
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
+from turnstream.storage.chats.turns import Turns
 from turnstream.storage.contents import (
     BYTES_ADDED,
     BYTES_MARK,
@@ -26,7 +30,12 @@ from turnstream.storage.contents import (
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.uploads import Uploads
+from turnstream.storage.rows import columns_of
 from turnstream.storage.runs.queue import Queue
+from turnstream.storage.runs.record import ADD_BLOCKS
+from turnstream.storage.runs.snapshots import Snapshots
+from turnstream.stream.directory import Directory
+from turnstream.stream.mirror import Mirror
 
 pytestmark = pytest.mark.extensions("documents", "encryption", "tool_results")
 
@@ -70,6 +79,19 @@ async def test_rows_of_several_owners_are_sealed_by_their_keys(harness: Harness)
         await codec.open(entry, {}, rows)
     with pytest.raises(ClaimLost):
         await codec.seal(NEW_BLOCKS, {"turn": turns[1], "indexes": [0], "texts": ["Ebb"]})
+
+
+async def test_a_turn_that_cannot_be_decrypted_keeps_no_mirror_from_the_others(harness: Harness) -> None:
+    bad, good = await harness.ask(), await harness.ask()
+    directory = Directory()
+    views = [directory.view(await harness.turn(each)) for each in (bad, good)]
+    broken = columns_of([Block(0, 1, 1, TEXT, f"{TEXT_MARK}4:abcd")])
+    await harness.database.rows(ADD_BLOCKS, turn=bad.turn, **broken)
+    harness.database.codec = codec_of(harness, new_master_key())
+    await Turns(harness.database).cancel(OWNER, good.chat, good.turn)
+    await Mirror(Snapshots(harness.database), directory, 1).look()
+    assert [view.ended for view in views] == [True, True]
+    assert [view.turn.stop_reason == DELETED for view in views] == [True, False]
 
 
 @pytest.mark.parametrize("changed", ["id", "part", "owner", "column", "table"])
