@@ -8,10 +8,11 @@ import pytest
 from tests.support.harness import Harness
 from turnstream.domain.errors import Conflict
 from turnstream.erasure.owners import Owners
+from turnstream.extensions.keys.rotation import KeyCounts, key_counts
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import CannotOpen, MasterKeys, is_sealed, new_master_key
 from turnstream.storage.database import Statement
-from turnstream.storage.owners.owner_keys import KeyCounts, OwnerKeys
+from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.runs.queue import Queue
 
 
@@ -20,7 +21,7 @@ async def test_replicas_that_need_a_key_at_once_share_one(harness: Harness) -> N
     replicas = [OwnerKeys(harness.database, masters) for _ in range(8)]
     keys = await asyncio.gather(*(each.find_or_create("ada") for each in replicas))
     assert len({key.seal("secret", "place") for key in keys}) == 1
-    assert await replicas[0].counts() == KeyCounts(every=1, others=0)
+    assert await key_counts(replicas[0]) == KeyCounts(every=1, others=0)
 
 
 async def test_after_an_erasure_no_key_opens_what_was_sealed(harness: Harness) -> None:

@@ -86,7 +86,7 @@ class Forks:
             else:
                 chat, before = new_id(), None
                 await connection.row(COPY_CHAT, copy=chat, chat=source, title=fork.title)
-            leaf = await copy_turns(connection, fork.cut, chat, path, before)
+            leaf = await copy_turns(connection, owner, fork.cut, chat, path, before)
             if fork.request is not None:
                 if before is not None:
                     await connection.row(MARK_FOLLOWED, turn=before)

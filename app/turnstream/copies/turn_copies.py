@@ -1,6 +1,8 @@
 """Copies of turns: the statements name the columns of the tables, so SQLAlchemy is imported here, at the first fork."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
@@ -10,6 +12,7 @@ from turnstream.kit.ids import new_id
 from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.chats.exchanges import TICK
 from turnstream.storage.chats.turns import BLOCK_COLUMNS
+from turnstream.storage.contents import BLOCKS, IS_SEALED
 from turnstream.storage.database import Statement, Transaction
 from turnstream.storage.rows import block_from, columns_of, sql_list, to_json
 from turnstream.storage.runs.record import ADD_BLOCKS
@@ -37,6 +40,8 @@ _OF_TURNS: Final = _copied(
         "forked_from",
     ),
 )
+_NAMING: Final = (SUMMARY, SHORTENED)
+_PORTION = 50  # turns whose blocks are in memory at once
 _OF_BLOCKS: Final = _copied("blocks", "turn_id")
 _OF_ROUNDS: Final = _copied("rounds", "turn_id", "stop_reason")
 
@@ -69,6 +74,15 @@ COPY_BLOCKS = Statement(
     WHERE turn_id <> :last OR index < :count
     """
 )
+# Encrypted blocks are opened, and encrypted for their new place.
+HAVE_SEALED = Statement(f"SELECT FROM blocks WHERE turn_id = ANY(CAST(:originals AS uuid[])) AND {IS_SEALED} LIMIT 1")
+GET_ORIGINALS = Statement(
+    f"""
+    SELECT turn_id, {_OF_BLOCKS} FROM blocks
+    WHERE turn_id = ANY(CAST(:originals AS uuid[])) AND (turn_id <> :last OR index < :count) ORDER BY turn_id, index
+    """,
+    opens=[BLOCKS],
+)
 COPY_ROUNDS = Statement(
     f"""
     INSERT INTO rounds (turn_id, stop_reason, {_OF_ROUNDS})
@@ -82,14 +96,14 @@ COPY_ROUNDS = Statement(
 GET_NAMING_BLOCKS = Statement(
     f"""
     SELECT {BLOCK_COLUMNS} FROM blocks
-    WHERE turn_id = ANY(CAST(:copies AS uuid[])) AND type IN {sql_list((SUMMARY, SHORTENED))}
+    WHERE turn_id = ANY(CAST(:copies AS uuid[])) AND type IN {sql_list(_NAMING)}
     """
 )
 CHANGE_DATA = Statement("UPDATE blocks SET data = CAST(:data AS json) WHERE turn_id = :turn AND index = :index")
 
 
 async def copy_turns(
-    connection: Transaction, cut: CutTurn, chat: UUID, path: Sequence[UUID], before: UUID | None
+    connection: Transaction, owner: str, cut: CutTurn, chat: UUID, path: Sequence[UUID], before: UUID | None
 ) -> UUID:
     """Copies the turns `path` into `chat`, behind the turn `before`, the last one as `cut` has it. Returns its copy."""
     last, copies = cut.turn, [new_id() for _ in path]
@@ -103,11 +117,28 @@ async def copy_turns(
         error=to_json(last.error) if last.error else None,
         **both,
     )
-    await connection.rows(COPY_BLOCKS, count=cut.kept, **both)
+    ids, codec = dict(zip(path, copies, strict=True)), connection.codec
+    if codec is None or not (codec.seals or await connection.rows(HAVE_SEALED, originals=path)):
+        await connection.rows(COPY_BLOCKS, count=cut.kept, **both)
+        for row in await connection.rows(GET_NAMING_BLOCKS, copies=copies):
+            block = with_new_ids(block_from(row), ids)
+            await connection.rows(CHANGE_DATA, turn=row["turn_id"], index=block.index, data=block.data)
+    else:
+        await _copy_opened(connection, owner, cut, ids)
     await connection.rows(COPY_ROUNDS, numbers=[round.number for round in last.rounds], cut=cut.cut_round, **both)
-    await connection.rows(ADD_BLOCKS, turn=copies[-1], **columns_of(last.blocks[cut.kept :]))
-    ids = dict(zip(path, copies, strict=True))
-    for row in await connection.rows(GET_NAMING_BLOCKS, copies=copies):
-        block = with_new_ids(block_from(row), ids)
-        await connection.rows(CHANGE_DATA, turn=row["turn_id"], index=block.index, data=block.data)
+    await connection.rows(ADD_BLOCKS, owner=owner, turn=copies[-1], **columns_of(last.blocks[cut.kept :]))
     return copies[-1]
+
+
+async def _copy_opened(connection: Transaction, owner: str, cut: CutTurn, ids: Mapping[UUID, UUID]) -> None:
+    originals = list(ids)
+    for start in range(0, len(originals), _PORTION):
+        part = originals[start : start + _PORTION]
+        rows = await connection.rows(GET_ORIGINALS, owner=owner, originals=part, last=cut.turn.id, count=cut.kept)
+        for turn, found in groupby(rows, itemgetter("turn_id")):
+            of_turn = list(found)
+            blocks = [
+                with_new_ids(block, ids) if (block := block_from(row)).type in _NAMING else block for row in of_turn
+            ]
+            columns = columns_of(blocks) | {"wholes": [row["whole"] for row in of_turn]}
+            await connection.rows(ADD_BLOCKS, owner=owner, turn=ids[turn], **columns)

@@ -81,7 +81,7 @@ class Histories:
             row = await connection.row(GET_NEWEST_OF_CHAT, chat=chat)
             if row is not None and row["status"] not in ENDED:
                 raise Conflict(f"Turn {row['id']} has not ended; wait for its end or cancel it.")
-            return await _write(connection, chat, row["id"] if row else None, exchanges, request)
+            return await _write(connection, owner, chat, row["id"] if row else None, exchanges, request)
 
     async def record_in_new_chat(self, chat: Chat, exchanges: Sequence[PastExchange], request: TurnRequest) -> None:
         """The same in a chat that is created with them."""
@@ -123,12 +123,13 @@ def histories_of(services: Services) -> Histories:
 async def behind(draft: Draft, exchanges: Sequence[PastExchange], request: TurnRequest) -> Draft:
     """Writes the exchanges in the draft's transaction. Returns a draft whose message follows the last exchange."""
     before = draft.before.id if draft.before else None
-    last = await _write(draft.connection, draft.chat.id, before, exchanges, request)
+    last = await _write(draft.connection, draft.chat.owner, draft.chat.id, before, exchanges, request)
     return replace(draft, before=Turn(last, draft.chat.id, None, "assistant", "complete")) if last else draft
 
 
 async def _write(
     connection: Transaction,
+    owner: str,
     chat: UUID,
     before: UUID | None,
     exchanges: Sequence[PastExchange],
@@ -139,8 +140,8 @@ async def _write(
         user_turn, answer = new_id(), new_id()
         values = {"title": exchange.title, "request": to_json(request), "parent": before}
         await connection.row(RECORD_EXCHANGE, chat=chat, user_turn=user_turn, answer=answer, **values)
-        await connection.rows(ADD_BLOCKS, turn=user_turn, **columns_of(exchange.message))
-        await connection.rows(ADD_BLOCKS, turn=answer, **columns_of(exchange.answer))
+        await connection.rows(ADD_BLOCKS, owner=owner, turn=user_turn, **columns_of(exchange.message))
+        await connection.rows(ADD_BLOCKS, owner=owner, turn=answer, **columns_of(exchange.answer))
         numbers = list(range(1, len(exchange.stop_reasons) + 1))
         await connection.rows(RECORD_ROUNDS, turn=answer, numbers=numbers, reasons=list(exchange.stop_reasons))
         before = answer

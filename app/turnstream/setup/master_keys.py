@@ -42,7 +42,7 @@ def master_keys(
 
 async def opened_owner_keys(database: Database, masters: MasterKeys | None, settings: Settings) -> OwnerKeys | None:
     """Logs secrets that are stored in plain text, or cannot be decrypted."""
-    if lost := await count_lost_keys(database, masters):
+    if lost := await count_lost_keys(database, masters.ids if masters else ()):
         log.error("secrets.locked", owners=lost, remedy="set TURNSTREAM_MASTER_KEY to the keys that it had before")
     if masters is None:
         log.warning("secrets.plain", remedy=f"set TURNSTREAM_MASTER_KEY: {HOW_TO_MAKE}")

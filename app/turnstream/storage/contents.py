@@ -14,28 +14,40 @@ TEXT_MARK: Final = "turnstream-text:1:"
 # The beginning of sealed bytes, which are longer than the plain ones by `BYTES_ADDED` with it.
 BYTES_MARK: Final = b"\0turnstream-bytes:1:"
 BYTES_ADDED: Final = len(BYTES_MARK) + 17
+
+
+def text_size(text: str) -> str:
+    """An expression of the number of characters of a text."""
+    return f"coalesce(substring(left({text}, 40) from '^{TEXT_MARK}([0-9]{{1,9}}):')::integer, length({text}))"
+
+
 # Expressions of columns `content`: the size in bytes, and the number of characters.
 BYTES_SIZE: Final = f"""length(content) - CASE WHEN
     substr(content, 1, {len(BYTES_MARK)}) = '\\x{BYTES_MARK.hex()}'::bytea THEN {BYTES_ADDED} ELSE 0 END"""
-TEXT_SIZE: Final = (
-    f"coalesce(substring(left(content, 40) from '^{TEXT_MARK}([0-9]{{1,9}}):')::integer, length(content))"
-)
+TEXT_SIZE: Final = text_size("content")
+IS_SEALED: Final = f"starts_with(text, '{TEXT_MARK}')"
+
+
+def beginning_of(text: str, most: str) -> str:
+    """An expression of the first characters of a text; a sealed one is whole, and cut when it is open."""
+    return f"left({text}, CASE WHEN starts_with({text}, '{TEXT_MARK}') THEN 2147483647 ELSE {most} END)"
 
 
 @dataclass(frozen=True, slots=True)
 class SealedColumns:
     """Columns of a table by their kind. A sealed value opens in the row with this `key` alone. A digest is one of plain
     contents: of sealed ones it has a key. `names` are those of parameters, or of columns of a result, that have another
-    name than their column.
+    name than their column; such a parameter may be a list, of one value for each row. A `labelled` value is JSON of
+    which ids of uploads and of a steer stay readable.
     """
 
     table: str
     key: tuple[str, ...]
-    columns: Mapping[str, Literal["text", "json", "bytes", "digest"]]
+    columns: Mapping[str, Literal["text", "json", "labelled", "bytes", "digest"]]
     names: Mapping[str, str] = field(default_factory=dict)
 
     def named(self, **names: str) -> "SealedColumns":
-        return replace(self, names=names)
+        return replace(self, names={**self.names, **names})
 
     def name(self, column: str) -> str:
         return self.names.get(column, column)
@@ -43,11 +55,22 @@ class SealedColumns:
 
 UPLOADS: Final = SealedColumns("uploads", ("digest",), {"digest": "digest", "content": "bytes", "file_name": "text"})
 DOCUMENTS: Final = SealedColumns("documents", ("path",), {"content": "text"})
-TOOL_CACHE: Final = SealedColumns("tool_cache", ("key",), {"content": "text", "client_data": "json"})
+BLOCKS: Final = SealedColumns(
+    "blocks",
+    ("turn_id", "index"),
+    {"text": "text", "data": "labelled", "notes": "labelled", "whole": "text", "client_data": "json"},
+)
+OPEN_TEXT: Final = SealedColumns("open_text", ("turn_id", "attempt", "index", "start"), {"text": "text"})
+# As the parameters of a statement (`columns_of`).
+NEW_BLOCKS: Final = BLOCKS.named(
+    turn_id="turn", index="indexes", text="texts", data="datas", whole="wholes", client_data="client_datas"
+)
 
 
 class Codec(Protocol):
-    """Raises CannotOpen if a key is lost, or a value was changed or moved."""
+    """Raises CannotOpen if a key is lost, or a value was changed or moved. `seals`: new rows are to be sealed."""
+
+    seals: bool
 
     async def seal(self, contents: SealedColumns, values: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of a statement as they are stored."""

@@ -155,8 +155,8 @@ class Transaction:
         self.codec = codec
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
-        sql, arguments = _prepared(statement, await _as_stored(self.codec, statement, values), self._key)
-        with _limit_of(statement, self._raw):
+        sql, arguments = prepared(statement, await _as_stored(self.codec, statement, values), self._key)
+        with limit_of(statement, self._raw):
             rows: Sequence[Row] = await self._raw.fetch(sql, *arguments, timeout=statement.timeout)
         return await _as_given(self.codec, statement, values, rows)
 
@@ -164,43 +164,13 @@ class Transaction:
         rows = await self.rows(statement, **values)
         return rows[0] if rows else None
 
-    async def copy_to(
-        self, target: "Transaction", table: str, columns: Sequence[str], statement: Statement, **values: Any
-    ) -> int:
-        """Copies the rows of `statement` into `table` of another database; how many they were."""
-        sql, arguments = _prepared(statement, values, self._key)
-        chunks: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=8)
-
-        async def read() -> None:
-            try:
-                await self._raw.copy_from_query(
-                    sql, *arguments, output=chunks.put, format="binary", timeout=statement.timeout
-                )
-            finally:
-                await chunks.put(None)
-
-        async def read_chunks() -> AsyncIterator[bytes]:
-            while (chunk := await chunks.get()) is not None:
-                yield chunk
-
-        reading = asyncio.create_task(read())
-        try:
-            with _limit_of(statement, self._raw, target._raw):  # noqa: SLF001, of this class
-                written: str = await target._raw.copy_to_table(  # noqa: SLF001
-                    table, columns=columns, source=read_chunks(), format="binary", timeout=statement.timeout
-                )
-                await reading
-        finally:
-            reading.cancel()
-        return int(written.rpartition(" ")[2])
-
     async def batches(self, statement: Statement, size: int, **values: Any) -> AsyncIterator[Sequence[Row]]:
         """The rows in portions of `size`, however many there are; none is kept here."""
-        sql, arguments = _prepared(statement, values, self._key)
-        with _limit_of(statement, self._raw):
+        sql, arguments = prepared(statement, values, self._key)
+        with limit_of(statement, self._raw):
             cursor = await self._raw.cursor(sql, *arguments, timeout=statement.timeout)
         while True:
-            with _limit_of(statement, self._raw):
+            with limit_of(statement, self._raw):
                 rows = await cursor.fetch(size, timeout=statement.timeout)
             if not rows:
                 return
@@ -243,7 +213,7 @@ class Database:
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         stored = await _as_stored(self.codec, statement, values)
         async with self._connection() as raw:
-            rows = await _fetch(raw, statement, *_prepared(statement, stored, self.key))
+            rows = await _fetch(raw, statement, *prepared(statement, stored, self.key))
         return await _as_given(self.codec, statement, values, rows)
 
     async def row(self, statement: Statement, **values: Any) -> Row | None:
@@ -373,7 +343,7 @@ async def _as_given(
     return rows
 
 
-def _prepared(statement: Statement, values: dict[str, Any], key: SigningKey | None) -> tuple[str, list[Any]]:
+def prepared(statement: Statement, values: dict[str, Any], key: SigningKey | None) -> tuple[str, list[Any]]:
     arguments = statement.arguments(values)
     if key is None:
         return statement.sql, arguments
@@ -382,7 +352,7 @@ def _prepared(statement: Statement, values: dict[str, Any], key: SigningKey | No
 
 
 @contextmanager
-def _limit_of(statement: Statement, *connections: Any) -> Iterator[None]:
+def limit_of(statement: Statement, *connections: Any) -> Iterator[None]:
     """Closes the connections of a statement that has no answer in time: else a rollback would wait for one, too. The
     end of its own limit says nothing about the others; Postgres may have one that is shorter (`statement_timeout`).
     """
@@ -403,7 +373,7 @@ async def _fetch(raw: Any, statement: Statement, sql: str, arguments: Sequence[A
     this connection would run in its transaction.
     """
     try:
-        with _limit_of(statement, raw):
+        with limit_of(statement, raw):
             rows: Sequence[Row] = await raw.fetch(sql, *arguments, timeout=statement.timeout)
     except StatementTooLong:
         raise

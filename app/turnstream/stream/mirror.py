@@ -1,10 +1,11 @@
 """The mirror: views of turns that run on other replicas, updated from rows and journal by one snapshot per tick."""
 
 import asyncio
+from contextlib import suppress
 
 import structlog
 
-from turnstream.domain.errors import StorageUnavailable
+from turnstream.domain.errors import Conflict, StorageUnavailable
 from turnstream.domain.events import BlockStart
 from turnstream.storage.runs.snapshots import MirrorPosition, Snapshots
 from turnstream.stream.directory import Directory
@@ -46,7 +47,15 @@ class Mirror:
         }
         if not views:
             return
-        found = await self._snapshots.take({turn: _position(view) for turn, view in views.items()})
+        positions = {turn: _position(view) for turn, view in views.items()}
+        try:
+            found = await self._snapshots.take(positions)
+        except Conflict as error:  # contents of one turn cannot be decrypted: the others are read without it
+            log.warning("mirror.waits", error=str(error))
+            found = {}
+            for turn, position in positions.items():
+                with suppress(Conflict):
+                    found |= await self._snapshots.take({turn: position})
         for turn, view in views.items():
             if snapshot := found.get(turn):
                 view.adopt(snapshot.turn, snapshot.open_block, snapshot.start)

@@ -22,6 +22,7 @@ from turnstream.extensions.cells.moves import Move, Moves
 from turnstream.extensions.cells.owner_ahead import AHEAD, COPIED, OwnerAhead, stored_columns
 from turnstream.extensions.cells.owner_move import MOVED, OwnerMove
 from turnstream.extensions.documents.store import Documents
+from turnstream.extensions.keys.rotation import KeyCounts, key_counts
 from turnstream.extensions.search.index import SearchIndex
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
@@ -30,7 +31,7 @@ from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.turns import CANCEL_TURN
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import newest_revision
-from turnstream.storage.owners.owner_keys import KeyCounts, OwnerKeys
+from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.runs.queue import Queue
@@ -496,7 +497,7 @@ async def test_secrets_open_in_the_new_cell_by_its_master_key_whenever_the_move_
     key = await OwnerKeys(cells.target, there).find(OWNER)
     assert key is not None
     assert key.open(sealed, "place") == "a secret"
-    assert await OwnerKeys(cells.target, there).counts() == KeyCounts(every=1, others=0)
+    assert await key_counts(OwnerKeys(cells.target, there)) == KeyCounts(every=1, others=0)
     async for _ in Owners(cells.harness.database).erase(OWNER):  # with the credentials that stay behind
         pass
     assert await OwnerKeys(cells.harness.database, here).find(OWNER) is None

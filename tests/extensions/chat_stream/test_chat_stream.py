@@ -24,12 +24,12 @@ from turnstream.domain.errors import PermanentError, TransientError
 from turnstream.domain.events import Notice
 from turnstream.domain.turns import Turn
 from turnstream.extensions.chat_stream import reader as chat_tail
+from turnstream.extensions.chat_stream.beginnings import StreamedTurns
 from turnstream.extensions.chat_stream.endpoints import frame, sources_of
 from turnstream.extensions.chat_stream.events import CHAT_EVENTS
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
-from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Statement
 from turnstream.stream.chat_cursor import ChatCursor
 from turnstream.stream.directory import Directory
@@ -429,7 +429,7 @@ async def test_a_chat_that_is_deleted_while_its_turns_are_read_ends_its_stream(a
     chat = await api.chat()
     await api.ask(chat)
 
-    class Late(Turns):
+    class Late(StreamedTurns):
         async def get(self, owner: str, chat_id: UUID, turn: UUID) -> Turn:
             raise AssertionError("the user turn comes first")
 

@@ -12,10 +12,12 @@ import pytest
 from tests.extensions.keys.test_at_rest import found_in
 from tests.faults.postgres import Postgres, own_postgres
 from tests.support.http_client import Client
-from tests.support.http_server import serving
+from tests.support.http_server import Server, pausing, serving
 from turnstream.extensions.embedded import cluster
 from turnstream.kit.sealing import new_master_key
+from turnstream.scripted import Pause
 from turnstream.storage.contents import BYTES_MARK, TEXT_MARK
+from turnstream.storage.database import Statement
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -23,14 +25,33 @@ pytestmark = [
 ]
 
 WORDS = ("document-77aa", "file-77aa", "name-77aa")
+OPEN_WORDS = ("message-77aa", "answer-77aa")
+GET_STORED = Statement("SELECT text FROM open_text WHERE text <> ''")
 PLAIN = "plain-77aa"  # the path of a document, which is not encrypted: the search finds what is there
 
 
 @asynccontextmanager
-async def served(url: str, *, encrypt_texts: bool = True) -> AsyncIterator[Client]:
+async def serving_sealed(url: str, *, encrypt_texts: bool = True) -> AsyncIterator[Server]:
     settings: dict[str, Any] = {"master_key": new_master_key(), "encrypt_texts": encrypt_texts, "self_service": True}
-    async with serving(url, **settings) as server, Client(server.url) as client:
+    async with serving(url, **settings) as server:
+        yield server
+
+
+@asynccontextmanager
+async def served(url: str, *, encrypt_texts: bool = True) -> AsyncIterator[Client]:
+    async with serving_sealed(url, encrypt_texts=encrypt_texts) as server, Client(server.url) as client:
         yield client
+
+
+async def talk(server: Server, client: Client) -> None:
+    """An exchange whose answer is open until a checkpoint has stored its beginning."""
+    pause = Pause()
+    model = server.scripts.model(pausing(pause, f"{OPEN_WORDS[1]} and more. ", "The end."))
+    said = await client.say(await client.chat(title="Sea"), f"{OPEN_WORDS[0]} of a person", model=model)
+    while not await server.services.storage.database.rows(GET_STORED):
+        pass
+    pause.go.set()
+    await client.events(said.stream_url)
 
 
 async def fill(client: Client) -> dict[str, Any]:
@@ -62,23 +83,24 @@ async def test_no_dump_no_backup_and_no_write_ahead_log_has_a_text(tmp_path: Pat
     copy, dumps = Postgres(tmp_path / "backup"), tmp_path / "dumps"
     dumps.mkdir()
     async with own_postgres(tmp_path / "own") as postgres:
-        async with served(postgres.url) as client:
+        async with serving_sealed(postgres.url) as server, Client(server.url) as client:
             await fill(client)
+            await talk(server, client)
         program = [cluster.program("pg_dump"), f"--dbname={postgres.url}"]
         dump = await asyncio.to_thread(subprocess.run, program, check=True, capture_output=True, timeout=150)
         (dumps / "sql").write_bytes(dump.stdout)
         await copy.copy(postgres)
         await postgres.stop()
-        hidden = {word: set[str]() for word in WORDS}
+        hidden = {word: set[str]() for word in (*WORDS, *OPEN_WORDS)}
         for folder, parts in (
             (dumps, {"sql"}),
             (copy.folder / "postgres", {"base"}),
             (postgres.folder / "postgres", {"base", "pg_wal"}),
         ):
-            found = found_in(folder, (PLAIN, TEXT_MARK, *WORDS))
+            found = found_in(folder, (PLAIN, TEXT_MARK, *hidden))
             assert found[PLAIN] >= parts, "the search finds plain text in each"
             assert found[TEXT_MARK] >= parts
-            assert {word: found[word] for word in WORDS} == hidden
+            assert {word: found[word] for word in hidden} == hidden
         assert BYTES_MARK in b"".join(file.read_bytes() for file in (postgres.folder / "postgres/base").rglob("*/*"))
 
 

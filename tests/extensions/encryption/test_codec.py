@@ -6,19 +6,36 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Harness
-from turnstream.domain.errors import Conflict
+from tests.support.harness import OWNER, Harness
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import ClaimLost, Conflict
+from turnstream.domain.kinds import TEXT
+from turnstream.domain.turns import DELETED
 from turnstream.erasure.owners import Owners
 from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.encryption.codec import KEPT, SealingCodec
 from turnstream.extensions.tool_results.rows import CachedResult, ToolCache
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
-from turnstream.storage.contents import BYTES_ADDED, BYTES_MARK, DOCUMENTS, TEXT_MARK, SealedColumns
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.contents import (
+    BYTES_ADDED,
+    BYTES_MARK,
+    DOCUMENTS,
+    NEW_BLOCKS,
+    OPEN_TEXT,
+    TEXT_MARK,
+    SealedColumns,
+)
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.uploads import Uploads
+from turnstream.storage.rows import columns_of
 from turnstream.storage.runs.queue import Queue
+from turnstream.storage.runs.record import ADD_BLOCKS
+from turnstream.storage.runs.snapshots import Snapshots
+from turnstream.stream.directory import Directory
+from turnstream.stream.mirror import Mirror
 
 pytestmark = pytest.mark.extensions("documents", "encryption", "tool_results")
 
@@ -47,6 +64,34 @@ async def test_a_row_gets_back_what_it_was_given(harness: Harness, text: str) ->
     assert {**sealed, "text": text, "data": plain["data"]} == plain
     assert await codec.seal(NOTES, plain) == sealed, "a write may be repeated"
     assert [*await codec.open(NOTES, {}, [sealed])] == [plain]
+
+
+async def test_rows_of_several_owners_are_sealed_by_their_keys(harness: Harness) -> None:
+    codec = codec_of(harness, new_master_key())
+    turns = [(await harness.ask()).turn, new_id()]
+    pieces = {"turn": turns, "attempt": [1, 1], "index": [0, 0], "start": [0, 4], "text": ["Tide", "Ebb"]}
+    entry = OPEN_TEXT.named(turn_id="turn")
+    sealed = await codec.seal(entry, pieces)
+    rows = [dict(zip(sealed, row, strict=True)) for row in zip(*sealed.values(), strict=True)]
+    assert all(row["text"].startswith(TEXT_MARK) for row in rows)
+    assert [row["text"] for row in await codec.open(entry, {}, rows[:1])] == ["Tide"]
+    with pytest.raises(Conflict):  # a turn that was deleted has no owner
+        await codec.open(entry, {}, rows)
+    with pytest.raises(ClaimLost):
+        await codec.seal(NEW_BLOCKS, {"turn": turns[1], "indexes": [0], "texts": ["Ebb"]})
+
+
+async def test_a_turn_that_cannot_be_decrypted_keeps_no_mirror_from_the_others(harness: Harness) -> None:
+    bad, good = await harness.ask(), await harness.ask()
+    directory = Directory()
+    views = [directory.view(await harness.turn(each)) for each in (bad, good)]
+    broken = columns_of([Block(0, 1, 1, TEXT, f"{TEXT_MARK}4:abcd")])
+    await harness.database.rows(ADD_BLOCKS, turn=bad.turn, **broken)
+    harness.database.codec = codec_of(harness, new_master_key())
+    await Turns(harness.database).cancel(OWNER, good.chat, good.turn)
+    await Mirror(Snapshots(harness.database), directory, 1).look()
+    assert [view.ended for view in views] == [True, True]
+    assert [view.turn.stop_reason == DELETED for view in views] == [True, False]
 
 
 @pytest.mark.parametrize("changed", ["id", "part", "owner", "column", "table"])
@@ -121,9 +166,7 @@ async def test_equal_files_of_an_owner_are_one_and_of_two_owners_show_nothing(ha
     (bob,) = await harness.database.rows(GET_FILES, owner="bob")
     assert ada["digest"] != bob["digest"]
     assert len(ada["content"]) == 6 + BYTES_ADDED
-    assert [(each.name, each.size) for each in await uploads.page("ada", None, 9, None, "", descending=True)] == [
-        ("b.png", 6)
-    ]
+    assert [(each.name, each.size) for each in (await uploads.describe("ada", [first.id])).values()] == [("b.png", 6)]
     assert await uploads.read("ada", first.id) == ("image/png", b"pixels")
     assert await uploads.contents([first.id, bob["id"]]) == {first.id: b"pixels", bob["id"]: b"pixels"}
 

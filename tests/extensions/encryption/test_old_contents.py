@@ -10,11 +10,17 @@ from tests.support.harness import Harness
 from turnstream.cli import commands
 from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.encryption.old_contents import change_contents
+from turnstream.extensions.search.index import CATCH_UP
 from turnstream.kit.sealing import new_master_key
+from turnstream.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.contents import BYTES_MARK, TEXT_MARK
+from turnstream.storage.database import Statement
+from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.owners.uploads import Uploads
 
-pytestmark = pytest.mark.extensions("documents", "encryption")
+pytestmark = pytest.mark.extensions("documents", "encryption", "search")
+
+GET_WORDS = Statement("SELECT words::text FROM search_texts UNION ALL SELECT text FROM blocks")
 
 
 async def forms(harness: Harness) -> list[bool]:
@@ -53,6 +59,23 @@ async def test_rows_get_the_form_of_the_setting_and_keep_their_contents(
         assert hits == ([] if sealed else ["0.md", "1.md", "2.md"])
 
 
+async def test_words_of_messages_leave_the_index_and_come_back(harness: Harness) -> None:
+    async with harness.replica(ScriptedProvider([message_of(text("Ebb and flow."))])) as replica:
+        asked = await harness.ask("Tide.")
+        before = await harness.finish(replica, asked)
+    key, database = new_master_key(), harness.database
+    sealing, plain = codec_of(harness, key), codec_of(harness, key, seals=False)
+    for codec, sealed in ((sealing, True), (plain, False)):
+        database.codec = codec
+        steps = [step async for step in change_contents(database, codec, sealed=sealed)]
+        assert [(step.table, step.changed, step.left) for step in steps] == [("blocks", 2, 0)]
+        while (row := await database.row(CATCH_UP, most=50)) and row["more"]:
+            pass
+        rows = "".join(str(dict(row)) for row in await database.rows(GET_WORDS))
+        assert ("'ebb'" in rows, "'tide'" in rows, "flow" in rows) == (not sealed,) * 3
+        assert await harness.turn(asked) == before
+
+
 async def test_owners_whose_key_is_lost_are_named(harness: Harness) -> None:
     documents = Documents(harness.database)
     harness.database.codec = codec_of(harness, new_master_key())
@@ -72,4 +95,6 @@ async def test_a_command_does_it(harness: Harness, monkeypatch: pytest.MonkeyPat
     done = await asyncio.to_thread(CliRunner().invoke, commands, ["encryption", "apply"])
     assert done.exit_code == 0, done.output
     assert "documents: 1 rows read, 1 changed" in done.output
+    (entry,) = await AuditTrail(harness.database).page(None, "contents.", 1, 9)
+    assert (entry.kind, entry.detail) == ("contents.encrypted", {"documents": 1})
     assert (await stored(harness))[0].startswith(TEXT_MARK)

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.support.harness import Harness
-from turnstream.extensions.keys.rotation import rotate
+from turnstream.extensions.keys.rotation import KeyCounts, key_counts, rotate
 from turnstream.kit.sealing import CannotOpen, MasterKeys, new_master_key
 from turnstream.storage.database import Statement
-from turnstream.storage.owners.owner_keys import KeyCounts, OwnerKeys
+from turnstream.storage.owners.owner_keys import OwnerKeys
 
 
 async def test_a_rotation_that_was_cut_off_goes_on_while_others_read(harness: Harness) -> None:
@@ -19,7 +19,7 @@ async def test_a_rotation_that_was_cut_off_goes_on_while_others_read(harness: Ha
     async for step in rotate(harness.database, masters):
         assert step.rewrapped == 100
         break
-    assert await both.counts() == KeyCounts(every=150, others=50)
+    assert await key_counts(both) == KeyCounts(every=150, others=50)
     for owner in owners:  # some are wrapped by the one, and some by the other
         key = await both.find(owner)
         assert key is not None
@@ -42,7 +42,7 @@ async def test_a_rotation_names_owners_whose_key_it_cannot_unwrap(harness: Harne
     masters = MasterKeys.read(f"{new} {old}")
     steps = [step async for step in rotate(harness.database, masters)]
     assert [(step.rewrapped, step.failed) for step in steps] == [(1, ("ada",))]
-    assert await OwnerKeys(harness.database, masters).counts() == KeyCounts(every=2, others=1)
+    assert await key_counts(OwnerKeys(harness.database, masters)) == KeyCounts(every=2, others=1)
 
 
 async def test_the_key_of_an_owner_who_moved_is_wrapped_anew(harness: Harness) -> None:

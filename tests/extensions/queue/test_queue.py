@@ -23,11 +23,11 @@ from tests.support.locks import Locker
 from tests.support.openapi_document import Document
 from tests.support.pictures import PIXEL
 from turnstream.domain.turns import Turn
+from turnstream.extensions.chat_stream.beginnings import StreamedTurns
 from turnstream.extensions.chat_stream.endpoints import frame, sources_of
 from turnstream.extensions.chat_stream.reader import ChatReader
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, ScriptedProvider, message_of, text
-from turnstream.storage.chats.turns import Turns
 from turnstream.stream.chat_cursor import ChatCursor
 from turnstream_client.errors import RequestRejected
 from turnstream_client.http import AsyncClient
@@ -249,7 +249,7 @@ async def test_a_message_that_moves_while_a_reader_loads_it_is_sent_behind_the_t
     line = await new_line()
     second, third = await line.enqueue("Second", "Third")
 
-    class Late(Turns):
+    class Late(StreamedTurns):
         async def beginning(self, owner: str, chat_id: UUID, turn: UUID, most: int) -> tuple[Turn, frozenset[int]]:
             if str(turn) == second["id"] and await line.words() == ["queued Second", "queued Third"]:
                 await line.change(second, after=third["id"])

@@ -18,10 +18,10 @@ from tests.support.openapi_document import Document
 from turnstream.dialects.branch_rows import Branches
 from turnstream.domain.errors import NotFound
 from turnstream.domain.turns import Turn
+from turnstream.extensions.chat_stream.beginnings import StreamedTurns
 from turnstream.extensions.chat_stream.endpoints import frame, sources_of
 from turnstream.extensions.chat_stream.reader import ChatReader
 from turnstream.scripted import Pause, message_of, tool_use
-from turnstream.storage.chats.turns import Turns
 from turnstream.stream.chat_cursor import ChatCursor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -261,7 +261,7 @@ async def test_a_turn_deleted_while_a_cursor_is_opened_has_no_further_event(api:
     await pause.reached.wait()
     page = await api.json("GET", f"{chat}/turns")
 
-    class Late(Turns):
+    class Late(StreamedTurns):
         async def get(self, owner: str, chat_id: UUID, turn: UUID) -> Turn:
             await api.json("DELETE", running.url)
             return await super().get(owner, chat_id, turn)

@@ -14,6 +14,7 @@ import msgspec
 
 from turnstream.domain.identity import Identity
 from turnstream.extension import CallLinks
+from turnstream.storage.contents import BLOCKS
 from turnstream.storage.database import Database, Statement
 
 _DOMAIN = b"turnstream approval link 1\0"
@@ -22,15 +23,15 @@ _LONGEST = 4000  # characters of a token
 # The newest ask of a call: ids of calls may be used again.
 GET_LINKED_ASK = Statement(
     """
-    SELECT asks.*, chats.id AS chat_id, chats.owner, chats.title, turns.status, turns.cancel_requested, (
-        SELECT text FROM blocks
-        WHERE blocks.turn_id = asks.turn_id AND blocks.round = asks.round
-          AND blocks.tool_use_id = asks.tool_use_id AND blocks.type = 'tool_use'
-    ) AS input
+    SELECT asks.*, chats.id AS chat_id, chats.owner, chats.title, turns.status, turns.cancel_requested,
+        blocks.index, blocks.text AS input
     FROM asks JOIN turns ON turns.id = asks.turn_id JOIN chats ON chats.id = turns.chat_id
+    LEFT JOIN blocks ON blocks.turn_id = asks.turn_id AND blocks.round = asks.round
+        AND blocks.tool_use_id = asks.tool_use_id AND blocks.type = 'tool_use'
     WHERE asks.turn_id = :turn AND asks.tool_use_id = :tool_use_id AND asks.kind = 'approval'
-    ORDER BY round DESC LIMIT 1
-    """
+    ORDER BY asks.round DESC LIMIT 1
+    """,
+    opens=[BLOCKS.named(text="input")],
 )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import arriving_name
+from turnstream.extensions.cells.copying import copy_rows
 from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.database import Database, Row, Statement, Transaction
 
@@ -355,9 +356,9 @@ class OwnerAhead:
         """An open turn is copied only while its owner is `held`: under no name may it be claimed in the new cell."""
         table = COPIED[name]
         values = {"owner": owner, "name": self._name, "key": keys, "held": held}
-        await source.copy_to(target, name, table.columns, table.copy, **values)
+        await copy_rows(source, target, name, table.columns, table.copy, **values)
         for part, copy in table.parts.items():
-            await source.copy_to(target, part, stored_columns(part), copy, key=keys)
+            await copy_rows(source, target, part, stored_columns(part), copy, key=keys)
         for delete in DELETE_TRACES:
             await target.rows(delete, name=self._name)
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from turnstream.domain.errors import ConfigError, NotFound, StorageUnavailable
 from turnstream.domain.identity import departed_name
+from turnstream.extensions.cells.copying import copy_rows
 from turnstream.extensions.cells.moves import LOOK
 from turnstream.extensions.cells.owner_ahead import AHEAD, OwnerAhead, stored_columns
 from turnstream.kit.sealing import CannotOpen, MasterKeys
@@ -323,7 +324,7 @@ class OwnerMove:
         await self._ahead.take_over(source, target, owner)
         for table in MOVED:
             if table.name not in AHEAD:
-                await source.copy_to(target, table.name, table.columns, table.copied, owner=owner, name=self._owner)
+                await copy_rows(source, target, table.name, table.columns, table.copied, owner=owner, name=self._owner)
         if key := await target.row(GET_OWNER_KEY, owner=self._owner):
             master, wrapped = self._wrapped_for_target(key["wrapped"])
             await target.rows(REWRAP, owner=self._owner, before=key["wrapped"], master=master, wrapped=wrapped)

@@ -18,6 +18,7 @@ from turnstream.api.views import chat_out
 from turnstream.domain.chats import Chat
 from turnstream.domain.events import BlockDelta, Notice
 from turnstream.domain.turns import Turn
+from turnstream.extensions.chat_stream.beginnings import StreamedTurns
 from turnstream.extensions.chat_stream.events import TurnEvent, TurnsDeletedEvent
 from turnstream.extensions.chat_stream.reader import ChatItem, ChatReader, EventOfTurn, Sources
 from turnstream.extensions.chat_stream.rows import ChatNews, DeletedTurns
@@ -47,7 +48,8 @@ async def open_reader(services: Services, owner: str, chat: UUID, cursor: ChatCu
 
 def sources_of(services: Services) -> Sources:
     wakeups = cast("ChatWakeups", services.states["chat_stream"])
-    return Sources(ChatNews(services.storage.of_owner), services.storage.turns, services.live.directory, wakeups)
+    database = services.storage.of_owner
+    return Sources(ChatNews(database), StreamedTurns(database), services.live.directory, wakeups)
 
 
 def frame(item: ChatItem, cursor: ChatCursor | None) -> bytes:

@@ -14,10 +14,10 @@ from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.errors import NotFound
 from turnstream.domain.events import CAUGHT_UP, Event, Notice, TurnEnd
 from turnstream.domain.turns import Turn
+from turnstream.extensions.chat_stream.beginnings import StreamedTurns
 from turnstream.extensions.chat_stream.rows import ChatNews, DeletedTurns, is_answer
 from turnstream.extensions.chat_stream.wakeups import ChatWakeups
 from turnstream.storage.chats.chat_changes import place_of
-from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.rows import to_json
 from turnstream.stream.chat_cursor import MOST_OPEN, UNKNOWN_CURSOR, ChatCursor, digest_of
@@ -57,7 +57,7 @@ class RestOfText(NamedTuple):
 
 class Sources(NamedTuple):
     changes: ChatNews
-    turns: Turns
+    turns: StreamedTurns
     directory: Directory
     wakeups: ChatWakeups
 

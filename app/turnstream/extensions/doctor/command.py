@@ -283,7 +283,7 @@ async def _secrets(settings: Settings, extensions: Sequence[Extension], database
     with _tried("secrets", "", tried):
         masters = master_keys(settings, extensions, make=False)
         keys = None if masters is None else OwnerKeys(database, masters)
-        if lost := await count_lost_keys(database, masters):
+        if lost := await count_lost_keys(database, masters.ids if masters else ()):
             text = (
                 f"those of {lost} owners cannot be decrypted: TURNSTREAM_MASTER_KEY must have the key from before, too"
             )
@@ -295,7 +295,7 @@ async def _secrets(settings: Settings, extensions: Sequence[Extension], database
         if keys is not None and (replica := await keys.replica_without_key()):
             text = f"some may stay plain while the replica {replica} lacks the master key: give it to all replicas"
             found.append(("note", text))
-        if keys is not None and (others := (await keys.counts()).others - lost) > 0:
+        if masters is not None and (others := await count_lost_keys(database, [masters.first]) - lost) > 0:
             text = f"an earlier master key wraps the keys of {others} owners: keep it, or run `turnstream keys rotate`"
             found.append(("note", text))
     if tried[0].status != "ok":

@@ -18,7 +18,7 @@ NAME = "encryption"
 
 class EncryptionSettings(Section):
     encrypt_texts: bool = Field(
-        False, description="uploads and documents are stored encrypted, with the key of their owner"
+        False, description="messages, answers, uploads and documents are stored encrypted, with the key of their owner"
     )
 
 
@@ -27,7 +27,7 @@ async def _check(settings: Settings, _: "Models", __: bool) -> str:
         return "contents are stored as they are"
     if settings.master_key is None and settings.database_url is not None:
         raise ConfigError("TURNSTREAM_ENCRYPT_TEXTS needs TURNSTREAM_MASTER_KEY, which wraps the keys of owners.")
-    return "uploads and documents are stored encrypted"
+    return "messages, uploads and documents are stored encrypted"
 
 
 def _codec(settings: Settings, keys: "OwnerKeys") -> "Codec":
@@ -38,7 +38,7 @@ def _codec(settings: Settings, keys: "OwnerKeys") -> "Codec":
 
 EXTENSION = Extension(
     NAME,
-    "encryption of uploads and documents at rest",
+    "encryption of messages and files at rest",
     settings=EncryptionSettings,
     checks={"encryption": _check},
     codec=_codec,

@@ -10,6 +10,7 @@ from turnstream.extension import read_settings
 from turnstream.extensions.encryption import EncryptionSettings
 from turnstream.extensions.encryption.old_contents import change_contents
 from turnstream.setup.databases import database_name, open_present_database
+from turnstream.storage.owners.audit import AuditTrail
 
 _SHOWN = 10  # owners in one sentence
 
@@ -40,6 +41,9 @@ def apply() -> None:
                 left += step.left
                 failed |= step.failed
                 click.echo(f"{step.table}: {read[step.table]} rows read, {changed[step.table]} changed", err=True)
+            if any(changed.values()):
+                kind = "contents.encrypted" if sealed else "contents.decrypted"
+                await AuditTrail(database).note(kind, None, dict(changed))
             if failed:
                 raise ConfigError(
                     f"Contents of {len(failed)} owners cannot be decrypted ({', '.join(sorted(failed)[:_SHOWN])}):"
@@ -51,6 +55,6 @@ def apply() -> None:
                     " decrypt contents: call this again when all replicas have the extension and the master key."
                 )
             form = "encrypted" if sealed else "plain"
-            click.echo(f"All uploads and documents in {database_name(settings)} are {form}.")
+            click.echo(f"All messages, uploads and documents in {database_name(settings)} are {form}.")
 
     asyncio.run(run())

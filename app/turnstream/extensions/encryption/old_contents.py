@@ -6,7 +6,16 @@ from hashlib import sha256
 from typing import Any, Final
 
 from turnstream.domain.errors import Conflict, StatementRefused
-from turnstream.storage.contents import BYTES_MARK, DOCUMENTS, TEXT_MARK, UPLOADS, Codec, SealedColumns
+from turnstream.storage.contents import (
+    BLOCKS,
+    BYTES_MARK,
+    DOCUMENTS,
+    IS_SEALED,
+    TEXT_MARK,
+    UPLOADS,
+    Codec,
+    SealedColumns,
+)
 from turnstream.storage.database import LONG, Database, Row, Statement
 from turnstream.storage.retention import NO_ID
 
@@ -28,25 +37,44 @@ class OldContents:
     begin: Mapping[str, Any]
 
 
-def _old(columns: SealedColumns, begin: Mapping[str, Any], is_sealed: str, version: str, changes: str) -> OldContents:
+def _old(
+    columns: SealedColumns,
+    begin: Mapping[str, Any],
+    is_sealed: str,
+    version: str,
+    changes: str,
+    *,
+    owner: str = "owner",
+    then: str = "",
+) -> OldContents:
+    """`then` follows the UPDATE, whose rows are in `changed`."""
     key, place = ", ".join(begin), ", ".join(f":{name}" for name in begin)
     here = " AND ".join(f"{name} = :{name}" for name in begin)
     return OldContents(
         columns,
         Statement(
-            f"SELECT {key}, owner, {is_sealed} AS is_sealed FROM {columns.table} WHERE ({key}) > ({place})"
+            f"SELECT {key}, {owner} AS owner, {is_sealed} AS is_sealed FROM {columns.table} WHERE ({key}) > ({place})"
             f" ORDER BY {key} LIMIT :most",
             timeout=LONG,
         ),
-        Statement(f"SELECT *, {version} AS version FROM {columns.table} WHERE {here}", timeout=LONG),
+        Statement(f"SELECT *, {owner} AS owner, {version} AS version FROM {columns.table} WHERE {here}", timeout=LONG),
         Statement(
-            f"UPDATE {columns.table} SET {changes} WHERE {here} AND {version} = :version RETURNING 1 AS done",
+            f"WITH changed AS (UPDATE {columns.table} SET {changes} WHERE {here} AND {version} = :version RETURNING *)"
+            f" {then} SELECT 1 AS done FROM changed",
             timeout=LONG,
         ),
         begin,
     )
 
 
+# The words of the turn leave the index of the search, which gets them again if they are plain.
+_SEARCHED_AGAIN: Final = """, forgotten AS (
+        DELETE FROM search_texts USING changed JOIN turns ON turns.id = changed.turn_id
+        WHERE search_texts.chat_id = turns.chat_id AND search_texts.turn_id = turns.id
+    ), again AS (
+        INSERT INTO search_backlog (chat_id) SELECT chat_id FROM changed JOIN turns ON turns.id = turn_id
+        ON CONFLICT DO NOTHING
+    )"""
 OLD: Final = (
     _old(
         UPLOADS,
@@ -61,6 +89,15 @@ OLD: Final = (
         f"starts_with(content, '{TEXT_MARK}')",
         "updated_at",
         f"content = :content, searchable = CASE WHEN starts_with(:content, '{TEXT_MARK}') THEN 0 ELSE :searchable END",
+    ),
+    _old(
+        BLOCKS,
+        {"turn_id": NO_ID, "index": -1},
+        IS_SEALED,
+        "blocks.xmin::text",
+        "text = :text, data = :data, notes = :notes, whole = :whole, client_data = :client_data",
+        owner="(SELECT chats.owner FROM turns JOIN chats ON chats.id = chat_id WHERE turns.id = turn_id)",
+        then=_SEARCHED_AGAIN,
     ),
 )
 
@@ -101,12 +138,12 @@ async def _change(database: Database, codec: Codec, old: OldContents, key: Row) 
     if row is None:
         return False
     (plain,) = await codec.open(old.columns, {}, [row])
-    values = {**plain, "searchable": _SEARCHABLE}
+    values, main = {**plain, "searchable": _SEARCHABLE}, next(name for name in ("content", "text") if name in plain)
     if "digest" in old.columns.columns:
         values["digest"] = sha256(plain["content"]).digest()
     while True:
         stored = await codec.seal(old.columns, values)
-        if stored["content"] == row["content"]:  # a replica cannot open it
+        if stored[main] == row[main]:  # a replica cannot open it
             return False
         parameters = {name: stored[name] for name in old.put.names if name in stored}
         try:

@@ -9,9 +9,17 @@ from uuid import UUID
 
 from turnstream.domain.asks import AskKind
 from turnstream.domain.identity import Identity
-from turnstream.storage.database import Database, Row, Statement
+from turnstream.storage.contents import BLOCKS, TEXT_MARK
+from turnstream.storage.database import OWNER, Database, Row, Statement
 
 ASKS_TO_APPROVE = Statement("SELECT * FROM asks_to_approve(:principals, CAST(:turn AS uuid), CAST(:most AS int))")
+GET_INPUT = Statement(
+    """
+    SELECT turn_id, index, text FROM blocks
+    WHERE turn_id = :turn AND round = :round AND tool_use_id = :tool_use_id AND type = 'tool_use'
+    """,
+    opens=[BLOCKS],
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +57,23 @@ class Approvals:
     async def _read(self, identity: Identity, turn: UUID | None, most: int) -> Sequence[AskToApprove]:
         principals = self._database.signed_principals(identity.principals)
         rows = await self._database.rows(ASKS_TO_APPROVE, principals=principals, turn=turn, most=most)
-        return [_ask_from(row) for row in rows]
+        return [_ask_from(row, await self._input_of(row)) for row in rows]
+
+    async def _input_of(self, row: Row) -> str:
+        """The function gives an encrypted input as it is stored. It has named the ask, so the block is shown too."""
+        found: str = row["input"] or ""
+        if not found.startswith(TEXT_MARK):
+            return found
+        before = OWNER.set(row["owner"])
+        try:
+            call = {"turn": row["turn_id"], "round": row["round"], "tool_use_id": row["tool_use_id"]}
+            block = await self._database.row(GET_INPUT, **call)
+        finally:
+            OWNER.reset(before)
+        return block["text"] if block else ""
 
 
-def _ask_from(row: Row) -> AskToApprove:
+def _ask_from(row: Row, input: str) -> AskToApprove:
     return AskToApprove(
         owner=row["owner"],
         chat=row["chat_id"],
@@ -62,7 +83,7 @@ def _ask_from(row: Row) -> AskToApprove:
         name=row["name"],
         kind=row["kind"],
         digest=row["digest"],
-        input=row["input"] or "",
+        input=input,
         since=row["asked_at"],
         expires_at=row["expires_at"],
         waits=row["waits"],

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from turnstream.domain.asks import QUESTIONS, AskKind
+from turnstream.storage.contents import BLOCKS, beginning_of
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.rows import WAITS
 
@@ -16,21 +17,25 @@ _WAITING = f"""
     FROM asks JOIN turns ON turns.id = asks.turn_id JOIN chats ON chats.id = turns.chat_id
     WHERE owner = :owner AND {WAITS}
 """
+_CALL = f"""LEFT JOIN LATERAL (
+        SELECT index, {beginning_of("text", ":excerpt + 1")} AS text FROM blocks
+        WHERE blocks.turn_id = asks.turn_id AND blocks.round = asks.round
+          AND blocks.tool_use_id = asks.tool_use_id AND blocks.type = 'tool_use'
+    ) AS call ON true
+    WHERE"""
 COUNT_WAITING = Statement(f"SELECT count(*) AS number {_WAITING}")
 LIST_WAITING = Statement(
     f"""
-    SELECT asks.*, turns.chat_id, chats.title, coalesce(left(question::text, :excerpt + 1), (
-        SELECT left(text, :excerpt + 1) FROM blocks
-        WHERE blocks.turn_id = asks.turn_id AND blocks.round = asks.round
-          AND blocks.tool_use_id = asks.tool_use_id AND blocks.type = 'tool_use'
-    )) AS input
-    {_WAITING} AND (
+    SELECT asks.*, turns.chat_id, chats.title, chats.owner, call.index,
+        coalesce(left(question::text, :excerpt + 1), call.text) AS input
+    {_WAITING.replace("WHERE", _CALL)} AND (
         CAST(:since AS timestamptz) IS NULL
         OR (asked_at, asks.turn_id, asks.round, asks.tool_use_id)
             > (:since, CAST(:turn AS uuid), CAST(:round AS int), CAST(:tool_use_id AS text))
     )
     ORDER BY asked_at, asks.turn_id, asks.round, asks.tool_use_id LIMIT :limit
-    """
+    """,
+    opens=[BLOCKS.named(text="input")],
 )
 
 

@@ -9,7 +9,7 @@ from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import read_settings
 from turnstream.extensions.keys.old_secrets import encrypt
-from turnstream.extensions.keys.rotation import rotate
+from turnstream.extensions.keys.rotation import key_counts, rotate
 from turnstream.kit.sealing import MasterKeys
 from turnstream.setup.databases import check_present, database_name, open_present_database
 from turnstream.setup.master_keys import HOW_TO_MAKE, master_keys
@@ -37,7 +37,7 @@ def status() -> None:
     async def run() -> None:
         async with open_present_database(settings) as database:
             owner_keys = OwnerKeys(database, masters)
-            counts, lost = await owner_keys.counts(), await count_lost_keys(database, masters)
+            counts, lost = await key_counts(owner_keys), await count_lost_keys(database, masters.ids)
             click.echo(f"master keys: {len(masters.ids)}; the first is {masters.first.hex()}")
             click.echo(f"keys of owners: {counts.every}")
             click.echo(f"wrapped by an earlier master key: {counts.others - lost}")
@@ -61,7 +61,7 @@ def rotate_command() -> None:
         async with open_present_database(settings) as database:
             owner_keys = OwnerKeys(database, masters)
             await _check_replicas(owner_keys)
-            left, done, failed = (await owner_keys.counts()).others, 0, list[str]()
+            left, done, failed = (await key_counts(owner_keys)).others, 0, list[str]()
             async for step in rotate(database, masters):
                 done += step.rewrapped
                 failed += step.failed
@@ -70,7 +70,7 @@ def rotate_command() -> None:
                 await AuditTrail(database).note("master_key.rotated", None, {"keys": done})
             if failed:
                 raise ConfigError(_of_failed(failed))
-            if others := (await owner_keys.counts()).others:
+            if others := (await key_counts(owner_keys)).others:
                 raise ConfigError(
                     f"{others} keys were wrapped by another master key meanwhile: make the new key the first one in"
                     " TURNSTREAM_MASTER_KEY on all replicas, and call this again."

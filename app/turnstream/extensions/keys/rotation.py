@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from turnstream.domain.identity import owner_before_move
 from turnstream.kit.sealing import CannotOpen, MasterKeys
 from turnstream.storage.database import LONG, Database, Statement
-from turnstream.storage.owners.owner_keys import REWRAP
+from turnstream.storage.owners.owner_keys import REWRAP, OwnerKeys
 
 # By the primary key: keys that were wrapped again leave no gap in the order, and a command that was cut off begins with
 # the first one that is left.
@@ -15,6 +15,9 @@ GET_KEYS_OF_OTHERS = Statement(
     SELECT owner, wrapped FROM owner_keys WHERE master <> :master AND owner > :behind ORDER BY owner LIMIT :most
     """,
     timeout=LONG,
+)
+COUNT_KEYS = Statement(
+    "SELECT count(*) AS every, count(*) FILTER (WHERE master <> :master) AS others FROM owner_keys", timeout=LONG
 )
 
 _STEP = 100
@@ -26,6 +29,19 @@ class RotationStep:
 
     rewrapped: int
     failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCounts:
+    """How many keys of owners there are, and how many of them another master key than the first one wraps."""
+
+    every: int
+    others: int
+
+
+async def key_counts(keys: OwnerKeys) -> KeyCounts:
+    row = await keys.database.row(COUNT_KEYS, master=keys.masters.first)
+    return KeyCounts(0, 0) if row is None else KeyCounts(row["every"], row["others"])
 
 
 async def rotate(database: Database, masters: MasterKeys) -> AsyncGenerator[RotationStep, None]:

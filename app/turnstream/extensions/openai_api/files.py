@@ -14,6 +14,7 @@ from turnstream.api.http.reading import id_of, limit_of, read_bytes
 from turnstream.api.services import identity_of, services_and_owner, services_of
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.media import MEDIA, PLAIN, media_type_of
+from turnstream.extensions.openai_api.file_rows import page_of_uploads
 from turnstream.extensions.openai_api.objects import Json
 from turnstream.kit.offload import offload
 from turnstream.kit.text import unstorable
@@ -65,8 +66,8 @@ async def list_files(request: Request) -> Response:
             after = UUID(text)
         except ValueError:
             raise RequestRefused(f"`after` must be the id of a file; {text} is none.", field="after") from None
-    uploads, purpose = services.storage.uploads, query.get("purpose")
-    found = await uploads.page(owner, after, limit + 1, purpose, _USUAL, descending=order == "desc")
+    database, purpose = services.storage.database, query.get("purpose")
+    found = await page_of_uploads(database, owner, after, limit + 1, purpose, _USUAL, descending=order == "desc")
     files = [_file(upload) for upload in found[:limit]]
     ends = {"first_id": files[0]["id"] if files else None, "last_id": files[-1]["id"] if files else None}
     body = {"object": "list", "data": files, **ends, "has_more": len(found) > limit}

@@ -258,7 +258,7 @@ class _Queue:
         await self.connection.rows(STEER, steer=entry.id, turn=target, blocks=to_json(entry.blocks), answer=superseded)
         await self.connection.row(ARRIVE, turn=target)
 
-    async def enqueue(self, entry: QueueEntry, request: TurnRequest, place: Behind) -> None:
+    async def enqueue(self, owner: str, entry: QueueEntry, request: TurnRequest, place: Behind) -> None:
         """Makes a steer a message of its own behind its turn."""
         behind = [other for other in self.pairs.values() if other.after == entry.turn]
         line = line_of(self.pairs, behind[-1].question) if behind else []
@@ -273,6 +273,7 @@ class _Queue:
         await self.connection.row(MARK_FOLLOWED, turn=before)
         await self.connection.row(
             CREATE_EXCHANGE,
+            owner=owner,
             chat=self.chat,
             title=None,
             user_turn=pair.question,
@@ -324,7 +325,7 @@ class QueuedMessages:
                     if change.request is None:
                         raise _changed(entry)
                     await take_queued_place(connection, owner, change.most_queued)
-                    await queue.enqueue(wanted, change.request, change.place or Behind(None))
+                    await queue.enqueue(owner, wanted, change.request, change.place or Behind(None))
             else:
                 if wanted.version != entry.version:
                     await queue.edit(wanted)

@@ -14,6 +14,7 @@ from turnstream.searches.excerpts import AFTER, BEFORE, excerpt_line, pieces_of
 from turnstream.searches.places import SEARCH_ANSWER_TIMEOUT, Places, limited
 from turnstream.storage.chats.chats import chat_from
 from turnstream.storage.chats.search import Excerpt, FoundDocument, Hit, SearchFilter
+from turnstream.storage.contents import IS_SEALED
 from turnstream.storage.database import LONG, Database, Row, Statement, Transaction
 
 # Windows that one page may look at: whether words are sought inside of others. That begins when all chats with their
@@ -44,7 +45,7 @@ SEARCH_CHATS = Statement(_PAGE.format(function="search_matches"), timeout=SEARCH
 SEARCH_INSIDE = Statement(_PAGE.format(function="search_inside"), timeout=SEARCH_ANSWER_TIMEOUT)
 # The first place of the first of `words` that is in a text of the turn; else of a word with the same stem.
 GET_EXCERPTS = Statement(
-    """
+    f"""
     SELECT hit.turn_id, shown, place > CAST(:margin_before AS integer) + 1 AS cut_before,
         place + length(shown) + :margin_after <= length(text) AS cut_after,
         substr(text, greatest(place - :margin_before, 1),
@@ -59,13 +60,15 @@ GET_EXCERPTS = Statement(
             SELECT text, word AS shown, strpos(lower(text), lower(word)) AS place
             FROM blocks CROSS JOIN unnest(string_to_array(hit.words, ' ')) WITH ORDINALITY AS word (word, number)
             WHERE turn_id = hit.turn_id AND type = ANY(CAST(:types AS text[])) AND strpos(lower(text), lower(word)) > 0
+                AND NOT {IS_SEALED}
             ORDER BY number, index LIMIT 1
         )
         UNION ALL
         (
             SELECT text, token, strpos(lower(text), lower(token))
             FROM blocks CROSS JOIN LATERAL ts_parse('default', search_plain(left(text, 20000)))
-            WHERE turn_id = hit.turn_id AND type = ANY(:types) AND strpos(lower(text), lower(token)) > 0 AND EXISTS (
+            WHERE turn_id = hit.turn_id AND type = ANY(:types) AND strpos(lower(text), lower(token)) > 0
+                AND NOT {IS_SEALED} AND EXISTS (
                 SELECT FROM unnest(string_to_array(hit.words, ' ')) AS word
                 WHERE to_tsvector(language, token) @@ plainto_tsquery(language, word)
             )
@@ -73,7 +76,8 @@ GET_EXCERPTS = Statement(
         )
         UNION ALL
         (
-            SELECT text, '', 1 FROM blocks WHERE turn_id = hit.turn_id AND type = ANY(:types) ORDER BY index LIMIT 1
+            SELECT text, '', 1 FROM blocks WHERE turn_id = hit.turn_id AND type = ANY(:types) AND NOT {IS_SEALED}
+            ORDER BY index LIMIT 1
         )
         LIMIT 1
     ) AS found

@@ -9,6 +9,7 @@ from turnstream.searches.excerpts import AFTER, BEFORE, excerpt_line, pieces_of
 from turnstream.searches.places import SEARCH_ANSWER_TIMEOUT, Places, limited
 from turnstream.storage.chats.chats import chat_from, page_behind, place_of_page
 from turnstream.storage.chats.search import Excerpt, ExcerptPiece, FoundDocument, Hit, SearchFilter
+from turnstream.storage.contents import IS_SEALED
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.owners.documents import DocumentInfo
 
@@ -28,6 +29,7 @@ FIND_CHATS = Statement(
         SELECT DISTINCT ON (chat_id) chat_id, turns.id
         FROM chats JOIN turns ON chat_id = chats.id JOIN blocks ON turn_id = turns.id
         WHERE owner = :owner AND (type = 'user_text' OR type = 'text' AND blocks.attempt = 0)
+          AND NOT {IS_SEALED}
           AND to_tsvector('pg_catalog.simple', left(text, 50000)) @@ to_tsquery('pg_catalog.simple', :sought)
           AND (CAST(:only AS uuid) IS NULL OR chats.id = :only)
           AND (CAST(:since AS timestamptz) IS NULL OR turns.created_at >= :since)
@@ -49,7 +51,7 @@ FIND_CHATS = Statement(
     SELECT best.*, turn IS NOT NULL AS in_text, around, cut_before, cut_after
     FROM best LEFT JOIN LATERAL (
         SELECT around, cut_before, cut_after FROM blocks {_WINDOW.format(text="text")}
-        WHERE turn_id = turn AND type IN ('text', 'user_text')
+        WHERE turn_id = turn AND type IN ('text', 'user_text') AND NOT {IS_SEALED}
             AND to_tsvector('pg_catalog.simple', left(text, 50000)) @@ to_tsquery('pg_catalog.simple', :sought)
         ORDER BY index LIMIT 1
     ) AS message ON true

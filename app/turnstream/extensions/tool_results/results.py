@@ -1,9 +1,11 @@
 """The rows of tool results, whole."""
 
+from collections.abc import Iterable
 from uuid import UUID
 
 from turnstream.domain.errors import NotFound
-from turnstream.storage.database import Database, Statement
+from turnstream.storage.contents import BLOCKS
+from turnstream.storage.database import Database, Row, Statement
 
 _REPORTED = """
     LEFT JOIN LATERAL (
@@ -12,6 +14,8 @@ _REPORTED = """
           AND reports
     ) AS job ON true
 """
+_TEXTS = """turn_id, index, reported, CASE WHEN reported IS NULL THEN whole END AS whole,
+    CASE WHEN coalesce(reported, whole) IS NULL THEN text END AS text"""
 GET_WHOLE_ON_PATH = Statement(
     f"""
     WITH RECURSIVE path AS (
@@ -19,19 +23,21 @@ GET_WHOLE_ON_PATH = Statement(
         UNION ALL
         SELECT turns.id, turns.parent_id, depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
     )
-    SELECT coalesce(reported, whole, text) AS whole FROM path JOIN blocks ON turn_id = path.id {_REPORTED}
+    SELECT {_TEXTS} FROM path JOIN blocks ON turn_id = path.id {_REPORTED}
     WHERE tool_use_id = :tool_use_id AND type = 'tool_result'
     ORDER BY coalesce(reported, blocks.whole) IS NULL, depth, index DESC LIMIT 1
-    """
+    """,
+    opens=[BLOCKS],
 )
 GET_RESULT = Statement(
     f"""
-    SELECT coalesce(reported, whole, text) AS text FROM blocks
+    SELECT {_TEXTS} FROM blocks
     JOIN turns ON turns.id = turn_id JOIN chats ON chats.id = chat_id {_REPORTED}
     WHERE turn_id = :turn AND chat_id = :chat AND owner = :owner
       AND tool_use_id = :tool_use_id AND type = 'tool_result'
     ORDER BY index DESC LIMIT 1
-    """
+    """,
+    opens=[BLOCKS],
 )
 
 
@@ -46,12 +52,16 @@ class ToolResults:
         was not. None if there is no result.
         """
         row = await self._database.row(GET_WHOLE_ON_PATH, turn=turn, tool_use_id=tool_use_id)
-        return row["whole"] if row else None
+        return _text_of(row) if row else None
 
     async def of_turn(self, owner: str, chat: UUID, turn: UUID, tool_use_id: str) -> str:
         """The full text that a tool returned, whether or not it was cut for the model. Raises NotFound."""
         row = await self._database.row(GET_RESULT, owner=owner, chat=chat, turn=turn, tool_use_id=tool_use_id)
         if row is None:
             raise NotFound(f"There is no result of a call {tool_use_id} in turn {turn}.")
-        text: str = row["text"]
-        return text
+        return _text_of(row)
+
+
+def _text_of(row: Row) -> str:
+    texts: Iterable[str | None] = (row[name] for name in ("reported", "whole", "text"))
+    return next(text for text in texts if text is not None)

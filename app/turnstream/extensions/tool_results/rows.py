@@ -2,12 +2,13 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from turnstream.storage.contents import TOOL_CACHE
+from turnstream.storage.contents import SealedColumns
 from turnstream.storage.database import LONG, Database, Statement
 from turnstream.storage.rows import from_json, to_json
 
+TOOL_CACHE: Final = SealedColumns("tool_cache", ("key",), {"content": "text", "client_data": "json"})
 GET_CACHED = Statement(
     """
     SELECT content, client_data, extract(epoch FROM now() - stored_at)::float8 AS age FROM tool_cache

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Literal
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from turnstream.domain.turns import OPEN, Turn, TurnRequest
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.chats import CREATE_CHAT, LOCK_CHAT, chat_from
 from turnstream.storage.chats.turns import CANCEL_TURN, GET_TURN, Turns
+from turnstream.storage.contents import NEW_BLOCKS
 from turnstream.storage.database import Database, Statement, Transaction
 from turnstream.storage.rows import OPEN_STATUSES, WITH_TOOLS, columns_of, from_json, to_json, turn_from
 
@@ -98,13 +100,14 @@ _BEGUN = (
     """
     + _CREATED
 )
-CREATE_EXCHANGE = Statement(
+_writes = partial(Statement, seals=[NEW_BLOCKS.named(turn_id="user_turn")])
+CREATE_EXCHANGE = _writes(
     f"""
     WITH touched AS (
         UPDATE chats SET {TICK}, title = coalesce(title, :title) WHERE id = :chat RETURNING updated_at, owner
     )
     {_QUEUED}
-    """
+    """,
 )
 # A place among the running turns of an owner, or in the queue: others wait until the transaction ends (`take_place`).
 # The lock of a chat that exists comes before that of the owner, everywhere: else two messages could wait for another.
@@ -112,7 +115,7 @@ _MAY_RUN = "(CAST(:most_running AS int) IS NULL OR take_place({owner}, :most_run
 TAKE_PLACE = Statement("SELECT take_place(:owner, NULL, :most) AS taken")
 # The turn is claimed by the replica that writes it. No row is returned if the chat has changed since it was read, the
 # owner has no place, or the answer before is open: after a failover that has lost its end, it runs again.
-BEGIN_EXCHANGE = Statement(
+BEGIN_EXCHANGE = _writes(
     f"""
     WITH locked AS MATERIALIZED (
         SELECT id, owner FROM chats
@@ -126,9 +129,9 @@ BEGIN_EXCHANGE = Statement(
         RETURNING updated_at, locked.owner
     )
     {_BEGUN}
-    """
+    """,
 )
-BEGIN_CHAT = Statement(
+BEGIN_CHAT = _writes(
     f"""
     WITH touched AS (
         INSERT INTO chats (id, owner, title, system_prompt, settings)
@@ -139,7 +142,7 @@ BEGIN_CHAT = Statement(
         RETURNING updated_at, owner
     )
     {_BEGUN}
-    """
+    """,
 )
 CREATE_SIBLING = Statement(
     f"""
@@ -268,6 +271,7 @@ class Draft:
         user_turn, assistant_turn = new_id(), new_id()
         row = await self.connection.row(
             CREATE_EXCHANGE,
+            owner=self.chat.owner,
             chat=chat,
             title=title,
             user_turn=user_turn,

@@ -11,6 +11,7 @@ from turnstream.domain.blocks import CallKey
 from turnstream.domain.errors import ClaimLost, Conflict, NotFound, RequestRefused
 from turnstream.domain.turns import ENDED, WITHDRAWN, Turn
 from turnstream.kit.offload import BLOCK, offload
+from turnstream.storage.contents import BLOCKS, SealedColumns
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import (
     JOBS,
@@ -152,7 +153,9 @@ GET_ROOT = Statement(
 GET_CHILDREN = Statement("SELECT id FROM turns WHERE chat_id = :chat AND parent_id = :turn ORDER BY created_at, id")
 
 
-def _of_turns(columns: str, table: str, order: str, condition: str = "true") -> Statement:
+def _of_turns(
+    columns: str, table: str, order: str, condition: str = "true", opens: Sequence[SealedColumns] = ()
+) -> Statement:
     """Turn by turn, through the index: for many turns the planner would rather read the whole table. OFFSET keeps it
     from doing that.
     """
@@ -162,7 +165,8 @@ def _of_turns(columns: str, table: str, order: str, condition: str = "true") -> 
             SELECT {columns} FROM {table} WHERE turn_id = wanted.id AND {condition} OFFSET 0
         ) AS found
         ORDER BY turn_id, {order}
-        """
+        """,
+        opens=opens,
     )
 
 
@@ -170,18 +174,7 @@ GET_ROUNDS = _of_turns("*", "rounds", "number, attempt")
 BLOCK_COLUMNS = """blocks.turn_id, blocks.index, blocks.round, blocks.attempt, blocks.type, blocks.text, blocks.data,
     blocks.tool_use_id, blocks.name, blocks.is_error, blocks.interrupted, blocks.notes,
     blocks.client_data"""
-GET_BLOCKS = _of_turns(BLOCK_COLUMNS, "blocks", "index")
-# Of a text no more than `:most` characters; whether there are more is in `cut`.
-GET_BEGINNINGS = Statement(
-    f"""
-    SELECT {BLOCK_COLUMNS.replace("blocks.text", "left(blocks.text, :most) AS text")},
-        length(blocks.text) > :most AS cut
-    FROM blocks WHERE turn_id = :turn ORDER BY index
-    """
-)
-GET_PORTION = Statement(
-    "SELECT substr(text, :start, :most) AS text FROM blocks WHERE turn_id = :turn AND index = :index"
-)
+GET_BLOCKS = _of_turns(BLOCK_COLUMNS, "blocks", "index", opens=[BLOCKS])
 GET_ASKS = _of_turns("*", "asks", "round, tool_use_id")
 GET_STEERS = _of_turns("*", "steers", "id", "taken_at IS NULL")
 TURN_EXISTS = Statement("SELECT id FROM turns WHERE id = :turn")
@@ -238,23 +231,6 @@ class TurnReads:
             if row is None:
                 raise NotFound(f"There is no turn {turn} in chat {chat}.")
             return (await _with_contents(moment, [row]))[0]
-
-    async def beginning(self, owner: str, chat: UUID, turn: UUID, most: int) -> tuple[Turn, frozenset[int]]:
-        """A user turn with up to `most` characters of each text, and the indexes of the blocks that have more. Raises
-        NotFound.
-        """
-        row = await self._database.row(GET_TURN, owner=owner, chat=chat, turn=turn)
-        if row is None:
-            raise NotFound(f"There is no turn {turn} in chat {chat}.")
-        blocks = await self._database.rows(GET_BEGINNINGS, turn=turn, most=most)
-        return turn_from(row, (), map(block_from, blocks)), frozenset(
-            block["index"] for block in blocks if block["cut"]
-        )
-
-    async def portion(self, turn: UUID, index: int, offset: int, most: int) -> str:
-        """Up to `most` characters of a block's text from `offset` on; none if the turn was deleted."""
-        row = await self._database.row(GET_PORTION, turn=turn, index=index, start=offset + 1, most=most)
-        return row["text"] if row else ""
 
     async def replica_of(self, turn: UUID) -> UUID | None:
         """The replica that runs the turn; None if none does."""

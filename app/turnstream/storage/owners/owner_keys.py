@@ -3,8 +3,7 @@
 No key is kept in memory: each use reads the row, so that a key that an erasure has deleted is used by no replica.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from turnstream.domain.errors import Conflict
 from turnstream.domain.identity import owner_before_move
@@ -40,22 +39,11 @@ REWRAP = Statement(
     RETURNING owner
     """
 )
-COUNT_KEYS = Statement(
-    "SELECT count(*) AS every, count(*) FILTER (WHERE master <> :master) AS others FROM owner_keys", timeout=LONG
-)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyCounts:
-    """How many keys of owners there are, and how many of them another master key than the first one wraps."""
-
-    every: int
-    others: int
-
-
-async def count_lost_keys(database: Database, masters: MasterKeys | None) -> int:
-    """How many keys of owners none of the master keys unwraps."""
-    row = await database.row(COUNT_LOST_KEYS, masters=masters.ids if masters else ())
+async def count_lost_keys(database: Database, masters: Sequence[bytes]) -> int:
+    """How many keys of owners none of the master keys with these ids unwraps."""
+    row = await database.row(COUNT_LOST_KEYS, masters=masters)
     return 0 if row is None else row["number"]
 
 
@@ -65,23 +53,23 @@ class OwnerKeys:
     """
 
     def __init__(self, database: Database, masters: MasterKeys, *, required: bool = False) -> None:
-        self._database = database
-        self._masters = masters
+        self.database = database
+        self.masters = masters
         self.required = required
 
     async def find(self, owner: str) -> OwnerKey | None:
         """None for an owner without a key, or whose key was erased. Raises CannotOpen."""
-        row = await self._database.row(GET_OWNER_KEY, owner=owner)
+        row = await self.database.row(GET_OWNER_KEY, owner=owner)
         if row is None:
             return None
-        return OwnerKey(self._masters.unwrap(owner_before_move(owner), row["wrapped"]), row["master"])
+        return OwnerKey(self.masters.unwrap(owner_before_move(owner), row["wrapped"]), row["master"])
 
     async def find_or_create(self, owner: str) -> OwnerKey:
         """Raises CannotOpen."""
         while (key := await self.find(owner)) is None:
             master = await self._master_of_all()
-            wrapped = self._masters.wrap(owner_before_move(owner), new_owner_key(), master)
-            await self._database.rows(CREATE_OWNER_KEY, owner=owner, master=master, wrapped=wrapped)
+            wrapped = self.masters.wrap(owner_before_move(owner), new_owner_key(), master)
+            await self.database.rows(CREATE_OWNER_KEY, owner=owner, master=master, wrapped=wrapped)
         return key
 
     async def sealed_headers(self, owner: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -108,18 +96,18 @@ class OwnerKeys:
 
     async def replica_without_key(self, master: bytes | None = None, extension: str | None = None) -> str | None:
         """The address of a live replica that lacks the master key, the first one without an id, or the extension."""
-        values = {"master": master or self._masters.first, "extension": extension}
-        row = await self._database.row(GET_REPLICA_WITHOUT_KEY, **values)
+        values = {"master": master or self.masters.first, "extension": extension}
+        row = await self.database.row(GET_REPLICA_WITHOUT_KEY, **values)
         return None if row is None else row["address"]
 
     async def _master_of_all(self) -> bytes:
         """The first master key that all live replicas have: while a new one is given to one replica after the other,
         the keys of new owners are wrapped by the earlier one.
         """
-        for master in self._masters.ids:
+        for master in self.masters.ids:
             if await self.replica_without_key(master) is None:
                 return master
-        return self._masters.first
+        return self.masters.first
 
     async def opened_headers(self, owner: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
         """Raises CannotOpen. A value from before the encryption stays as it is."""
@@ -127,7 +115,3 @@ class OwnerKeys:
         if key is None:
             raise CannotOpen(f"There is no key of {owner}: it was erased.")
         return {name: key.open(value, url, name) if is_sealed(value) else value for name, value in headers.items()}
-
-    async def counts(self) -> KeyCounts:
-        row = await self._database.row(COUNT_KEYS, master=self._masters.first)
-        return KeyCounts(0, 0) if row is None else KeyCounts(row["every"], row["others"])

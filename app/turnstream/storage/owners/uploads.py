@@ -16,7 +16,7 @@ from turnstream.storage.database import LONG, Database, Row, Statement, Transact
 from turnstream.storage.retention import NO_ID, ROWS
 from turnstream.storage.rows import MAY_NAME_UPLOADS, OPEN_STATUSES
 
-_DESCRIBED: Final = f"id, digest, media_type, {BYTES_SIZE} AS size, file_name, purpose"
+UPLOAD_COLUMNS: Final = f"id, digest, media_type, {BYTES_SIZE} AS size, file_name, purpose"
 PUT_UPLOAD = Statement(
     f"""
     INSERT INTO uploads (id, owner, digest, media_type, content, file_name, purpose)
@@ -24,7 +24,7 @@ PUT_UPLOAD = Statement(
     ON CONFLICT (owner, digest) DO UPDATE SET media_type = EXCLUDED.media_type, created_at = now(),
         file_name = coalesce(EXCLUDED.file_name, uploads.file_name),
         purpose = coalesce(EXCLUDED.purpose, uploads.purpose)
-    RETURNING {_DESCRIBED}, id = :id AS created
+    RETURNING {UPLOAD_COLUMNS}, id = :id AS created
     """,
     seals=[UPLOADS],
     opens=[UPLOADS],
@@ -40,18 +40,8 @@ COUNT_OTHERS = Statement(
 )
 DESCRIBE_UPLOADS = Statement(
     f"""
-    SELECT {_DESCRIBED}, false AS created FROM uploads
+    SELECT {UPLOAD_COLUMNS}, false AS created FROM uploads
     WHERE owner = :owner AND id = ANY(CAST(:ids AS uuid[]))
-    """,
-    opens=[UPLOADS],
-)
-# An owner has as many as the plan allows; the order of ids is that of their creation.
-LIST_UPLOADS = Statement(
-    f"""
-    SELECT {_DESCRIBED}, false AS created FROM uploads
-    WHERE owner = :owner AND (CAST(:purpose AS text) IS NULL OR coalesce(purpose, :usual) = :purpose)
-      AND (CAST(:after AS uuid) IS NULL OR CASE WHEN :descending THEN id < :after ELSE id > :after END)
-    ORDER BY CASE WHEN :descending THEN id END DESC, id LIMIT :most
     """,
     opens=[UPLOADS],
 )
@@ -202,7 +192,7 @@ class Uploads:
             purpose=purpose,
         )
         assert row is not None
-        return _upload(row)
+        return upload_from(row)
 
     async def put_within(
         self,
@@ -229,17 +219,7 @@ class Uploads:
     async def describe(self, owner: str, ids: Collection[UUID]) -> Mapping[UUID, Upload]:
         """Returns the uploads of `ids` that belong to the owner."""
         rows = await self._database.rows(DESCRIBE_UPLOADS, owner=owner, ids=list(ids))
-        return {row["id"]: _upload(row) for row in rows}
-
-    async def page(
-        self, owner: str, after: UUID | None, most: int, purpose: str | None, usual: str, *, descending: bool
-    ) -> Sequence[Upload]:
-        """Up to `most` uploads of the owner, those behind `after` in this order, of this purpose if it is not None.
-        Uploads without a purpose have the `usual` one.
-        """
-        asked = {"after": after, "most": most, "purpose": purpose, "usual": usual, "descending": descending}
-        rows = await self._database.rows(LIST_UPLOADS, owner=owner, **asked)
-        return [_upload(row) for row in rows]
+        return {row["id"]: upload_from(row) for row in rows}
 
     async def read(self, owner: str, id: UUID) -> tuple[str, bytes] | None:
         """The media type and the bytes."""
@@ -294,5 +274,5 @@ class Uploads:
                 yield len(await self._database.rows(DELETE_UNNAMED, ids=some, since=since, kept=kept))
 
 
-def _upload(row: Row) -> Upload:
+def upload_from(row: Row) -> Upload:
     return Upload(row["id"], row["media_type"], row["size"], row["created"], row["file_name"], row["purpose"])

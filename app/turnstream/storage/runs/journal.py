@@ -10,9 +10,12 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from turnstream.domain.blocks import Block
+from turnstream.domain.errors import Conflict, StorageUnavailable
 from turnstream.domain.turns import Turn
+from turnstream.storage.contents import OPEN_TEXT, TEXT_MARK, Codec, text_size
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.retention import NO_ID, ROWS, walk, walk_of
 from turnstream.storage.rows import to_json
@@ -22,8 +25,8 @@ _PIECE = """AS piece (
     )"""
 # A longer text at the same offset is the same text, written again with more.
 _INSERT_TEXT = "INSERT INTO open_text (turn_id, attempt, index, start, round, type, tool_use_id, name, text)"
-_LONGER = """ON CONFLICT (turn_id, attempt, index, start) DO UPDATE SET text = EXCLUDED.text
-        WHERE length(EXCLUDED.text) > length(open_text.text)"""
+_LONGER = f"""ON CONFLICT (turn_id, attempt, index, start) DO UPDATE SET text = EXCLUDED.text
+        WHERE {text_size("EXCLUDED.text")} > {text_size("open_text.text")}"""
 
 # Not fenced: a reader takes the pieces of a turn only from the log of the replica that its row names, and only those of
 # its attempt. A tick continues the log only if the last one is still there. It writes nothing that is logged, so its
@@ -66,11 +69,13 @@ END_LOGS = f"""
         {_INSERT_TEXT} SELECT * FROM latest {_LONGER}
     )
 """
-GET_OPEN_TEXT = Statement("SELECT * FROM open_text WHERE turn_id = :turn ORDER BY attempt, index, start")
+GET_OPEN_TEXT = Statement(
+    "SELECT * FROM open_text WHERE turn_id = :turn ORDER BY attempt, index, start", opens=[OPEN_TEXT]
+)
 # From the piece on that begins within the known text and ends last: after a crash of Postgres all is written again,
 # from the first character on.
 GET_NEW_TEXT = Statement(
-    """
+    f"""
     SELECT open_text.* FROM unnest(
         CAST(:turns AS uuid[]), CAST(:attempts AS int[]), CAST(:indexes AS int[]), CAST(:lengths AS int[])
     ) AS known (turn, attempt, index, length)
@@ -78,13 +83,14 @@ GET_NEW_TEXT = Statement(
         SELECT coalesce((
             SELECT start FROM open_text
             WHERE turn_id = known.turn AND attempt = known.attempt AND index = known.index AND start <= known.length
-            ORDER BY start + length(text) DESC, start LIMIT 1
+            ORDER BY start + {text_size("text")} DESC, start LIMIT 1
         ), 0) AS start
     ) AS last
     JOIN open_text ON turn_id = known.turn
         AND (open_text.attempt, open_text.index, open_text.start) >= (known.attempt, known.index, last.start)
     ORDER BY turn_id, open_text.attempt, open_text.index, open_text.start
-    """
+    """,
+    opens=[OPEN_TEXT],
 )
 GET_NEW_TICKS = Statement(
     """
@@ -115,7 +121,28 @@ class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     name: str | None = None
 
 
+_ENTRY = OPEN_TEXT.named(turn_id="turn")
 _decoder = msgspec.json.Decoder(list[JournalEntry])
+
+
+async def sealed(codec: Codec | None, entries: Sequence[JournalEntry]) -> Sequence[JournalEntry]:
+    """The entries as they are stored, in the log and in `open_text` alike."""
+    if codec is None or not entries:
+        return entries
+    columns = {name: [getattr(entry, name) for entry in entries] for name in ("turn", "attempt", "index", "start")}
+    try:
+        stored = await codec.seal(_ENTRY, {**columns, "text": [entry.text for entry in entries]})
+    except Conflict as error:  # not now: a replica lacks the key
+        raise StorageUnavailable(str(error)) from error
+    return [replace(entry, text=text) for entry, text in zip(entries, stored["text"], strict=True)]
+
+
+async def opened(codec: Codec | None, entries: Sequence[JournalEntry]) -> Sequence[JournalEntry]:
+    """The same entries as they were before."""
+    if codec is None or not any(entry.text.startswith(TEXT_MARK) for entry in entries):
+        return entries
+    rows = await codec.open(_ENTRY, {}, [asdict(entry) for entry in entries])
+    return [replace(entry, text=row["text"]) for entry, row in zip(entries, rows, strict=True)]
 
 
 class Journal:
@@ -148,7 +175,7 @@ class Journal:
             tick=self._tick,
             last=self._last,
             checkpoint=self._checkpoint,
-            pieces=to_json(entries),
+            pieces=to_json(await sealed(self._database.codec, entries)),
         )
         if row is None:
             self._last = None
@@ -163,7 +190,8 @@ class Journal:
         deleted: a mirror that has not read them yet reads the stored text instead.
         """
         until, stored = self._checkpoint, self._last or self._checkpoint  # ticks are appended meanwhile
-        await self._database.row(CHECKPOINT, replica=self._replica, until=until, pieces=to_json(entries))
+        pieces = to_json(await sealed(self._database.codec, entries))
+        await self._database.row(CHECKPOINT, replica=self._replica, until=until, pieces=pieces)
         self._pruned, self._checkpoint = until, stored
 
 
@@ -175,7 +203,7 @@ class OpenTexts:
 
     async def store(self, entries: Sequence[JournalEntry]) -> None:
         """Writes pieces, but for those whose claim is lost."""
-        await self._database.row(STORE_TEXT, pieces=to_json(entries))
+        await self._database.row(STORE_TEXT, pieces=to_json(await sealed(self._database.codec, entries)))
 
     async def open_block(self, turn: Turn) -> Block | None:
         """The open block of the turn's unsealed round, as far as it is stored; None if nothing is."""

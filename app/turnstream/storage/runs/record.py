@@ -11,6 +11,7 @@ hold at each moment a state in which the turn has been, from which any later run
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from turnstream.domain.jobs import JobKind
 from turnstream.domain.kinds import STEERED, TOOL_RESULT
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Status, Turn
+from turnstream.storage.contents import NEW_BLOCKS
 from turnstream.storage.database import Database, Row, Statement, retry_while_unavailable
 from turnstream.storage.owners.charges import CHARGES, charging, columns_of_charges
 from turnstream.storage.rows import IS_OF_JOB, columns_of, columns_of_rounds, from_json, to_json
@@ -56,6 +58,7 @@ def _fence(
     """
 
 
+_writes = partial(Statement, seals=[NEW_BLOCKS])
 INSERT_BLOCKS = """
     INSERT INTO blocks
         (turn_id, index, round, attempt, type, text, data, tool_use_id, name, is_error, interrupted, notes, whole,
@@ -71,7 +74,7 @@ INSERT_BLOCKS = """
 """
 
 # For turns that nobody runs: there is no claim to be fenced by.
-ADD_BLOCKS = Statement("WITH fenced AS (SELECT CAST(:turn AS uuid) AS id)" + INSERT_BLOCKS + " RETURNING turn_id")
+ADD_BLOCKS = _writes("WITH fenced AS (SELECT CAST(:turn AS uuid) AS id)" + INSERT_BLOCKS + " RETURNING turn_id")
 
 # A round that is sealed does not change, whatever was on its way.
 INSERT_ROUNDS = """
@@ -119,8 +122,8 @@ BEGIN_ROUNDS = Statement(
 )
 
 # The first blocks of a round may bring its row along.
-CLOSE_BLOCKS = Statement(
-    _fence() + _CLEAR_TEXT + f", begun AS ({INSERT_ROUNDS}), closed AS ({INSERT_BLOCKS}) SELECT whole FROM held"
+CLOSE_BLOCKS = _writes(
+    _fence() + _CLEAR_TEXT + f", begun AS ({INSERT_ROUNDS}), closed AS ({INSERT_BLOCKS}) SELECT whole FROM held",
 )
 
 _SEALED = f"""
@@ -139,7 +142,7 @@ _START_CALLS = """
 """
 
 # The calls of the round that are run next are in the ledger with the seal.
-SEAL_ROUND = Statement(
+SEAL_ROUND = _writes(
     _fence(columns="id, chat_id")
     + _SEALED
     + """
@@ -152,7 +155,7 @@ SEAL_ROUND = Statement(
     + """
     )
     SELECT whole FROM held
-    """
+    """,
 )
 
 # The new attempt is a parameter, so that a write whose answer was lost can be repeated. The voided round shows that it
@@ -214,7 +217,7 @@ _COUNT_JOBS = f"""
 """
 START_JOBS = Statement(f"{_fence()}, started AS ({_START_CALLS}), {_START_JOBS}, {_COUNT_JOBS}")
 # The call has its result with the job. The ledger of calls has no row of it: it is never run inside the turn.
-START_REPORTS = Statement(f"{_fence()}, results AS ({INSERT_BLOCKS}), {_START_JOBS}, {_COUNT_JOBS}")
+START_REPORTS = _writes(f"{_fence()}, results AS ({INSERT_BLOCKS}), {_START_JOBS}, {_COUNT_JOBS}")
 
 START_CALLS = Statement(_fence() + f", started AS ({_START_CALLS}) SELECT whole FROM held")
 
@@ -314,9 +317,9 @@ _ARE_FRESH = """(
         CAST(:steers AS uuid[]), CAST(:stored AS text[])
     ) AS read (steer, stored) ON id = steer AND blocks::text = stored
 ) AS fresh"""
-APPLY_STEERS = Statement(
+APPLY_STEERS = _writes(
     _fence(columns=f"id, {_ARE_FRESH}", writes="whole AND fresh")
-    + f", {_TAKE_STEERS}, {_NOTE_DELIVERY}, applied AS ({INSERT_BLOCKS}) SELECT whole, fresh FROM held"
+    + f", {_TAKE_STEERS}, {_NOTE_DELIVERY}, applied AS ({INSERT_BLOCKS}) SELECT whole, fresh FROM held",
 )
 
 _SETTLED = (
@@ -334,9 +337,9 @@ _SETTLED = (
     """
     + f", results AS ({INSERT_BLOCKS})"
 )
-SETTLE_CALLS = Statement(_SETTLED + " SELECT whole FROM held")
+SETTLE_CALLS = _writes(_SETTLED + " SELECT whole FROM held")
 # Whatever gives a call its result, its job is over: a runner that has it stops.
-SETTLE_JOBS = Statement(
+SETTLE_JOBS = _writes(
     f"""
     {_SETTLED}, over AS (
         UPDATE jobs SET settled_at = now(), replica = NULL
@@ -347,7 +350,7 @@ SETTLE_JOBS = Statement(
         SELECT pg_notify({CHANNEL}, '{JOBS}') FROM (SELECT FROM over LIMIT 1) AS any_job
     )
     SELECT whole, (SELECT count(*) FROM notified) FROM held
-    """
+    """,
 )
 
 _END_FENCE = _fence(
@@ -374,7 +377,7 @@ _ENDED = """
 """
 END_TURN = Statement(_END_FENCE + _CLEAR_TEXT + _ENDED)
 # The end of a turn whose last reply has just come whole: its last block, its seal and its end in one commit.
-SEAL_AND_END = Statement(_END_FENCE + _SEALED + _ENDED)
+SEAL_AND_END = _writes(_END_FENCE + _SEALED + _ENDED)
 
 # Hooks are called for the end of a turn too. The number is a parameter, so that a write can be repeated.
 COUNT_HOOK_FAILURES = Statement(
@@ -410,13 +413,13 @@ FORGET_BLOCKS = Statement(
     RETURNING index
     """
 )
-RESTORE = Statement(
+RESTORE = _writes(
     f"""
     WITH fenced AS (SELECT id, chat_id FROM turns WHERE id = :turn)
     {_CHARGE_ROUNDS}, blocks_again AS ({INSERT_BLOCKS}), rounds_again AS ({INSERT_ROUNDS}), {_ASK}, {_TAKE_STEERS},
     started AS ({_START_CALLS}), {_START_JOBS}
     SELECT id FROM fenced
-    """
+    """,
 )
 
 

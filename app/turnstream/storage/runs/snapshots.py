@@ -9,6 +9,7 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.turns import Turn
 from turnstream.kit.offload import BLOCK, offload
 from turnstream.storage.chats.turns import BLOCK_COLUMNS, GET_ROUNDS, asks_and_steers_of, by_turn
+from turnstream.storage.contents import BLOCKS
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import PRELIMINARY, block_from, round_from, turn_from
 from turnstream.storage.runs.journal import (
@@ -18,6 +19,7 @@ from turnstream.storage.runs.journal import (
     entries_of,
     entry_from,
     open_block_from,
+    opened,
 )
 
 # Without the request, which never changes and may be long.
@@ -37,7 +39,8 @@ GET_NEW_BLOCKS = Statement(
     JOIN blocks ON turn_id = known.turn
         AND index >= CASE WHEN turns.attempt = known.attempt THEN known.count ELSE 0 END
     ORDER BY turn_id, index
-    """
+    """,
+    opens=[BLOCKS],
 )
 
 
@@ -134,10 +137,11 @@ class Snapshots:
             turn = turn_from(row, rounds[id], (*kept, *blocks[id]), asks[id])
             turn = replace(turn, request=before.request)
             log = logs.get(replica, ReplicaLog())
-            entries = [
-                entry for entry in log.entries(id, log.new if id in on_log else 0) if entry.attempt == turn.attempt
+            since = log.new if id in on_log else 0
+            entries: Sequence[JournalEntry] = [
+                entry for entry in log.entries(id, since) if entry.attempt == turn.attempt
             ]
-            entries += stored[id]
+            entries = [*await opened(self._database.codec, entries), *stored[id]]
             open_block, start = open_block_from(turn, entries, known[id].length)
             found[id] = Snapshot(turn, open_block, start)
             # Pieces of a block that is not shown: its round has no row yet, or the view has not taken over the snapshot

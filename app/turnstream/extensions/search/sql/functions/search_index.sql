@@ -1,4 +1,4 @@
--- The words of a turn that has ended, and of the results of its tools if its owner wants that.
+-- The words of a turn that has ended, and of the results of its tools if its owner wants that; not of encrypted texts.
 CREATE OR REPLACE FUNCTION search_index(chat uuid, turn uuid) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -14,9 +14,10 @@ BEGIN
     END IF;
     INSERT INTO search_texts (chat_id, turn_id, role, of_tools, owner, segment, form, created_at, added_at, words)
     SELECT chat_id, turns.id, role, of_tools, of_chat.owner, of_chat.segment, of_chat.form, turns.created_at,
-        clock_timestamp(), search_vector(of_chat.language, texts)
+        clock_timestamp(), search_vector(of_chat.language, coalesce(texts, ''))
     FROM turns CROSS JOIN LATERAL (
-        SELECT type = 'tool_result' AS of_tools, string_agg(left(text, 50000), ' ' ORDER BY index) AS texts FROM blocks
+        SELECT type = 'tool_result' AS of_tools, string_agg(left(text, 50000), ' ' ORDER BY index)
+            FILTER (WHERE NOT starts_with(text, 'turnstream-text:1:')) AS texts FROM blocks
         WHERE turn_id = turns.id AND (
             type IN ('text', 'user_text') OR type = 'tool_result' AND of_chat.tool_results
         )

@@ -17,9 +17,10 @@ BEGIN
     PERFORM search_place(of_chats || ARRAY(SELECT chat_id FROM turns WHERE id = ANY(held)));
     INSERT INTO search_texts (chat_id, turn_id, role, of_tools, owner, segment, form, created_at, added_at, words)
     SELECT chat_id, turns.id, role, of_tools, of_chat.owner, segment, form, turns.created_at, clock_timestamp(),
-        search_vector(language, texts)
+        search_vector(language, coalesce(texts, ''))
     FROM turns JOIN search_chats AS of_chat USING (chat_id) CROSS JOIN LATERAL (
-        SELECT type = 'tool_result' AS of_tools, string_agg(left(text, 50000), ' ' ORDER BY index) AS texts FROM blocks
+        SELECT type = 'tool_result' AS of_tools, string_agg(left(text, 50000), ' ' ORDER BY index)
+            FILTER (WHERE NOT starts_with(text, 'turnstream-text:1:')) AS texts FROM blocks
         WHERE turn_id = turns.id AND (type IN ('text', 'user_text') OR type = 'tool_result' AND tool_results)
         GROUP BY 1
         UNION ALL

@@ -1,0 +1,37 @@
+"""Rows that go from one database to another as they are stored."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from turnstream.storage.database import Statement, Transaction, limit_of, prepared
+
+
+async def copy_rows(
+    source: Transaction, target: Transaction, table: str, columns: Sequence[str], statement: Statement, **values: Any
+) -> int:
+    """Copies the rows of `statement` into `table` of another database; how many they were."""
+    reader, writer = source._raw, target._raw  # noqa: SLF001, COPY has no other way
+    sql, arguments = prepared(statement, values, source._key)  # noqa: SLF001
+    chunks: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=8)
+
+    async def read() -> None:
+        try:
+            await reader.copy_from_query(sql, *arguments, output=chunks.put, format="binary", timeout=statement.timeout)
+        finally:
+            await chunks.put(None)
+
+    async def read_chunks() -> AsyncIterator[bytes]:
+        while (chunk := await chunks.get()) is not None:
+            yield chunk
+
+    reading = asyncio.create_task(read())
+    try:
+        with limit_of(statement, reader, writer):
+            written: str = await writer.copy_to_table(
+                table, columns=columns, source=read_chunks(), format="binary", timeout=statement.timeout
+            )
+            await reading
+    finally:
+        reading.cancel()
+    return int(written.rpartition(" ")[2])

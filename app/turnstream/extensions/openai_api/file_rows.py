@@ -1,0 +1,29 @@
+"""The list of files of an owner."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from turnstream.storage.contents import UPLOADS
+from turnstream.storage.database import Database, Statement
+from turnstream.storage.owners.uploads import UPLOAD_COLUMNS, Upload, upload_from
+
+# An owner has as many as the plan allows; the order of ids is that of their creation.
+LIST_UPLOADS = Statement(
+    f"""
+    SELECT {UPLOAD_COLUMNS}, false AS created FROM uploads
+    WHERE owner = :owner AND (CAST(:purpose AS text) IS NULL OR coalesce(purpose, :usual) = :purpose)
+      AND (CAST(:after AS uuid) IS NULL OR CASE WHEN :descending THEN id < :after ELSE id > :after END)
+    ORDER BY CASE WHEN :descending THEN id END DESC, id LIMIT :most
+    """,
+    opens=[UPLOADS],
+)
+
+
+async def page_of_uploads(
+    database: Database, owner: str, after: UUID | None, most: int, purpose: str | None, usual: str, *, descending: bool
+) -> Sequence[Upload]:
+    """Up to `most` uploads of the owner, those behind `after` in this order, of this purpose if it is not None.
+    Uploads without a purpose have the `usual` one.
+    """
+    asked = {"after": after, "most": most, "purpose": purpose, "usual": usual, "descending": descending}
+    return [upload_from(row) for row in await database.rows(LIST_UPLOADS, owner=owner, **asked)]
