@@ -15,10 +15,16 @@ from tests.faults.model import Model, model_api
 from tests.faults.replicas import ROOT, Replica, replica_with
 from tests.faults.two_versions import KINDS, Version, script, two_versions
 from tests.faults.version_before import NoHistory, VersionBefore, unpack_version_before
+from tests.integration.test_migrations import take_to
 from tests.support.http_client import Client, Json, said, turn_url
 from tests.support.owner_rows import rows_of
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
-from turnstream.storage.migrations import downgrade_in_thread, newest_revision, present_revision
+from turnstream.storage.migrations import (
+    downgrade_in_thread,
+    newest_revision,
+    oldest_in_versions,
+    present_revision,
+)
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.needs("git")]
 
@@ -198,7 +204,8 @@ async def test_calls_report_when_the_version_before_is_gone_and_a_downgrade_leav
             "UPDATE jobs SET outcome = $1, settled_at = now(), replica = NULL WHERE turn_id = $2",
             *(end, settled.assistant["id"]),
         )
-        await downgrade_in_thread(empty_database_url, before.revision)
+        await downgrade_in_thread(empty_database_url, oldest_in_versions())
+        await take_to(before.revision, empty_database_url, tmp_path_factory.mktemp("further back"))
         await before.check_revision(empty_database_url)
         (row,) = await connection.fetch("SELECT turn_id, blocks FROM steers WHERE taken_at IS NULL")
         await connection.close()
