@@ -223,7 +223,7 @@ CHECKED = {
         "docs/limits.md",
         "Plans",
         "toml",
-    ): "tests/extensions/plans/test_plans.py::test_the_file_is_that_of_the_page",
+    ): "tests/extensions/plans/test_plans_file.py::test_the_file_is_that_of_the_page",
     ("docs/postgres.md", "A schema of its own", "sql"): (
         "tests/faults/test_poolers.py::test_a_schema_is_found_behind_a_pooler_if_its_user_has_the_search_path"
     ),
