@@ -40,15 +40,16 @@ if TYPE_CHECKING:
     from turnstream.extension import read_settings as read_settings
     from turnstream.extensions.documents.tools import Library as Library
     from turnstream.extensions.documents.tools import document_tools as document_tools
-    from turnstream.guards.guard import EndTurn as EndTurn
-    from turnstream.guards.guard import Guard as Guard
-    from turnstream.guards.guard import Mask as Mask
-    from turnstream.guards.guard import Pass as Pass
-    from turnstream.guards.guard import Passage as Passage
-    from turnstream.guards.guard import Replace as Replace
-    from turnstream.guards.guard import Ruling as Ruling
-    from turnstream.guards.guard import TakeBack as TakeBack
-    from turnstream.guards.guard import TextSpan as TextSpan
+    from turnstream.libraries.guards.guard import EndTurn as EndTurn
+    from turnstream.libraries.guards.guard import Guard as Guard
+    from turnstream.libraries.guards.guard import Mask as Mask
+    from turnstream.libraries.guards.guard import Pass as Pass
+    from turnstream.libraries.guards.guard import Passage as Passage
+    from turnstream.libraries.guards.guard import Replace as Replace
+    from turnstream.libraries.guards.guard import Ruling as Ruling
+    from turnstream.libraries.guards.guard import TakeBack as TakeBack
+    from turnstream.libraries.guards.guard import TextSpan as TextSpan
+    from turnstream.libraries.outgoing.signature import verify as verify
     from turnstream.llm.models.api import CallOptions as CallOptions
     from turnstream.llm.models.api import ModelApi as ModelApi
     from turnstream.llm.models.api import ProviderSpec as ProviderSpec
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
     from turnstream.llm.provider import Part as Part
     from turnstream.main import create_app as create_app
     from turnstream.main import lifespan as lifespan
-    from turnstream.outgoing.signature import verify as verify
     from turnstream.setup.toolset import ToolSettings as ToolSettings
     from turnstream.setup.toolset import open_toolset as open_toolset
     from turnstream.telemetry import Metrics as Metrics
@@ -108,7 +108,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "TurnstreamError",
         "Unauthorized",
     ),
-    "turnstream.guards.guard": (
+    "turnstream.libraries.guards.guard": (
         "EndTurn",
         "Guard",
         "Mask",
@@ -131,7 +131,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "OutputRejected",
         "TurnEnded",
     ),
-    "turnstream.outgoing.signature": ("verify",),
+    "turnstream.libraries.outgoing.signature": ("verify",),
     "turnstream.llm.models.api": ("CallOptions", "ModelApi", "ProviderSpec"),
     "turnstream.llm.parameters": ("Parameter",),
     "turnstream.llm.provider": (

@@ -22,8 +22,8 @@ from tests.support.pictures import PIXEL
 from tests.support.programs import path_of
 from tests.support.server_process import TURNSTREAM, Server, clean_environment
 from turnstream import Settings, create_app
-from turnstream.dialects.schemas import _UPLOAD
 from turnstream.extensions.embedded.cluster import program
+from turnstream.libraries.dialects.schemas import _UPLOAD
 
 PAGE = (Path(__file__).parents[2] / "docs/embedding.md").read_text(encoding="utf-8")
 

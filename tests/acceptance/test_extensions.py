@@ -188,7 +188,8 @@ async def test_a_server_imports_the_libraries_of_its_extensions_and_no_others(
     result = next(block["text"] for block in turn["blocks"] if block["type"] == "tool_result")
     modules = json.loads(result)
     assert {"turnstream.api.exchange", "turnstream.engine.executor"} <= {*modules}
-    loaded = {name.split(".")[1] for name in modules} & {*LIBRARIES}
+    assert {name.split(".")[1] for name in modules} & {*LIBRARIES} <= {"libraries"}
+    loaded = {name.split(".")[2] for name in modules if name.startswith("turnstream.libraries.")}
     assert loaded - {"extras", "logins"} == libraries  # settings of all extensions are read
 
 

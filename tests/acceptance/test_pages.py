@@ -11,7 +11,7 @@ import pytest
 from tests.acceptance.conftest import StartServer
 from tests.support.http_client import Client, said
 from tests.support.server_process import Server, clean_environment
-from turnstream.outgoing.signature import key_of
+from turnstream.libraries.outgoing.signature import key_of
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "http://127.0.0.1:8000"

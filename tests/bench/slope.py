@@ -20,8 +20,8 @@ from turnstream.domain.events import BlockStart
 from turnstream.domain.turns import Turn
 from turnstream.engine.upkeep import journal_writer
 from turnstream.engine.upkeep.journal_writer import JournalWriter
-from turnstream.erasure.owners import ERASE_WITH_TURNS
 from turnstream.kit.ids import new_id
+from turnstream.libraries.erasure.owners import ERASE_WITH_TURNS
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import upgrade

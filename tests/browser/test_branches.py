@@ -7,7 +7,7 @@ from tests.browser.person import Person, new_tab
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
-from turnstream.copies.cutting import LEFT_OUT
+from turnstream.libraries.copies.cutting import LEFT_OUT
 from turnstream.scripted import message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

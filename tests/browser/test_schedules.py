@@ -13,7 +13,7 @@ from tests.browser.conftest import SitDown
 from tests.browser.test_budgets import violations
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
-from turnstream.outgoing.signature import headers_of
+from turnstream.libraries.outgoing.signature import headers_of
 
 pytestmark = [pytest.mark.extensions("schedules"), pytest.mark.asyncio(loop_scope="session")]
 

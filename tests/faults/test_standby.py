@@ -19,9 +19,9 @@ from tests.support.http_client import Client, Json, turn_url
 from tests.support.http_server import Server, pausing, serving
 from turnstream.api.reads import ReadStorage
 from turnstream.config import Settings
-from turnstream.extension_metrics import STANDBY_READS
 from turnstream.extensions.doctor.command import Finding, examine
 from turnstream.extensions.standby import copy as standby_module
+from turnstream.libraries.extension_metrics import STANDBY_READS
 from turnstream.scripted import Pause
 from turnstream.storage.database import OWNER, Statement
 from turnstream.storage.migrations import upgrade_in_thread

@@ -15,6 +15,7 @@ from turnstream.domain.plans import Plan, Plans
 from turnstream.domain.rounds import BilledTokens, Prices
 from turnstream.domain.turns import Turn
 from turnstream.engine.upkeep.round_writer import RoundWriter
+from turnstream.libraries.usage_sums import usage_sums
 from turnstream.llm.provider import Provider
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.chats import Chats
@@ -24,7 +25,6 @@ from turnstream.stream.directory import Directory
 from turnstream.stream.live import LiveView
 from turnstream.tools.policy import Summarise
 from turnstream.tools.tool import tool
-from turnstream.usage_sums import usage_sums
 
 PRICES: dict[str, Prices] = {"scripted": Prices(1.0, 10.0), "small": Prices(0.5, 1.0)}
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 10, "cache_creation_input_tokens": 1, "output_tokens": 20}

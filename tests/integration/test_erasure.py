@@ -14,9 +14,9 @@ from tests.support.http_server import pausing, serving
 from tests.support.openapi_document import Document
 from tests.support.owner_rows import fill_owner, rows_of
 from turnstream.config import Settings
-from turnstream.erasure.owners import Owners
 from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.kit.ids import new_id
+from turnstream.libraries.erasure.owners import Owners
 from turnstream.scripted import Pause
 from turnstream.storage.all_tables import ALL_TABLES
 

@@ -18,8 +18,8 @@ from turnstream.domain.guards import Place
 from turnstream.domain.kinds import THINKING
 from turnstream.domain.plans import Plan, Plans
 from turnstream.domain.turns import Turn
-from turnstream.guards.checks import InputGuards
-from turnstream.guards.guard import (
+from turnstream.libraries.guards.checks import InputGuards
+from turnstream.libraries.guards.guard import (
     EndTurn,
     Guard,
     Mask,

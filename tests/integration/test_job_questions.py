@@ -18,11 +18,11 @@ from turnstream.domain.limits import seconds_used
 from turnstream.domain.log import open_actions_of
 from turnstream.domain.turns import Turn
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
-from turnstream.explanations.reasons import reasons
-from turnstream.explanations.rows import TurnStates
 from turnstream.extensions.inbox.waiting_rows import WaitingCalls
 from turnstream.extensions.jobs.stop_rows import JobStops
 from turnstream.kit.clock import CLOCK
+from turnstream.libraries.explanations.reasons import reasons
+from turnstream.libraries.explanations.rows import TurnStates
 from turnstream.scripted import ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.exchanges import Exchanges, Target

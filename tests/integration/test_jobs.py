@@ -18,19 +18,19 @@ from turnstream.domain.kinds import USER_TEXT
 from turnstream.domain.turns import Turn
 from turnstream.engine.hooks import AfterTool, BeforeTool, Hooks
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN, JobEnd
-from turnstream.explanations.reasons import reasons
-from turnstream.explanations.rows import TurnStates
-from turnstream.extension_metrics import JOBS_SETTLED
 from turnstream.extensions.jobs.result_rows import JobResults, PutResult
 from turnstream.extensions.jobs.rows import Detachment, Jobs
 from turnstream.extensions.jobs.tokens import digest_of_token
 from turnstream.kit.ids import new_id
+from turnstream.libraries.explanations.reasons import reasons
+from turnstream.libraries.explanations.rows import TurnStates
+from turnstream.libraries.extension_metrics import JOBS_SETTLED
+from turnstream.libraries.turn_counts import JobCounts, TurnCounts
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.runs.queue import Queue
 from turnstream.tools.tool import Detached, File, Outcome, ResultAddress, ToolContext, ToolResult, tool, tools_of
-from turnstream.turn_counts import JobCounts, TurnCounts
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 

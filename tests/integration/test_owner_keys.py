@@ -7,10 +7,10 @@ import pytest
 
 from tests.support.harness import Harness
 from turnstream.domain.errors import Conflict
-from turnstream.erasure.owners import Owners
 from turnstream.extensions.keys.rotation import KeyCounts, key_counts
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import CannotOpen, MasterKeys, is_sealed, new_master_key
+from turnstream.libraries.erasure.owners import Owners
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.runs.queue import Queue

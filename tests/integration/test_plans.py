@@ -13,12 +13,12 @@ import asyncpg
 import pytest
 
 from tests.support.large_database import Size, load_sql, row_id
-from turnstream.explanations.rows import OPEN_TURNS
 from turnstream.extensions.admin import operations
 from turnstream.extensions.chat_stream import rows as news
 from turnstream.extensions.feed.rows import GET_CHANGED_CHATS
 from turnstream.extensions.simple_search import search
 from turnstream.kit.ids import new_id
+from turnstream.libraries.explanations.rows import OPEN_TURNS
 from turnstream.storage.chats import chat_changes, chats, exchanges, turns
 from turnstream.storage.database import Statement
 from turnstream.storage.runs import queue

@@ -20,8 +20,8 @@ from turnstream.extensions.jobs.stop_rows import JobStops
 from turnstream.extensions.jobs.tokens import digest_of_token
 from turnstream.extensions.queue.rows import QueuedMessages
 from turnstream.extensions.tool_results.results import ToolResults
-from turnstream.guards.guard import EndTurn, Guard, Mask, Pass, Passage, Ruling, TakeBack, TextSpan
 from turnstream.kit.ids import new_id
+from turnstream.libraries.guards.guard import EndTurn, Guard, Mask, Pass, Passage, Ruling, TakeBack, TextSpan
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats import reports

@@ -17,7 +17,6 @@ from turnstream.api.exchange import post_in_new_chat, post_message
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
 from turnstream.config import Settings
-from turnstream.dialects.branch_rows import Branches
 from turnstream.domain import membership
 from turnstream.domain.blocks import Block
 from turnstream.domain.chats import Chat
@@ -26,6 +25,7 @@ from turnstream.domain.identity import Identity
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import Limits, Turn, TurnRequest
 from turnstream.kit.ids import new_id
+from turnstream.libraries.dialects.branch_rows import Branches
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.main import running
 from turnstream.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use

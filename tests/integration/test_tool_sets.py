@@ -13,15 +13,15 @@ from tests.integration.test_row_security import acting_for
 from tests.support.harness import OWNER, Asked, Harness
 from tests.support.locks import Locker
 from tests.support.sweeping import swept
-from turnstream.copies.cutting import cut_after
-from turnstream.copies.rows import Fork, Forks
-from turnstream.dialects.past_exchanges import Histories, PastExchange
 from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import HttpCall, ToolSpec, TurnRequest
-from turnstream.erasure.owners import Owners
 from turnstream.extensions.archives.archives import OwnerExport, OwnerImport
 from turnstream.kit.ids import new_id
+from turnstream.libraries.copies.cutting import cut_after
+from turnstream.libraries.copies.rows import Fork, Forks
+from turnstream.libraries.dialects.past_exchanges import Histories, PastExchange
+from turnstream.libraries.erasure.owners import Owners
 from turnstream.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import Turns

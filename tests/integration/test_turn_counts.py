@@ -6,9 +6,9 @@ import structlog
 
 from tests.integration.test_loop_people import waits
 from tests.support.harness import Harness
+from turnstream.libraries.turn_counts import TurnCounts
 from turnstream.scripted import ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.tool import tool
-from turnstream.turn_counts import TurnCounts
 
 
 @tool(approval="always")

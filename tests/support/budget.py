@@ -11,28 +11,7 @@ from turnstream.config import Settings
 ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "app/turnstream"
 # Packages and modules that only extensions and the lab import: a server without extensions does not load them.
-LIBRARIES = (
-    "broadcast",
-    "command_values",
-    "copies",
-    "dialects",
-    "erasure",
-    "explanations",
-    "extension_metrics",
-    "extras",
-    "guards",
-    "logins",
-    "oldest_transaction",
-    "outgoing",
-    "scripted",
-    "searches",
-    "side_calls",
-    "tool_ranking",
-    "turn_counts",
-    "uploading",
-    "usage_sums",
-    "web",
-)
+LIBRARIES = ("libraries", "scripted", "web")
 
 
 def parts() -> Mapping[str, list[Path]]:

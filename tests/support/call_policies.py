@@ -7,7 +7,7 @@ from turnstream.engine.worker import WorkerPolicy
 from turnstream.extensions.tool_results.cache import CachePolicy
 from turnstream.extensions.tool_results.rows import ToolCache
 from turnstream.extensions.tool_results.summaries import SummaryPolicy
-from turnstream.side_calls import SideCalls
+from turnstream.libraries.side_calls import SideCalls
 from turnstream.storage.database import Database
 from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.owners.charges import Charges

@@ -29,9 +29,9 @@ from turnstream.engine.upkeep.journal_writer import JournalWriter
 from turnstream.engine.upkeep.recovery import ReplicaMonitor
 from turnstream.engine.upkeep.round_writer import RoundWriter
 from turnstream.engine.worker import Worker, WorkerPolicy
-from turnstream.guards.guard import Guard
 from turnstream.kit.ids import new_id
 from turnstream.kit.signals import Signals
+from turnstream.libraries.guards.guard import Guard
 from turnstream.llm.provider import Provider
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.exchanges import Exchanges, Target

@@ -12,10 +12,11 @@ import click
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic.fields import FieldInfo
 
-from turnstream import extension_metrics, telemetry
+from turnstream import telemetry
 from turnstream.cli import commands
 from turnstream.config import Section, Settings
 from turnstream.extension import installed
+from turnstream.libraries import extension_metrics
 
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / "docs/reference"

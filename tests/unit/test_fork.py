@@ -4,11 +4,11 @@ from uuid import UUID
 import pytest
 
 from tests.support.turns import ask, begun, call, result, sealed, steer, text, turn_of, voided
-from turnstream.copies.cutting import FORKED, LEFT_OUT, cut_after, with_new_ids
 from turnstream.domain.errors import Conflict, RequestRefused
 from turnstream.domain.history import shortening_block, shortenings_on, summary_on
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Turn, TurnError
+from turnstream.libraries.copies.cutting import FORKED, LEFT_OUT, cut_after, with_new_ids
 
 TOOLS = turn_of(
     text(0, 1),

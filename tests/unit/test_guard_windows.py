@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnstream.guards.guard import Guard, Mask, Pass, Passage, Replace, Ruling, TextSpan, Window, masked, merged
+from turnstream.libraries.guards.guard import (
+    Guard,
+    Mask,
+    Pass,
+    Passage,
+    Replace,
+    Ruling,
+    TextSpan,
+    Window,
+    masked,
+    merged,
+)
 
 SECRET = re.compile(r"(?<!\w)k[0-9]{2,6}(?!\w)|x+y")
 

@@ -10,16 +10,6 @@ from tests.support.effort import tries
 from tests.support.turns import ask, call, elicitation, result, sealed, text, turn_of
 from tests.unit.stream.test_readers import TEXTS
 from tests.unit.stream.writer import Writer
-from turnstream.dialects.projection import (
-    Begin,
-    CallResult,
-    Close,
-    Closed,
-    Projection,
-    ProviderResult,
-    Retract,
-    Step,
-)
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.events import (
@@ -35,6 +25,16 @@ from turnstream.domain.events import (
 )
 from turnstream.domain.log import marks_of, next_event, start_of_block
 from turnstream.domain.turns import ToolSpec, Turn, TurnRequest
+from turnstream.libraries.dialects.projection import (
+    Begin,
+    CallResult,
+    Close,
+    Closed,
+    Projection,
+    ProviderResult,
+    Retract,
+    Step,
+)
 from turnstream.stream.directory import Directory
 from turnstream.stream.live import LiveView
 from turnstream.stream.reader import TurnReader

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from turnstream.domain.activity import Activity, RunningCall
-from turnstream.explanations.reasons import OpenAsk, OpenJob, TurnState, ago, reasons
+from turnstream.libraries.explanations.reasons import OpenAsk, OpenJob, TurnState, ago, reasons
 
 ID, OTHER = UUID(int=1), UUID(int=2)
 QUEUED = TurnState(ID, UUID(int=3), "ada", "queued", 70.0, model="m")

@@ -2,7 +2,7 @@ import base64
 
 import pytest
 
-from turnstream.outgoing.signature import headers_of, key_of, sign, verify
+from turnstream.libraries.outgoing.signature import headers_of, key_of, sign, verify
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 OTHER = "whsec_" + base64.b64encode(b"fedcba9876543210fedcba9876543210").decode()

@@ -20,10 +20,10 @@ from tests.integration.recordings import needs_recordings, read, streams
 from tests.support.canned import Answer, Asked, CannedServer, canned_server, served
 from tests.support.model_apis import EXTENSIONS, providers_of
 from tests.support.pages import blocks
-from turnstream import extras
 from turnstream.config import Settings
 from turnstream.domain.errors import AccountRefused, ConfigError, ProviderError, TransientError
 from turnstream.extensions.anthropic_clouds.options import OPTIONS, values_of
+from turnstream.libraries import extras
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.api import CallOptions
 from turnstream.llm.provider import ModelRequest, Part

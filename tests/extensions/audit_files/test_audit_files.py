@@ -14,7 +14,7 @@ from tests.support.harness import OWNER, Harness
 from turnstream.cli import commands
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import Identity
-from turnstream.erasure.erasure import erase_owner
+from turnstream.libraries.erasure.erasure import erase_owner
 from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.owners.tokens import Tokens
 

@@ -16,8 +16,6 @@ from tests.support.owner_rows import fill_owner, rows_of
 from turnstream.cli import commands
 from turnstream.domain.errors import ConfigError, NotFound, StorageError, StorageUnavailable
 from turnstream.domain.identity import Identity, arriving_name, departed_name
-from turnstream.erasure.erasure import erase_owner
-from turnstream.erasure.owners import Owners
 from turnstream.extensions.cells.moves import Move, Moves
 from turnstream.extensions.cells.owner_ahead import AHEAD, COPIED, OwnerAhead, stored_columns
 from turnstream.extensions.cells.owner_move import MOVED, OwnerMove
@@ -26,6 +24,8 @@ from turnstream.extensions.keys.rotation import KeyCounts, key_counts
 from turnstream.extensions.search.index import SearchIndex
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
+from turnstream.libraries.erasure.erasure import erase_owner
+from turnstream.libraries.erasure.owners import Owners
 from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.turns import CANCEL_TURN

@@ -398,7 +398,7 @@ async def test_a_ring_that_is_lost_is_found_by_looking(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnstream.extensions.chat_stream._POLL", 0.02)
-    monkeypatch.setattr("turnstream.broadcast.Broadcast.receive", lambda self, payload: None)
+    monkeypatch.setattr("turnstream.libraries.broadcast.Broadcast.receive", lambda self, payload: None)
     async with two_replicas(database_url, document) as (_, near, far):
         chat = await near.chat()
         async with far.follow(f"{chat}/stream") as events:

@@ -18,11 +18,11 @@ from tests.support.server_process import clean_environment, free_port
 from turnstream.cli import commands
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.extension_metrics import OLDEST_TRANSACTION_SECONDS
 from turnstream.extensions.doctor.command import Finding, examine
 from turnstream.extensions.watches.transactions import TransactionWatch
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
+from turnstream.libraries.extension_metrics import OLDEST_TRANSACTION_SECONDS
 from turnstream.main import running
 from turnstream.storage import migrations
 from turnstream.storage.database import connect

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from turnstream import extras
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.embedded import EXTENSION
+from turnstream.libraries import extras
 from turnstream.setup.databases import database_url
 
 

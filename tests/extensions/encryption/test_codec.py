@@ -11,12 +11,12 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ClaimLost, Conflict
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import DELETED
-from turnstream.erasure.owners import Owners
 from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.encryption.codec import KEPT, SealingCodec
 from turnstream.extensions.tool_results.rows import CachedResult, ToolCache
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
+from turnstream.libraries.erasure.owners import Owners
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.contents import (
     BYTES_ADDED,

@@ -458,7 +458,7 @@ async def test_a_change_whose_notification_is_lost_is_found_by_looking(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnstream.extensions.feed.reader._LOOK", 0.02)
-    monkeypatch.setattr("turnstream.broadcast.Broadcast.receive", lambda self, payload: None)
+    monkeypatch.setattr("turnstream.libraries.broadcast.Broadcast.receive", lambda self, payload: None)
     async with two_replicas(database_url, document) as (near, far), far.follow(FEED) as events:
         await change_everything(near, events)
 

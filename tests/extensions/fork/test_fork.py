@@ -12,9 +12,9 @@ from tests.integration.api.test_attachments import PNG, image
 from tests.support.http_client import Client, Said, words_of
 from tests.support.http_server import Server, pausing
 from tests.support.sweeping import swept
-from turnstream.copies.cutting import LEFT_OUT, cut_after
-from turnstream.copies.rows import Fork, Forks
 from turnstream.domain.errors import NotFound
+from turnstream.libraries.copies.cutting import LEFT_OUT, cut_after
+from turnstream.libraries.copies.rows import Fork, Forks
 from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import Statement
 
@@ -169,7 +169,7 @@ async def test_a_fork_that_cannot_be_is_refused_with_a_reason(
     assert refused["errors"][0]["field"] == "title"
     await api.json("POST", f"{chat}/turns/{uuid4()}/fork", 404, json={})
     await (await new_owner()).json("POST", f"{turn.url}/fork", 404, json={})
-    monkeypatch.setattr("turnstream.copies.rows._MOST_COPIED", 1)
+    monkeypatch.setattr("turnstream.libraries.copies.rows._MOST_COPIED", 1)
     refused = await api.json("POST", f"{turn.url}/fork", 422, json={"into": "chat"})
     assert "at most 1 turns" in refused["errors"][0]["message"]
     storage = server.services.storage

@@ -17,11 +17,11 @@ from tests.extensions.gemini.streams import FIRST, MODEL, STREAMS, blocks_of
 from tests.support.canned import Answer, CannedServer, canned_server, served
 from tests.support.model_apis import providers_of
 from tests.support.pages import blocks
-from turnstream import extras
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import AccountRefused, ConfigError, PermanentError, ProviderError, TooLong, TransientError
 from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.gemini.provider import GeminiProvider
+from turnstream.libraries import extras
 from turnstream.llm.models.api import ProviderSpec
 from turnstream.llm.models.connect import connect_providers
 from turnstream.llm.provider import Message, ModelRequest, count_tokens

@@ -27,10 +27,10 @@ from turnstream.extensions.demo import EXTENSION as DEMO
 from turnstream.extensions.guardrails import EXTENSION
 from turnstream.extensions.guardrails.declared import read_guardrails
 from turnstream.extensions.guardrails.remote import RulingIn
-from turnstream.guards.guard import EndTurn, Mask, Pass, Passage, TakeBack, TextSpan
+from turnstream.libraries.guards.guard import EndTurn, Mask, Pass, Passage, TakeBack, TextSpan
+from turnstream.libraries.outgoing.signature import verify
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.main import running
-from turnstream.outgoing.signature import verify
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.setup.parts import Given
 from turnstream.storage.database import Statement

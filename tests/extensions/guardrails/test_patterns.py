@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnstream.extensions.guardrails.patterns import CONTEXT, KINDS, PatternKind, Patterns, spans_of
-from turnstream.guards.guard import EndTurn, Guard, Mask, Pass, Passage, Ruling, Window, masked
+from turnstream.libraries.guards.guard import EndTurn, Guard, Mask, Pass, Passage, Ruling, Window, masked
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKC+/=\nabc\n-----END RSA PRIVATE KEY-----"
 SECRETS: Sequence[tuple[PatternKind, str]] = [

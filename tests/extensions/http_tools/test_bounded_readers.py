@@ -7,7 +7,7 @@ import pytest
 from tests.support.endless import ON_THE_WAY, Endless, check_documented, sending
 from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.extensions.http_tools.tool import HttpTools
-from turnstream.outgoing.addresses import Allowed
+from turnstream.libraries.outgoing.addresses import Allowed
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import ToolContext, ToolError
 

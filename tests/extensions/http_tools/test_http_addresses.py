@@ -4,7 +4,7 @@ from ipaddress import ip_address
 import pytest
 from yarl import URL
 
-from turnstream.outgoing.addresses import AddressRefused, Allowed, UrlRefused, is_internal
+from turnstream.libraries.outgoing.addresses import AddressRefused, Allowed, UrlRefused, is_internal
 
 NOTHING = Allowed()
 

@@ -21,8 +21,8 @@ from aiohttp import web
 from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.extensions.http_tools.request_tools import OperatorSecret, RequestToolRules, read_secrets
 from turnstream.extensions.http_tools.tool import HttpTool, HttpTools
-from turnstream.outgoing.addresses import Allowed
-from turnstream.outgoing.signature import verify
+from turnstream.libraries.outgoing.addresses import Allowed
+from turnstream.libraries.outgoing.signature import verify
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import Outcome, ToolContext
 from turnstream.tools.toolset import Toolset

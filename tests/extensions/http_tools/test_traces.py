@@ -6,7 +6,7 @@ from tests.support.http_server import serving
 from tests.support.spans import PARENT, collected, span_of
 from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.extensions.http_tools.tool import HttpTools
-from turnstream.outgoing.addresses import Allowed
+from turnstream.libraries.outgoing.addresses import Allowed
 from turnstream.scripted import message_of, text, tool_use
 from turnstream.tools.policy import Policy
 from turnstream.tools.toolset import Toolset

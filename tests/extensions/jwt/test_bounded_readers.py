@@ -5,7 +5,7 @@ import pytest
 import structlog
 
 from tests.support.endless import ON_THE_WAY, Endless, check_documented, sending
-from turnstream.outgoing.issuer_keys import _MOST_BYTES, IssuerKeys
+from turnstream.libraries.outgoing.issuer_keys import _MOST_BYTES, IssuerKeys
 
 
 @pytest.mark.parametrize("gzip", [False, True])

@@ -21,7 +21,7 @@ from tests.support.issuer import AUDIENCE, TestIssuer, issuing
 from tests.support.openapi_document import Document
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, Unauthorized
-from turnstream.logins import identity_from
+from turnstream.libraries.logins import identity_from
 from turnstream.main import running
 from turnstream.storage.database import connect
 from turnstream.storage.owners.audit import AuditTrail
@@ -230,11 +230,11 @@ async def test_a_new_key_is_fetched_once_for_all_and_made_up_keys_are_not_fetche
     issuer.add_key("second")
     token = issuer.token("second")
     assert await status_with(site, document, token) == 401, "the keys have only just been fetched"
-    monkeypatch.setattr("turnstream.outgoing.issuer_keys._PAUSE", 0)
+    monkeypatch.setattr("turnstream.libraries.outgoing.issuer_keys._PAUSE", 0)
     found = await asyncio.gather(*(status_with(site, document, token) for _ in range(10)))
     assert set(found) == {200}
     assert issuer.fetches == 2
-    monkeypatch.setattr("turnstream.outgoing.issuer_keys._PAUSE", 60)
+    monkeypatch.setattr("turnstream.libraries.outgoing.issuer_keys._PAUSE", 60)
     for number in range(20):
         issuer.add_key(f"made up {number}", "ES256", published=False)
         assert await status_with(site, document, issuer.token(f"made up {number}")) == 401
@@ -250,8 +250,8 @@ async def test_a_key_that_was_withdrawn_is_refused_when_the_keys_are_old(
     issuer.add_key("second")
     issuer.published = ["second"]
     assert await status_with(site, document, old) == 200
-    monkeypatch.setattr("turnstream.outgoing.issuer_keys._AGE", 0)
-    monkeypatch.setattr("turnstream.outgoing.issuer_keys._PAUSE", 0)
+    monkeypatch.setattr("turnstream.libraries.outgoing.issuer_keys._AGE", 0)
+    monkeypatch.setattr("turnstream.libraries.outgoing.issuer_keys._PAUSE", 0)
     while await status_with(site, document, old) != 401:
         pass
     assert await status_with(site, document, issuer.token("second")) == 200
@@ -260,7 +260,7 @@ async def test_a_key_that_was_withdrawn_is_refused_when_the_keys_are_old(
 async def test_while_the_issuer_is_away_known_keys_are_used_and_unknown_ones_are_no_fault_of_the_client(
     site: Server, issuer: TestIssuer, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.outgoing.issuer_keys._PAUSE", 0)
+    monkeypatch.setattr("turnstream.libraries.outgoing.issuer_keys._PAUSE", 0)
     issuer.is_away = True
     async with Client(site.url, document, issuer.token("first")) as client:
         answer = await client.get("/api/chats")
@@ -268,7 +268,7 @@ async def test_while_the_issuer_is_away_known_keys_are_used_and_unknown_ones_are
         issuer.is_away = False
         assert (await client.get("/api/chats")).status_code == 200
         issuer.is_away = True
-        monkeypatch.setattr("turnstream.outgoing.issuer_keys._AGE", 0)
+        monkeypatch.setattr("turnstream.libraries.outgoing.issuer_keys._AGE", 0)
         assert (await client.get("/api/chats")).status_code == 200
         assert await status_with(site, document, issuer.token("first", sub="bob")) == 200
 

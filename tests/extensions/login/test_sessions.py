@@ -11,7 +11,7 @@ from tests.extensions.login.conftest import ServeLogin
 from tests.support.http_server import Server
 from tests.support.issuer import issuing
 from tests.support.openid_issuer import CookieBrowser, OpenIdIssuer
-from turnstream.erasure.erasure import erase_owner
+from turnstream.libraries.erasure.erasure import erase_owner
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.audit import AuditTrail
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from turnstream import extras
 from turnstream.domain.errors import ConfigError
+from turnstream.libraries import extras
 from turnstream.setup.toolset import ToolSettings, open_toolset
 
 

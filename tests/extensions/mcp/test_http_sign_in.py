@@ -26,9 +26,9 @@ from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.extensions.http_tools.tool import HttpTools
 from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.outgoing.addresses import Allowed
+from turnstream.libraries.outgoing.owner_tokens import HttpService
 from turnstream.main import running
-from turnstream.outgoing.addresses import Allowed
-from turnstream.outgoing.owner_tokens import HttpService
 from turnstream.scripted import message_of, text, tool_use
 from turnstream.setup.toolset import ToolSettings, open_toolset
 from turnstream.tools.policy import Policy

@@ -30,8 +30,8 @@ from turnstream.extension import selected
 from turnstream.extensions.mcp.own_servers import OwnServers
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
 from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.outgoing.addresses import Allowed
 from turnstream.main import running
-from turnstream.outgoing.addresses import Allowed
 from turnstream.scripted import message_of, text, tool_use
 from turnstream.setup.toolset import ToolSettings, open_toolset, source_kinds
 from turnstream.tools.declared.declarations import Declarations

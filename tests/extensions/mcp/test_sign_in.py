@@ -24,12 +24,12 @@ from tests.support.openapi_document import Document
 from tests.support.server_process import Server as Process
 from turnstream.config import Settings
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
-from turnstream.erasure.owners import Owners
 from turnstream.extensions.mcp import oauth
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
 from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.erasure.owners import Owners
 from turnstream.scripted import message_of, text, tool_use
 from turnstream.storage.database import Statement, connect
 from turnstream.tools.toolset import Toolset

@@ -34,8 +34,8 @@ from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.offers import Offers
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
 from turnstream.kit.sealing import new_master_key
-from turnstream.outgoing.addresses import Allowed
-from turnstream.outgoing.owner_tokens import HttpService
+from turnstream.libraries.outgoing.addresses import Allowed
+from turnstream.libraries.outgoing.owner_tokens import HttpService
 from turnstream.scripted import message_of, text, tool_use
 from turnstream.tools.policy import Policy
 from turnstream.tools.toolset import Toolset

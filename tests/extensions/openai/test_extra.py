@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.model_apis import EXTENSIONS
-from turnstream import extras
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
+from turnstream.libraries import extras
 from turnstream.setup.models import default_model
 
 

@@ -19,8 +19,8 @@ from turnstream.extensions.openai.parameters import chat_parameters
 from turnstream.extensions.openai.quirks import QUIRKS
 from turnstream.extensions.openai_api.members import HINTS
 from turnstream.kit.clock import CLOCK
+from turnstream.libraries.outgoing.signature import headers_of
 from turnstream.llm.models.catalog import ProviderModels
-from turnstream.outgoing.signature import headers_of
 from turnstream.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset

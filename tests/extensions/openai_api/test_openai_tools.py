@@ -8,7 +8,7 @@ from openai import AsyncOpenAI
 
 from tests.support.http_client import Client
 from tests.support.http_server import Server
-from turnstream.dialects.chats import PROGRAM_EXPIRY
+from turnstream.libraries.dialects.chats import PROGRAM_EXPIRY
 from turnstream.scripted import message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -17,11 +17,11 @@ from tests.support.canned import Answer, canned_server
 from tests.support.harness import Harness
 from tests.support.http_server import pausing, serving
 from tests.support.spans import PARENT, TRACE, collected, of_trace
-from turnstream import extras
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, TransientError
-from turnstream.explanations.rows import TurnStates
 from turnstream.extensions.otel import EXTENSION, tracer
+from turnstream.libraries import extras
+from turnstream.libraries.explanations.rows import TurnStates
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use

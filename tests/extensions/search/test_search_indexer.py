@@ -14,7 +14,7 @@ from turnstream.domain.errors import RequestRefused
 from turnstream.extensions.search.index import SearchIndex
 from turnstream.extensions.search.indexer import SearchIndexer
 from turnstream.kit.ids import new_id
-from turnstream.searches import places as module
+from turnstream.libraries.searches import places as module
 from turnstream.storage.chats.search import SearchFilter
 from turnstream.storage.database import Statement, connect
 

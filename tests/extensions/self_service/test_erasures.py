@@ -21,11 +21,11 @@ from tests.support.server_process import Server
 from turnstream.config import Settings
 from turnstream.domain.errors import NotFound
 from turnstream.domain.identity import Identity
-from turnstream.erasure.owners import Owners
 from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.extensions.self_service.account import OwnAccounts
 from turnstream.extensions.self_service.erasures import Erasures
+from turnstream.libraries.erasure.owners import Owners
 
 
 @pytest.fixture(autouse=True)

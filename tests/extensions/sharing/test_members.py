@@ -14,8 +14,8 @@ from tests.support.http_server import Server, pausing, serving
 from tests.support.pictures import PIXEL
 from turnstream.config import Settings
 from turnstream.domain.plans import Plan
-from turnstream.erasure.erasure import erase_owner
 from turnstream.extension import before_erasure, selected
+from turnstream.libraries.erasure.erasure import erase_owner
 from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnstream.searches.excerpts import line_of, pieces_of, without_markdown
+from turnstream.libraries.searches.excerpts import line_of, pieces_of, without_markdown
 from turnstream.storage.chats.search import ExcerptPiece
 
 WORDS = st.lists(st.text(alphabet="abİßς.*(", min_size=1, max_size=4), min_size=1, max_size=8)

@@ -14,8 +14,8 @@ from turnstream.domain.errors import TransientError
 from turnstream.domain.plans import Plans
 from turnstream.engine.hooks import TurnEnded
 from turnstream.extensions.titles.writer import TitleWriter
+from turnstream.libraries.side_calls import SideCalls
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text
-from turnstream.side_calls import SideCalls
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.owners.accounts import Accounts

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.support.harness import OWNER, POLICY, Asked, Harness, results_of, texts_of
-from turnstream import side_calls
 from turnstream.config import Settings
 from turnstream.domain.degraded import degraded
 from turnstream.domain.errors import ConfigError, TransientError
@@ -19,6 +18,7 @@ from turnstream.engine.worker import WorkerPolicy
 from turnstream.extensions.titles import EXTENSION as TITLES
 from turnstream.extensions.tool_results.results import ToolResults
 from turnstream.extensions.tool_results.summaries import prompt_for
+from turnstream.libraries import side_calls
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import Provider
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use

@@ -11,8 +11,8 @@ from turnstream.domain.errors import ConfigError
 from turnstream.domain.turns import ToolSpec, TurnRequest
 from turnstream.extensions.tool_search import EXTENSION
 from turnstream.extensions.tool_search.deferral import Deferral
+from turnstream.libraries.tool_ranking import ranked
 from turnstream.llm.models.catalog import Models
-from turnstream.tool_ranking import ranked
 from turnstream.tools.declared.declarations import Declarations
 
 SPECS = tuple(ToolSpec(f"mail__{each}", "Mails.", "{}") for each in ("send", "list", "delete", "move"))

@@ -32,8 +32,8 @@ from turnstream.engine.hooks import TurnEnded
 from turnstream.extensions.webhooks import receiver_of
 from turnstream.extensions.webhooks.deliveries import Receiver, WebhookDeliveries, WebhookPolicy, body_of
 from turnstream.extensions.webhooks.queue import Webhook, Webhooks
+from turnstream.libraries.outgoing.signature import headers_of, verify
 from turnstream.main import running
-from turnstream.outgoing.signature import headers_of, verify
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.actions import KEEP_GRANT, Actions, Decision
 from turnstream.storage.chats.turns import Turns

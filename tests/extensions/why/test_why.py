@@ -15,8 +15,8 @@ from tests.support.server_process import clean_environment
 from turnstream.cli import commands
 from turnstream.domain.errors import NotFound
 from turnstream.engine.upkeep.activity_reports import ActivityReports
-from turnstream.explanations.reasons import TurnState, reasons
-from turnstream.explanations.rows import TurnStates
+from turnstream.libraries.explanations.reasons import TurnState, reasons
+from turnstream.libraries.explanations.rows import TurnStates
 from turnstream.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.database import Statement
 from turnstream.tools.tool import tool

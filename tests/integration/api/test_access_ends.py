@@ -187,7 +187,7 @@ async def test_with_another_token_a_reader_goes_on_from_its_cursor(server: Serve
 async def test_keys_rotate_and_a_token_expires_in_mid_stream(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.outgoing.issuer_keys._PAUSE", 0)
+    monkeypatch.setattr("turnstream.libraries.outgoing.issuer_keys._PAUSE", 0)
     async with (
         issuing() as issuer,
         serving(database_url, jwt_issuer=issuer.url, jwt_audience=AUDIENCE, jwt_leeway=0) as server,
@@ -204,7 +204,7 @@ async def test_keys_rotate_and_a_token_expires_in_mid_stream(
             has_its_last_word("chat", short)
         assert not end.done(), "its key is still there"
         issuer.published = ["second"]
-        monkeypatch.setattr("turnstream.outgoing.issuer_keys._AGE", 0)
+        monkeypatch.setattr("turnstream.libraries.outgoing.issuer_keys._AGE", 0)
         await end
         has_its_last_word("turn", found)
         assert "does not have: 'first'" in found.last

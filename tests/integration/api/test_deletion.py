@@ -15,12 +15,12 @@ from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, Event, Parser, Said
 from tests.support.http_server import Server, pausing, serving
 from tests.support.openapi_document import Document
-from turnstream.dialects.branch_rows import Branches
 from turnstream.domain.errors import NotFound
 from turnstream.domain.turns import Turn
 from turnstream.extensions.chat_stream.beginnings import StreamedTurns
 from turnstream.extensions.chat_stream.endpoints import frame, sources_of
 from turnstream.extensions.chat_stream.reader import ChatReader
+from turnstream.libraries.dialects.branch_rows import Branches
 from turnstream.scripted import Pause, message_of, tool_use
 from turnstream.stream.chat_cursor import ChatCursor
 
@@ -139,7 +139,7 @@ async def test_another_answer_stays_and_with_the_last_one_the_message_is_deleted
 async def test_a_large_branch_is_deleted_in_small_transactions(
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.dialects.branch_rows._BATCH", 3)
+    monkeypatch.setattr("turnstream.libraries.dialects.branch_rows._BATCH", 3)
     chat = await api.chat()
     first = await api.ask(chat, "One")
     rest = [await api.ask(chat, "More") for _ in range(4)]

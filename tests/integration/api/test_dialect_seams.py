@@ -16,12 +16,6 @@ from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.http.reading import read_body
 from turnstream.api.schemas.fields import Body
 from turnstream.api.services import Services, identity_of, services_and_owner
-from turnstream.dialects.chats import checked_turn
-from turnstream.dialects.histories import PastItem, PastMessage, PastText, digest_of, find_place, history_of
-from turnstream.dialects.past_exchanges import histories_of
-from turnstream.dialects.posting import post_in_seeded_chat
-from turnstream.dialects.projection import Begin, CallResult, Close, Projection, Retract
-from turnstream.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.domain.chats import Chat
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.errors import RequestRefused
@@ -29,6 +23,12 @@ from turnstream.domain.events import BlockDelta, Event, Notice, TurnEnd
 from turnstream.domain.turns import Turn
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
+from turnstream.libraries.dialects.chats import checked_turn
+from turnstream.libraries.dialects.histories import PastItem, PastMessage, PastText, digest_of, find_place, history_of
+from turnstream.libraries.dialects.past_exchanges import histories_of
+from turnstream.libraries.dialects.posting import post_in_seeded_chat
+from turnstream.libraries.dialects.projection import Begin, CallResult, Close, Projection, Retract
+from turnstream.libraries.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.scripted import message_of, text
 from turnstream.storage.chats.exchanges import Target
 

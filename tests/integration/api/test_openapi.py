@@ -71,7 +71,7 @@ from turnstream.extensions.self_service.schemas import ErasureIn
 from turnstream.extensions.sharing.schemas import MemberIn
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.sealing import MasterKeys, new_master_key
-from turnstream.outgoing.signature import headers_of
+from turnstream.libraries.outgoing.signature import headers_of
 from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.owner_keys import OwnerKeys

@@ -15,8 +15,8 @@ import yarl
 from multidict import CIMultiDict, CIMultiDictProxy
 from structlog.testing import capture_logs
 
-from turnstream.dialects.failures import failure_class
 from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TooLong, TransientError
+from turnstream.libraries.dialects.failures import failure_class
 from turnstream.llm.transport.failures import (
     connection_error,
     provider_error,

@@ -31,7 +31,6 @@ from tests.support.model_requests import (
     user,
     words,
 )
-from turnstream.copies.cutting import cut_after
 from turnstream.domain.asks import Steer
 from turnstream.domain.blocks import Block
 from turnstream.domain.history import COMPACTED
@@ -55,6 +54,7 @@ from turnstream.domain.steps import (
 )
 from turnstream.domain.turns import Limits, Turn, TurnRequest
 from turnstream.kit.ids import new_id
+from turnstream.libraries.copies.cutting import cut_after
 from turnstream.llm.anthropic.render import render_block
 from turnstream.llm.conversation.messages import GIVEN_UP, GO_ON, KnownEntries, build_messages, messages_to_summarise
 

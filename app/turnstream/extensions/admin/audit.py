@@ -5,8 +5,8 @@ from datetime import UTC
 
 import click
 
-from turnstream.command_values import OpenGroup
 from turnstream.extension import read_settings
+from turnstream.libraries.command_values import OpenGroup
 from turnstream.setup.databases import open_present_database
 from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.rows import to_json

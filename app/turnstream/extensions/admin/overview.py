@@ -10,8 +10,6 @@ from pydantic import BaseModel
 
 from turnstream.domain.errors import StorageError
 from turnstream.domain.turns import Status
-from turnstream.explanations.reasons import TurnState, reasons
-from turnstream.explanations.rows import TurnStates
 from turnstream.extensions.admin.operations import Operations, ReplicaState
 from turnstream.extensions.admin.schemas import (
     FailuresOut,
@@ -27,10 +25,12 @@ from turnstream.extensions.admin.schemas import (
     ToolFiguresOut,
 )
 from turnstream.kit.clock import CLOCK
+from turnstream.libraries.explanations.reasons import TurnState, reasons
+from turnstream.libraries.explanations.rows import TurnStates
+from turnstream.libraries.turn_counts import JobCounts, TurnCounts
+from turnstream.libraries.usage_sums import UsageFigures, UsageGroup, figures_json, usage_sums
 from turnstream.llm.models.catalog import Models
 from turnstream.storage.database import Database
-from turnstream.turn_counts import JobCounts, TurnCounts
-from turnstream.usage_sums import UsageFigures, UsageGroup, figures_json, usage_sums
 
 _LOOK = 2.0  # seconds between two looks of a watcher, and between two times that `now` is made
 _HOURS = 10.0  # seconds between two times that `hour` is made

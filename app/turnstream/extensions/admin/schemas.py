@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from turnstream.api.events import AccessEndedNotice
 from turnstream.domain.turns import Status
-from turnstream.usage_sums import UsageFigures
+from turnstream.libraries.usage_sums import UsageFigures
 
 
 class ReplicaOut(BaseModel):

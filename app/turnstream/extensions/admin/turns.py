@@ -8,9 +8,9 @@ from uuid import UUID
 
 import click
 
-from turnstream.explanations.reasons import OpenJob, TurnState, reasons
-from turnstream.explanations.rows import TurnStates
 from turnstream.extension import read_settings, selected
+from turnstream.libraries.explanations.reasons import OpenJob, TurnState, reasons
+from turnstream.libraries.explanations.rows import TurnStates
 from turnstream.setup.databases import open_present_database
 from turnstream.setup.plans import read_plans
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from turnstream.api.codec import parsed, to_json
-from turnstream.dialects.projection import Begin, CallResult, Close, Closed, Projection, ProviderResult, Retract
 from turnstream.domain.asks import QUESTIONS
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
@@ -38,6 +37,15 @@ from turnstream.extensions.ag_ui.messages import (
     text_metadata,
 )
 from turnstream.kit.offload import Portions
+from turnstream.libraries.dialects.projection import (
+    Begin,
+    CallResult,
+    Close,
+    Closed,
+    Projection,
+    ProviderResult,
+    Retract,
+)
 
 PROTOCOL = "1.0"
 _USAGE = {

@@ -14,33 +14,6 @@ from turnstream.api.http.reading import idempotency_key_of, read_body
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
 from turnstream.api.views import json_response
-from turnstream.dialects.chats import (
-    PageOptions,
-    chat_of,
-    is_news,
-    new_chat,
-    new_turn,
-    newest_answer,
-    newest_path,
-    newest_turn,
-    page_tool,
-    post_by_chat,
-    replace_answer,
-    stop_all,
-    storable_in_messages,
-    with_page,
-)
-from turnstream.dialects.histories import (
-    NO_MESSAGE,
-    go_on_from_results,
-    key_of,
-    last_answer,
-    post_behind_items,
-    posted_with,
-    seed_of,
-    turn_of,
-)
-from turnstream.dialects.schemas import UiOptions
 from turnstream.domain.asks import QUESTIONS, Ask, AskAnswer
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Identity
@@ -64,6 +37,33 @@ from turnstream.extensions.ag_ui.schemas import (
     blocks_in,
 )
 from turnstream.extensions.ag_ui.stream import response, run_stream
+from turnstream.libraries.dialects.chats import (
+    PageOptions,
+    chat_of,
+    is_news,
+    new_chat,
+    new_turn,
+    newest_answer,
+    newest_path,
+    newest_turn,
+    page_tool,
+    post_by_chat,
+    replace_answer,
+    stop_all,
+    storable_in_messages,
+    with_page,
+)
+from turnstream.libraries.dialects.histories import (
+    NO_MESSAGE,
+    go_on_from_results,
+    key_of,
+    last_answer,
+    post_behind_items,
+    posted_with,
+    seed_of,
+    turn_of,
+)
+from turnstream.libraries.dialects.schemas import UiOptions
 from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
 

@@ -7,16 +7,6 @@ from typing import Any
 from uuid import UUID
 
 from turnstream.api.codec import block_details, output_text, parsed, to_json
-from turnstream.dialects.histories import (
-    PastCall,
-    PastItem,
-    PastMessage,
-    PastResult,
-    PastText,
-    is_recorded,
-    spoken,
-)
-from turnstream.dialects.projection import CallResult, Close, Closed, Projection, ProviderResult
 from turnstream.domain.asks import QUESTIONS, AskKind
 from turnstream.domain.blocks import Block
 from turnstream.domain.events import RequiredAction
@@ -26,6 +16,16 @@ from turnstream.domain.results import count_files, parts_of
 from turnstream.domain.turns import Turn
 from turnstream.extensions.ag_ui.schemas import AgUiMessageIn, AgUiUserMessageIn, blocks_in
 from turnstream.kit.offload import Portions
+from turnstream.libraries.dialects.histories import (
+    PastCall,
+    PastItem,
+    PastMessage,
+    PastResult,
+    PastText,
+    is_recorded,
+    spoken,
+)
+from turnstream.libraries.dialects.projection import CallResult, Close, Closed, Projection, ProviderResult
 
 Json = dict[str, Any]
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from turnstream.api.schemas.fields import OTHER_TAG, TEXT_TAG, Storable
-from turnstream.dialects.schemas import LenientBody, OpenBody, UiOptions, source_of_url, text_or_other
 from turnstream.domain.errors import RequestRefused
+from turnstream.libraries.dialects.schemas import LenientBody, OpenBody, UiOptions, source_of_url, text_or_other
 
 
 class AgUiSourceIn(OpenBody):

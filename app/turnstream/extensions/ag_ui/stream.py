@@ -6,12 +6,12 @@ from functools import partial
 from turnstream.api.codec import to_json
 from turnstream.api.services import Services
 from turnstream.api.streams.response import FrameResponse
-from turnstream.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.extensions.ag_ui.encoder import Run, RunEncoder
 from turnstream.extensions.ag_ui.messages import ids_of_client, thread_messages
 from turnstream.extensions.ag_ui.schemas import AgUiMessageIn
+from turnstream.libraries.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.storage.database import retry_while_unavailable
 
 

@@ -4,16 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
 
 from turnstream.api.codec import parsed, to_json
-from turnstream.dialects.projection import (
-    Begin,
-    CallResult,
-    Close,
-    Closed,
-    Projection,
-    ProviderResult,
-    Retract,
-    calls_of_client,
-)
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.events import (
@@ -45,6 +35,16 @@ from turnstream.extensions.ai_sdk.parts import (
     runs_here,
     sources_of,
     start_metadata,
+)
+from turnstream.libraries.dialects.projection import (
+    Begin,
+    CallResult,
+    Close,
+    Closed,
+    Projection,
+    ProviderResult,
+    Retract,
+    calls_of_client,
 )
 
 DONE = b"data: [DONE]\n\n"

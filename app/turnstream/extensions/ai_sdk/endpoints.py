@@ -16,7 +16,16 @@ from turnstream.api.http.reading import id_in_query, idempotency_key_of, read_bo
 from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
 from turnstream.api.streams.turn import passed_on
 from turnstream.api.views import json_response
-from turnstream.dialects.chats import (
+from turnstream.domain.asks import Ask, AskAnswer
+from turnstream.domain.errors import NotFound, RequestRefused
+from turnstream.domain.identity import Identity
+from turnstream.domain.turns import Turn
+from turnstream.extensions.ai_sdk.messages import ENDED_CALLS, past_items, ui_message
+from turnstream.extensions.ai_sdk.parts import Json
+from turnstream.extensions.ai_sdk.schemas import UiMessageIn, UiRequest, UiStopped, blocks_in
+from turnstream.extensions.ai_sdk.stream import counted_stream, ui_stream
+from turnstream.kit.offload import Portions
+from turnstream.libraries.dialects.chats import (
     PageOptions,
     chat_of,
     is_news,
@@ -32,7 +41,7 @@ from turnstream.dialects.chats import (
     storable_in_messages,
     with_page,
 )
-from turnstream.dialects.histories import (
+from turnstream.libraries.dialects.histories import (
     NO_MESSAGE,
     go_on_from_results,
     key_of,
@@ -44,16 +53,7 @@ from turnstream.dialects.histories import (
     spoken,
     turn_of,
 )
-from turnstream.dialects.schemas import UiOptions
-from turnstream.domain.asks import Ask, AskAnswer
-from turnstream.domain.errors import NotFound, RequestRefused
-from turnstream.domain.identity import Identity
-from turnstream.domain.turns import Turn
-from turnstream.extensions.ai_sdk.messages import ENDED_CALLS, past_items, ui_message
-from turnstream.extensions.ai_sdk.parts import Json
-from turnstream.extensions.ai_sdk.schemas import UiMessageIn, UiRequest, UiStopped, blocks_in
-from turnstream.extensions.ai_sdk.stream import counted_stream, ui_stream
-from turnstream.kit.offload import Portions
+from turnstream.libraries.dialects.schemas import UiOptions
 from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Parent, Target
 

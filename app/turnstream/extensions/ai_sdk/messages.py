@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from turnstream.api.codec import block_details, output_text
-from turnstream.dialects.histories import PastCall, PastItem, PastMessage, PastResult, PastText
-from turnstream.dialects.projection import CallResult, Close, Projection, ProviderResult, calls_of_client
 from turnstream.domain.blocks import Block, PreliminaryOutput
 from turnstream.domain.events import ActionRequired, Mark, RoundStart, TurnEnd
 from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT, THINKING, TOOL_USE
@@ -26,6 +24,8 @@ from turnstream.extensions.ai_sdk.parts import (
 )
 from turnstream.extensions.ai_sdk.schemas import UiMessageIn, UiMessageOut, blocks_in
 from turnstream.kit.offload import Portions
+from turnstream.libraries.dialects.histories import PastCall, PastItem, PastMessage, PastResult, PastText
+from turnstream.libraries.dialects.projection import CallResult, Close, Projection, ProviderResult, calls_of_client
 
 ENDED_CALLS = frozenset({"output-available", "output-error"})
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from turnstream.api.codec import block_details, input_of, parsed
-from turnstream.dialects.projection import Runner
 from turnstream.domain.asks import Ask
 from turnstream.domain.blocks import Block
 from turnstream.domain.events import TurnEnd
 from turnstream.domain.output import output_of
 from turnstream.domain.results import count_files, parts_of
 from turnstream.domain.turns import Turn
+from turnstream.libraries.dialects.projection import Runner
 
 Json = dict[str, Any]
 

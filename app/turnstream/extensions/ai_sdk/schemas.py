@@ -6,8 +6,8 @@ from pydantic import BaseModel, Field
 
 from turnstream.api.schemas.fields import Storable
 from turnstream.api.schemas.requests import Prompt
-from turnstream.dialects.schemas import LenientBody, UiOptions, source_of_url
 from turnstream.domain.errors import RequestRefused
+from turnstream.libraries.dialects.schemas import LenientBody, UiOptions, source_of_url
 
 
 class UiMessageIn(LenientBody):

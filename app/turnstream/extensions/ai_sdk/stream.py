@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Collection
 from turnstream.api.codec import to_json
 from turnstream.api.services import Services
 from turnstream.api.streams.response import FrameResponse
-from turnstream.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.events import ActionRequired
@@ -13,6 +12,7 @@ from turnstream.domain.log import end_cursor
 from turnstream.domain.turns import Turn
 from turnstream.extensions.ai_sdk.chunks import UiEncoder
 from turnstream.extensions.ai_sdk.counted import CountedEncoder
+from turnstream.libraries.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.stream.live import LiveView
 
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}

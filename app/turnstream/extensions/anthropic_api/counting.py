@@ -6,12 +6,12 @@ from starlette.responses import Response
 from turnstream.api.codec import to_json
 from turnstream.api.http.reading import read_body
 from turnstream.api.services import identity_of, services_and_owner
-from turnstream.dialects.counting import count_input
 from turnstream.domain.errors import ProviderError
 from turnstream.domain.turns import TurnError
 from turnstream.extensions.anthropic_api.errors import failure, failure_of
 from turnstream.extensions.anthropic_api.inputs import items_of, new_turn, options_of
 from turnstream.extensions.anthropic_api.schemas import CountIn
+from turnstream.libraries.dialects.counting import count_input
 from turnstream.llm.transport.failures import report_account
 
 

@@ -8,8 +8,6 @@ from starlette.responses import Response
 
 from turnstream.api.codec import to_json
 from turnstream.api.http.errors import OVERLOADED, STORAGE_AWAY, Invalid, TooLarge, refused, unavailable
-from turnstream.dialects.failures import failure_class
-from turnstream.dialects.streams import wait_headers
 from turnstream.domain.errors import (
     Forbidden,
     NotFound,
@@ -22,6 +20,8 @@ from turnstream.domain.errors import (
 from turnstream.domain.turns import TurnError
 from turnstream.extensions.anthropic_api.schemas import Json
 from turnstream.kit.requirements import sentence
+from turnstream.libraries.dialects.failures import failure_class
+from turnstream.libraries.dialects.streams import wait_headers
 
 # Fields of a turn's options by the names that they have in Anthropic's requests.
 _RENAMED = {

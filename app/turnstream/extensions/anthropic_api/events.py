@@ -14,16 +14,6 @@ import msgspec
 from msgspec import Raw
 
 from turnstream.api.codec import parsed, to_json
-from turnstream.dialects.projection import (
-    Begin,
-    CallResult,
-    Close,
-    Closed,
-    Projection,
-    ProviderResult,
-    Retract,
-    calls_of_client,
-)
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.events import BlockDelta, Event, Notice, Reset, RoundStop, TurnEnd
@@ -33,6 +23,16 @@ from turnstream.domain.rounds import billed_tokens
 from turnstream.domain.turns import Turn
 from turnstream.extensions.anthropic_api.errors import error_json, failure_of
 from turnstream.extensions.anthropic_api.schemas import Json
+from turnstream.libraries.dialects.projection import (
+    Begin,
+    CallResult,
+    Close,
+    Closed,
+    Projection,
+    ProviderResult,
+    Retract,
+    calls_of_client,
+)
 from turnstream.llm.anthropic.render import render_block
 from turnstream.llm.conversation.translation import provider_of
 from turnstream.llm.raw_json import NULL, members_of

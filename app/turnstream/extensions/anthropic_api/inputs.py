@@ -16,13 +16,13 @@ from turnstream.api.http.validation import refusals
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.schemas.tools import ResultIn
 from turnstream.api.services import Services
-from turnstream.dialects.chats import PROGRAM_EXPIRY, checked_turn
-from turnstream.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
-from turnstream.dialects.schemas import source_of_url
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.kinds import STREAMED_MEMBERS
 from turnstream.extensions.anthropic_api.schemas import BlockIn, CountIn, Json, MessageIn, MessagesIn, SourceIn, ToolIn
 from turnstream.kit.offload import Portions
+from turnstream.libraries.dialects.chats import PROGRAM_EXPIRY, checked_turn
+from turnstream.libraries.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
+from turnstream.libraries.dialects.schemas import source_of_url
 
 SERVER = "turnstream"  # the name of the toolset with the tools of this server
 _LONGEST_LABEL = 512

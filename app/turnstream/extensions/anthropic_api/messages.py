@@ -10,8 +10,6 @@ from turnstream.api.http.errors import BadRequest
 from turnstream.api.http.reading import idempotency_key_of, read_body
 from turnstream.api.services import Services, identity_of, services_and_owner
 from turnstream.api.streams.turn import requested_cursor
-from turnstream.dialects.histories import HistoryPlace
-from turnstream.dialects.unstored import Forgetting
 from turnstream.domain.errors import NotFound
 from turnstream.domain.turns import Turn
 from turnstream.extensions.anthropic_api.errors import ThreadRefused, failure
@@ -20,6 +18,8 @@ from turnstream.extensions.anthropic_api.inputs import input_of, options_of
 from turnstream.extensions.anthropic_api.posting import MessagePosting
 from turnstream.extensions.anthropic_api.schemas import MessagesIn
 from turnstream.extensions.anthropic_api.stream import event_stream, message_reader
+from turnstream.libraries.dialects.histories import HistoryPlace
+from turnstream.libraries.dialects.unstored import Forgetting
 
 RESUME, IGNORED = "Turnstream-Resume", "Turnstream-Ignored"
 

@@ -8,9 +8,9 @@ from starlette.responses import Response
 from turnstream.api.codec import to_json
 from turnstream.api.http.reading import limit_of
 from turnstream.api.services import services_of
-from turnstream.dialects.offered import offered_models
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.extensions.anthropic_api.schemas import Json
+from turnstream.libraries.dialects.offered import offered_models
 from turnstream.llm.models.catalog import Model
 
 _EPOCH = datetime.fromtimestamp(0, UTC).isoformat().replace("+00:00", "Z")  # models have no dates here

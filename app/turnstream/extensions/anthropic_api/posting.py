@@ -8,8 +8,13 @@ from turnstream.api.caller import with_fixed
 from turnstream.api.exchange import cancel_turn, post_message
 from turnstream.api.sealed_headers import sealed
 from turnstream.api.services import Services
-from turnstream.dialects.chats import new_chat
-from turnstream.dialects.histories import (
+from turnstream.domain.errors import RequestRefused
+from turnstream.domain.identity import Identity
+from turnstream.domain.turns import Turn, TurnRequest
+from turnstream.extensions.anthropic_api.errors import ThreadRefused
+from turnstream.extensions.anthropic_api.inputs import AskedOptions, NewMessages, new_turn
+from turnstream.libraries.dialects.chats import new_chat
+from turnstream.libraries.dialects.histories import (
     NO_MESSAGE,
     HistoryPlace,
     PastResult,
@@ -20,14 +25,9 @@ from turnstream.dialects.histories import (
     find_place,
     history_of,
 )
-from turnstream.dialects.past_exchanges import histories_of
-from turnstream.dialects.posting import post_in_seeded_chat
-from turnstream.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
-from turnstream.domain.errors import RequestRefused
-from turnstream.domain.identity import Identity
-from turnstream.domain.turns import Turn, TurnRequest
-from turnstream.extensions.anthropic_api.errors import ThreadRefused
-from turnstream.extensions.anthropic_api.inputs import AskedOptions, NewMessages, new_turn
+from turnstream.libraries.dialects.past_exchanges import histories_of
+from turnstream.libraries.dialects.posting import post_in_seeded_chat
+from turnstream.libraries.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
 from turnstream.storage.chats.exchanges import IdempotencyKey, Target
 
 _PLACE = "messages"

@@ -17,7 +17,7 @@ from turnstream.api.schemas.fields import (
     without_defaults,
 )
 from turnstream.api.schemas.requests import ModelName
-from turnstream.dialects.schemas import LenientBody, OpenBody, text_or_other
+from turnstream.libraries.dialects.schemas import LenientBody, OpenBody, text_or_other
 
 
 class SourceIn(LenientBody):

@@ -6,12 +6,12 @@ from contextlib import aclosing
 from turnstream.api.codec import to_json
 from turnstream.api.services import Services
 from turnstream.api.streams.response import FrameResponse
-from turnstream.dialects.streams import PartReader, dialect_response
-from turnstream.dialects.unstored import Forgetting, delivered
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.extensions.anthropic_api.errors import error_json, text_of, type_of
 from turnstream.extensions.anthropic_api.events import EventPlace, MessageEvents
+from turnstream.libraries.dialects.streams import PartReader, dialect_response
+from turnstream.libraries.dialects.unstored import Forgetting, delivered
 from turnstream.stream.live import LiveView
 
 # The SDKs parse every frame with a field as an event with JSON, so the first bytes are a comment.

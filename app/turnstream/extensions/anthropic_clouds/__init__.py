@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from turnstream.config import Settings
 from turnstream.extension import Extension
-from turnstream.extras import need
+from turnstream.libraries.extras import need
 
 if TYPE_CHECKING:
     from turnstream.llm.models.api import CallOptions, ModelApi, ProviderSpec

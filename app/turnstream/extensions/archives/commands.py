@@ -13,7 +13,6 @@ from uuid import UUID
 import click
 
 from turnstream.api.schemas.requests import NewChat
-from turnstream.command_values import checked_owner
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, NotFound
 from turnstream.extension import read_settings, recordings_of, selected
@@ -21,6 +20,7 @@ from turnstream.extensions.archives import archives
 from turnstream.extensions.archives.archives import NIL, ArchivePart, ImportCounts, OwnerExport, OwnerImport, Section
 from turnstream.extensions.archives.owner_list import owners_of
 from turnstream.extensions.archives.tar import END, tar_member, tar_members, tar_places
+from turnstream.libraries.command_values import checked_owner
 from turnstream.setup.databases import database_name, open_database, open_present_database
 from turnstream.storage.owners.audit import AuditTrail
 

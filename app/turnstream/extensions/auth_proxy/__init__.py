@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr
 
 from turnstream.config import Settings, unguessable
 from turnstream.extension import Extension
-from turnstream.logins import LoginSection
+from turnstream.libraries.logins import LoginSection
 
 if TYPE_CHECKING:
     from turnstream.api.identity.way import Authenticate

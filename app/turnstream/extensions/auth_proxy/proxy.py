@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
-from turnstream.logins import LoginScopes, identity_from
+from turnstream.libraries.logins import LoginScopes, identity_from
 
 SECRET_HEADER = "X-Turnstream-Proxy-Secret"  # noqa: S105, a name
 

@@ -12,9 +12,9 @@ from turnstream.api.reads import ReadStorage
 from turnstream.api.services import Services, services_and_owner
 from turnstream.api.turns import path_page
 from turnstream.api.views import json_response, shown_turn
-from turnstream.dialects.branch_rows import Branches
 from turnstream.extensions.branches.schemas import BranchDeleted
 from turnstream.kit.offload import Portions
+from turnstream.libraries.dialects.branch_rows import Branches
 
 
 async def delete_branch(request: Request) -> Response:

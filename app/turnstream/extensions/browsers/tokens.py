@@ -12,7 +12,7 @@ from turnstream.api.identity.stored import StoredTokens
 from turnstream.api.identity.way import URL_PARAMETER, bearer_token
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
-from turnstream.logins import check_origin_of_cookie
+from turnstream.libraries.logins import check_origin_of_cookie
 from turnstream.storage.owners.tokens import BROWSER_TOKEN
 
 

@@ -8,8 +8,8 @@ from starlette.responses import Response
 
 from turnstream.api.services import services_of
 from turnstream.api.views import json_response
-from turnstream.dialects.offered import offered_models
 from turnstream.extensions.catalog.schemas import ModelOut, ModelsOut, ParameterOut, ToolOut, ToolsOut
+from turnstream.libraries.dialects.offered import offered_models
 from turnstream.llm.models.catalog import Model
 from turnstream.llm.parameters import Parameter
 

@@ -8,9 +8,9 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from turnstream.broadcast import Broadcast, CountedWakeup
 from turnstream.domain.errors import StorageUnavailable
 from turnstream.extensions.chat_stream.rows import ChatNews
+from turnstream.libraries.broadcast import Broadcast, CountedWakeup
 
 log = structlog.get_logger(__name__)
 

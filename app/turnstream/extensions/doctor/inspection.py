@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import asyncpg
 
 from turnstream.domain.errors import ConfigError
-from turnstream.oldest_transaction import OLDEST_TRANSACTION
+from turnstream.libraries.oldest_transaction import OLDEST_TRANSACTION
 from turnstream.storage.database import plain_url, single_connection
 from turnstream.storage.row_security import checked_role
 

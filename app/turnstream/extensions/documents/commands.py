@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from turnstream.api.http.reading import check_path
-from turnstream.command_values import checked_owner
 from turnstream.config import Settings
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import LOCAL_OWNER
@@ -16,6 +15,7 @@ from turnstream.extension import read_settings
 from turnstream.extensions.documents.samples import drop_samples
 from turnstream.extensions.documents.store import Documents
 from turnstream.kit.text import storable, unstorable
+from turnstream.libraries.command_values import checked_owner
 from turnstream.setup.databases import database_name, open_present_database
 
 

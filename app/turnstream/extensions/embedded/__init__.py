@@ -12,7 +12,7 @@ from pydantic import Field
 from turnstream.config import Section, Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import Extension
-from turnstream.extras import need
+from turnstream.libraries.extras import need
 
 # A temporary database need not survive a crash.
 _NOT_DURABLE: Final = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}

@@ -12,11 +12,11 @@ from hashlib import sha256
 from typing import Literal
 from uuid import UUID
 
-from turnstream.broadcast import Broadcast, CountedWakeup
 from turnstream.domain.chats import Chat
 from turnstream.domain.turns import OPEN
 from turnstream.extensions.feed.rows import OVERLAP, OwnerChanges, OwnerUpdate, TurnStatus
 from turnstream.kit.clock import CLOCK
+from turnstream.libraries.broadcast import Broadcast, CountedWakeup
 from turnstream.storage.database import Database, retry_while_unavailable
 from turnstream.storage.retention import DELETIONS_KEPT
 

@@ -17,9 +17,9 @@ from turnstream.api.schemas.requests import TurnOptions
 from turnstream.api.schemas.responses import ExchangeOut
 from turnstream.api.services import Services, identity_of
 from turnstream.api.turns import exchange_response, services_to_post
-from turnstream.copies.cutting import cut_after
-from turnstream.copies.rows import Fork, Forks
 from turnstream.domain.errors import Conflict, RequestRefused
+from turnstream.libraries.copies.cutting import cut_after
+from turnstream.libraries.copies.rows import Fork, Forks
 from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, KeyTaken
 
 _TITLE_OF_FORK = 290  # characters of the original's title

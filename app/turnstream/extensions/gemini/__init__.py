@@ -9,7 +9,7 @@ from pydantic import AliasChoices, Field, SecretStr
 from turnstream.config import Section, Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import Extension
-from turnstream.extras import need
+from turnstream.libraries.extras import need
 
 if TYPE_CHECKING:
     from turnstream.llm.models.api import CallOptions, ModelApi, ProviderSpec

@@ -15,11 +15,11 @@ from turnstream.extension import Context, Work
 from turnstream.extensions.guardrails.model_check import ModelCheck
 from turnstream.extensions.guardrails.patterns import CONTEXT, PatternKind, Patterns
 from turnstream.extensions.guardrails.remote import CheckSession, HttpCheck, ModerationCheck
-from turnstream.guards.guard import EndTurn, Guard, OnFailure, Replace, Ruling, TakeBack
 from turnstream.kit.requirements import requirement
+from turnstream.libraries.guards.guard import EndTurn, Guard, OnFailure, Replace, Ruling, TakeBack
+from turnstream.libraries.outgoing.signature import key_of
+from turnstream.libraries.side_calls import SideCalls
 from turnstream.llm.models.catalog import Models
-from turnstream.outgoing.signature import key_of
-from turnstream.side_calls import SideCalls
 
 _KINDS = ("patterns", "url", "rule", "moderation")
 _OVERLAP = 200  # characters

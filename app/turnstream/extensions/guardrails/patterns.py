@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from string import ascii_letters, digits
 from typing import Final, Literal
 
-from turnstream.guards.guard import EndTurn, Mask, Pass, Passage, Ruling, TextSpan
 from turnstream.kit.offload import offload
+from turnstream.libraries.guards.guard import EndTurn, Mask, Pass, Passage, Ruling, TextSpan
 
 PatternKind = Literal["keys", "cards", "phones", "emails"]
 Found = Callable[[str], Iterator[tuple[int, int]]]

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import aiohttp
 from pydantic import BaseModel, ConfigDict, Field
 
-from turnstream.guards.guard import MASK, EndTurn, Mask, Pass, Passage, Replace, Ruling, TakeBack, TextSpan
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
-from turnstream.outgoing.signature import headers_of
+from turnstream.libraries.guards.guard import MASK, EndTurn, Mask, Pass, Passage, Replace, Ruling, TakeBack, TextSpan
+from turnstream.libraries.outgoing.signature import headers_of
 from turnstream.storage.rows import to_json
 from turnstream.tracing import TRACING
 

@@ -56,7 +56,7 @@ def _tool_sources(settings: Settings) -> "Sequence[SourceKind]":
 
 def _check_sign_in(settings: Settings, loaded: "LoadedTools") -> None:
     """Raises ConfigError for tools with `auth` in a server without the extension that signs owners in."""
-    from turnstream.outgoing.owner_tokens import accesses_of
+    from turnstream.libraries.outgoing.owner_tokens import accesses_of
 
     accesses = accesses_of(loaded.tools)
     if accesses and all(extension.name != "mcp" for extension in selected(settings)):

@@ -17,8 +17,8 @@ from aiohttp import (
 from yarl import URL
 
 from turnstream.kit.clock import CLOCK
-from turnstream.outgoing.addresses import AddressRefused, Allowed, UrlRefused
-from turnstream.outgoing.signature import headers_of
+from turnstream.libraries.outgoing.addresses import AddressRefused, Allowed, UrlRefused
+from turnstream.libraries.outgoing.signature import headers_of
 from turnstream.tracing import TRACING
 
 _MAX_REDIRECTS = 3

@@ -13,9 +13,9 @@ from turnstream.extensions.http_tools import HttpToolsSettings
 from turnstream.extensions.http_tools.client import parse_url
 from turnstream.extensions.http_tools.request_tools import RequestToolRules, read_secrets
 from turnstream.extensions.http_tools.tool import HttpTool, HttpTools
-from turnstream.outgoing.addresses import Allowed
-from turnstream.outgoing.owner_tokens import HttpService, check_auth
-from turnstream.outgoing.signature import key_of
+from turnstream.libraries.outgoing.addresses import Allowed
+from turnstream.libraries.outgoing.owner_tokens import HttpService, check_auth
+from turnstream.libraries.outgoing.signature import key_of
 from turnstream.tools.declared.declarations import Declarations, errors_collected, errors_named
 from turnstream.tools.declared.tables import PolicyTable
 from turnstream.tools.policy import policy_of

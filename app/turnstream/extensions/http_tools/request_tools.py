@@ -9,7 +9,7 @@ from yarl import URL
 
 from turnstream.domain.turns import HttpCall
 from turnstream.extensions.http_tools.client import parse_url
-from turnstream.outgoing.addresses import Allowed, UrlRefused
+from turnstream.libraries.outgoing.addresses import Allowed, UrlRefused
 
 _REFERENCE = re.compile(r"\$\{secret:(\w+)\}")
 

@@ -21,8 +21,8 @@ from turnstream.extensions.http_tools.client import (
     parse_url,
 )
 from turnstream.extensions.http_tools.request_tools import RequestToolRules
-from turnstream.outgoing.addresses import Allowed, UrlRefused
-from turnstream.outgoing.owner_tokens import HttpService, ServiceAccess, Token
+from turnstream.libraries.outgoing.addresses import Allowed, UrlRefused
+from turnstream.libraries.outgoing.owner_tokens import HttpService, ServiceAccess, Token
 from turnstream.tools.policy import Policy, ResultForm
 from turnstream.tools.schemas import InputSchema
 from turnstream.tools.serialize import serialize

@@ -12,11 +12,11 @@ from turnstream.api.services import services_and_owner, services_of
 from turnstream.api.views import json_response, shown_turn
 from turnstream.domain.errors import Conflict, NotFound, Unauthorized
 from turnstream.domain.steps import unanswered_calls
-from turnstream.extension_metrics import JOBS_SETTLED
 from turnstream.extensions.jobs.result_rows import JobResults
 from turnstream.extensions.jobs.schemas import JobResultIn, JobResultOut
 from turnstream.extensions.jobs.stop_rows import JobStops
 from turnstream.extensions.jobs.tokens import digest_of_token
+from turnstream.libraries.extension_metrics import JOBS_SETTLED
 from turnstream.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)

@@ -14,8 +14,8 @@ from turnstream.domain.plans import Plans
 from turnstream.domain.results import result_as_text
 from turnstream.engine.text_checks import NO_CHECKS, TextChecks, TurnBlocked
 from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd, end_of
-from turnstream.extension_metrics import REPORTS_DELIVERED
 from turnstream.extensions.jobs.report_rows import JobReport, JobReports
+from turnstream.libraries.extension_metrics import REPORTS_DELIVERED
 from turnstream.storage.rows import to_json
 from turnstream.tools.tool import RETURNED_NOTHING, Outcome
 from turnstream.tools.toolset import Toolset

@@ -25,7 +25,6 @@ from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.tool_call import handle_text, measured, with_files_stored
 from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd, person_answer
 from turnstream.extension import Context
-from turnstream.extension_metrics import JOBS_RUNNING, JOBS_SETTLED
 from turnstream.extensions.jobs.report_rows import JobReports
 from turnstream.extensions.jobs.reports import ReportDelivery
 from turnstream.extensions.jobs.rows import ClaimedJob, Detachment, JobQuestion, Jobs, Progress
@@ -34,6 +33,7 @@ from turnstream.extensions.jobs.stops import StopDelivery
 from turnstream.extensions.jobs.tokens import RESULT_PATH, digest_of_token, new_token
 from turnstream.kit.signals import Signals
 from turnstream.kit.text import storable
+from turnstream.libraries.extension_metrics import JOBS_RUNNING, JOBS_SETTLED
 from turnstream.storage.database import FINAL_WRITE_TIMEOUT, retry_while_unavailable
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.rows import to_json

@@ -9,8 +9,8 @@ from pydantic import Field
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import Extension
-from turnstream.extras import need
-from turnstream.logins import LoginSection
+from turnstream.libraries.extras import need
+from turnstream.libraries.logins import LoginSection
 
 if TYPE_CHECKING:
     from turnstream.api.identity.way import Authenticate
@@ -66,7 +66,7 @@ async def _check(settings: Settings, _: "Models", ping: bool) -> str:
     if given.jwt_issuer is None:
         return "none"
     need("jwt", "jwt", "TURNSTREAM_JWT_ISSUER")
-    from turnstream.outgoing.issuer_keys import keys_of
+    from turnstream.libraries.outgoing.issuer_keys import keys_of
 
     issuer = _issuer(given, given.jwt_issuer)
     if not ping:
@@ -83,7 +83,7 @@ async def _check(settings: Settings, _: "Models", ping: bool) -> str:
 def _issuer(given: JwtSettings, name: str) -> "Issuer":
     """Raises ConfigError."""
     from turnstream.extensions.jwt.tokens import KEY_TYPES, Issuer
-    from turnstream.outgoing.issuer_keys import check_key_url, check_owner_claim
+    from turnstream.libraries.outgoing.issuer_keys import check_key_url, check_owner_claim
 
     algorithms = frozenset(_names(given.jwt_algorithms))
     if not algorithms or algorithms - KEY_TYPES.keys():

@@ -16,8 +16,8 @@ from turnstream.api.identity.way import bearer_token
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
 from turnstream.kit.clock import CLOCK
-from turnstream.logins import LoginScopes, identity_from
-from turnstream.outgoing.issuer_keys import IssuerKeys, Jwk, claim_of, texts_of
+from turnstream.libraries.logins import LoginScopes, identity_from
+from turnstream.libraries.outgoing.issuer_keys import IssuerKeys, Jwk, claim_of, texts_of
 
 # The algorithms that may be allowed, with the type of their keys. Each has a private and a public key: with a shared
 # key every server that checks tokens could make them, and a public key could be taken for a shared one.

@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import Context, Extension, Work
-from turnstream.logins import LoginSection
+from turnstream.libraries.logins import LoginSection
 
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup

@@ -18,8 +18,8 @@ from turnstream.extensions.login.issuers import LoginFailed, LoginIssuer, Logins
 from turnstream.extensions.login.sessions import CREATE_SESSION, END_SESSION, END_SESSIONS_OF_ISSUER, digest_of
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
-from turnstream.logins import LoginScopes, identity_from
-from turnstream.outgoing.issuer_keys import claim_of, texts_of
+from turnstream.libraries.logins import LoginScopes, identity_from
+from turnstream.libraries.outgoing.issuer_keys import claim_of, texts_of
 from turnstream.storage.database import Database
 
 # The library is imported on servers with an issuer alone: it takes a tenth of a second.

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from turnstream.config import Settings, read_environment
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.login import LoginSettings
-from turnstream.extras import need
-from turnstream.outgoing.issuer_keys import check_key_url, check_owner_claim
+from turnstream.libraries.extras import need
+from turnstream.libraries.outgoing.issuer_keys import check_key_url, check_owner_claim
 
 # The name of the issuer of the settings. Owners of the others have their issuers' names as prefixes.
 MAIN: Final = "main"

@@ -19,7 +19,7 @@ from joserfc.jwk import JWKRegistry, RSAKey
 from turnstream.api.http.errors import Unavailable
 from turnstream.extensions.login.issuers import LoginFailed, LoginIssuer
 from turnstream.kit.clock import CLOCK
-from turnstream.outgoing.issuer_keys import IssuerKeys, check_key_url, claim_of
+from turnstream.libraries.outgoing.issuer_keys import IssuerKeys, check_key_url, claim_of
 
 # Signatures with a public key alone: a server that checks a shared key could also sign with it.
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")

@@ -14,7 +14,7 @@ from turnstream.api.identity.way import BELIEVED, bearer_token
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity, known_scopes
 from turnstream.extensions.login.issuers import Logins
-from turnstream.logins import LoginScopes, check_origin_of_cookie
+from turnstream.libraries.logins import LoginScopes, check_origin_of_cookie
 from turnstream.storage.database import OF_REQUEST, Database, Row, Statement
 from turnstream.storage.owners.tokens import LOGIN_SESSION
 

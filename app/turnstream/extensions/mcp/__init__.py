@@ -10,15 +10,15 @@ from pydantic import Field, HttpUrl
 from turnstream.config import Section, Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import Context, Extension, Work
-from turnstream.extras import need
+from turnstream.libraries.extras import need
 
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup
     from turnstream.extensions.mcp.declared import McpServer
     from turnstream.extensions.mcp.own_servers import OwnServers
     from turnstream.extensions.mcp.sign_ins import SignIns
-    from turnstream.outgoing.addresses import Allowed
-    from turnstream.outgoing.owner_tokens import OAuthResource, ServiceAccess
+    from turnstream.libraries.outgoing.addresses import Allowed
+    from turnstream.libraries.outgoing.owner_tokens import OAuthResource, ServiceAccess
     from turnstream.storage.database import Database
     from turnstream.tools.declared.declarations import Declarations
     from turnstream.tools.sources import LoadedTools, SourceKind
@@ -63,7 +63,7 @@ def _make(settings: Settings, declarations: "Declarations") -> "LoadedTools":
 
 
 def _allowed(given: McpSettings) -> "Allowed":
-    from turnstream.outgoing.addresses import Allowed
+    from turnstream.libraries.outgoing.addresses import Allowed
 
     entries = (each.strip() for each in (given.owner_servers_allow or "").split(","))
     try:
@@ -96,7 +96,7 @@ def _calls() -> "Sequence[CallGroup]":
 
 
 def _work(context: Context) -> Work:
-    from turnstream.outgoing.owner_tokens import accesses_of
+    from turnstream.libraries.outgoing.owner_tokens import accesses_of
 
     accesses = accesses_of(context.toolset.own)
     sources = [source for source in context.toolset.sources if hasattr(source, "use")]  # without the SDK

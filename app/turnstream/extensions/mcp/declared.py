@@ -8,8 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from turnstream.outgoing.addresses import Allowed
-from turnstream.outgoing.owner_tokens import check_auth
+from turnstream.libraries.outgoing.addresses import Allowed
+from turnstream.libraries.outgoing.owner_tokens import check_auth
 from turnstream.tools.declared.declarations import Declarations, errors_named
 from turnstream.tools.declared.tables import PolicyTable
 from turnstream.tools.policy import Policy

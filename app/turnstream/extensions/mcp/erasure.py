@@ -8,7 +8,7 @@ from turnstream.extension import selected
 from turnstream.extensions.mcp.declared import servers_of
 from turnstream.extensions.mcp.oauth import OAuth
 from turnstream.extensions.mcp.sign_ins import GET_TOKENS, SignIns
-from turnstream.outgoing.owner_tokens import OAuthResource, accesses_of
+from turnstream.libraries.outgoing.owner_tokens import OAuthResource, accesses_of
 from turnstream.setup.master_keys import master_keys
 from turnstream.setup.toolset import source_kinds
 from turnstream.storage.database import Database

@@ -20,7 +20,7 @@ from turnstream.domain.identity import Identity
 from turnstream.extensions.mcp.oauth import IssuerUnavailable, OAuth, SignInFailed, TokensRefused
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.sealing import CannotOpen
-from turnstream.outgoing.owner_tokens import OAuthResource, Token
+from turnstream.libraries.outgoing.owner_tokens import OAuthResource, Token
 from turnstream.storage.database import OF_REQUEST, Database, Statement
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.tools.tool import ToolUnavailable

@@ -32,8 +32,8 @@ from pydantic import AnyUrl
 from yarl import URL
 
 from turnstream.extensions.mcp.declared import McpServer
-from turnstream.outgoing.addresses import AddressRefused, Allowed, UrlRefused
-from turnstream.outgoing.owner_tokens import OAuthResource
+from turnstream.libraries.outgoing.addresses import AddressRefused, Allowed, UrlRefused
+from turnstream.libraries.outgoing.owner_tokens import OAuthResource
 
 _TIMEOUT: Final = 20.0  # seconds for an answer, to its end. The lease of a refresh is longer
 _MOST_BYTES: Final = 1_000_000  # of an answer

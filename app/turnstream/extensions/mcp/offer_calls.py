@@ -20,8 +20,8 @@ from turnstream.domain.errors import Forbidden, NotFound, RequestRefused
 from turnstream.domain.kinds import IMAGE
 from turnstream.domain.media import MEDIA, media_type_of
 from turnstream.kit.text import storable
+from turnstream.libraries.uploading import require_uploads, take_upload
 from turnstream.tools.tool import File, OutcomePart, ToolError, ToolUnavailable
-from turnstream.uploading import require_uploads, take_upload
 
 # The SDK is imported by servers that declare MCP servers.
 if TYPE_CHECKING:

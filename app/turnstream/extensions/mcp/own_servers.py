@@ -24,7 +24,7 @@ from turnstream.extensions.mcp.session import McpSession
 from turnstream.extensions.mcp.sign_ins import OWN, SignIns, delete_sign_in, note_sign_in
 from turnstream.extensions.mcp.tool import McpTool
 from turnstream.kit.sealing import CannotOpen
-from turnstream.outgoing.addresses import Allowed
+from turnstream.libraries.outgoing.addresses import Allowed
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.rows import to_json

@@ -14,7 +14,7 @@ from turnstream.extensions.mcp.session import McpSession, session_with
 from turnstream.extensions.mcp.sign_ins import SignIns
 from turnstream.extensions.mcp.tasks import TaskCreated, TaskRequest, TaskState
 from turnstream.extensions.mcp.transport import Bearer
-from turnstream.outgoing.owner_tokens import Token
+from turnstream.libraries.outgoing.owner_tokens import Token
 from turnstream.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailable
 
 T = TypeVar("T")

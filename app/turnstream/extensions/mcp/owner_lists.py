@@ -20,7 +20,7 @@ from pydantic import Field
 from turnstream.extensions.mcp.session import McpSession
 from turnstream.extensions.mcp.tool import McpTool, tool_name
 from turnstream.kit.offload import offload
-from turnstream.tool_ranking import ranked
+from turnstream.libraries.tool_ranking import ranked
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import FunctionTool, Outcome, PersonQuestion, Tool, ToolContext, tool
 

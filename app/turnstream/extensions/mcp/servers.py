@@ -13,7 +13,6 @@ import structlog
 from mcp import MCPError, types
 from mcp.shared.dispatcher import ProgressFnT
 
-from turnstream.extension_metrics import MCP_CONNECTED
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.owner_calls import OwnerCalls
 from turnstream.extensions.mcp.owner_lists import OwnerLists
@@ -22,6 +21,7 @@ from turnstream.extensions.mcp.sign_ins import SignIns
 from turnstream.extensions.mcp.tasks import McpTask, TaskRequest, TaskState
 from turnstream.extensions.mcp.tool import McpTool, tool_of
 from turnstream.kit.text import storable
+from turnstream.libraries.extension_metrics import MCP_CONNECTED
 from turnstream.tools.policy import repeatable
 from turnstream.tools.schemas import SchemaRoom
 from turnstream.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable

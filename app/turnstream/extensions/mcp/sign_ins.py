@@ -34,7 +34,7 @@ from turnstream.extensions.mcp.oauth import (
 )
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.sealing import CannotOpen
-from turnstream.outgoing.owner_tokens import OAuthResource, Token
+from turnstream.libraries.outgoing.owner_tokens import OAuthResource, Token
 from turnstream.storage.database import Database, Row, Statement, Transaction, retry_while_unavailable
 from turnstream.storage.owners.audit import NOTE
 from turnstream.storage.owners.owner_keys import OwnerKeys

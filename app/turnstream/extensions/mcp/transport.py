@@ -27,7 +27,7 @@ from yarl import URL
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.oauth import Challenge, challenge_of
 from turnstream.kit.json_values import weight_of
-from turnstream.outgoing.addresses import Allowed, UrlRefused
+from turnstream.libraries.outgoing.addresses import Allowed, UrlRefused
 
 log = structlog.get_logger(__name__)
 

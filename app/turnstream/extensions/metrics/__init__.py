@@ -16,7 +16,7 @@ def _calls() -> "Sequence[CallGroup]":
 
 
 def _work(context: Context) -> Work:
-    from turnstream.turn_counts import TurnCounts
+    from turnstream.libraries.turn_counts import TurnCounts
 
     return Work(state=TurnCounts(context.database))
 

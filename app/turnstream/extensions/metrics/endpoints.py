@@ -16,7 +16,7 @@ from turnstream.api.neighbours import is_from_neighbour
 from turnstream.api.services import services_of
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.jobs import OpenJobState
-from turnstream.extension_metrics import (
+from turnstream.libraries.extension_metrics import (
     BUILD_INFO,
     JOBS_OPEN,
     OLDEST_QUEUED_SECONDS,
@@ -25,8 +25,8 @@ from turnstream.extension_metrics import (
     TURNS_QUEUED,
     TURNS_WAITING,
 )
+from turnstream.libraries.turn_counts import TurnCounts
 from turnstream.storage.database import OF_REQUEST
-from turnstream.turn_counts import TurnCounts
 
 
 async def metrics(request: Request) -> Response:

@@ -24,7 +24,7 @@ from turnstream.extensions.openai_api.schemas import (
     OpenAiError,
     ResponseIn,
 )
-from turnstream.uploading import get_upload
+from turnstream.libraries.uploading import get_upload
 
 _H: Literal["handler"] = "handler"
 _ACTS: tuple[Scope, ...] = ("send", "chat", "approve")

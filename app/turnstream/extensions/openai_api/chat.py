@@ -9,9 +9,6 @@ from starlette.responses import Response
 from turnstream.api.codec import to_json
 from turnstream.api.http.reading import idempotency_key_of, read_body
 from turnstream.api.services import identity_of, services_and_owner
-from turnstream.dialects.projection import Begin, CallResult, Close, Closed, Projection, calls_of_client
-from turnstream.dialects.streams import PartReader, wait_headers
-from turnstream.dialects.unstored import Forgetting, delivered
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.events import BlockDelta, Event, Notice, RoundStop, TurnEnd
@@ -35,6 +32,9 @@ from turnstream.extensions.openai_api.objects import (
 from turnstream.extensions.openai_api.posting import Place, Posting, is_to_be_stored
 from turnstream.extensions.openai_api.schemas import ChatIn
 from turnstream.extensions.openai_api.stream import event_stream
+from turnstream.libraries.dialects.projection import Begin, CallResult, Close, Closed, Projection, calls_of_client
+from turnstream.libraries.dialects.streams import PartReader, wait_headers
+from turnstream.libraries.dialects.unstored import Forgetting, delivered
 
 PARAGRAPH = "\n\n"
 _DONE = b"data: [DONE]\n\n"

@@ -10,13 +10,6 @@ from turnstream.api.codec import to_json
 from turnstream.api.exchange import post_message
 from turnstream.api.http.reading import read_body
 from turnstream.api.services import identity_of, services_and_owner
-from turnstream.copies.cutting import cut_after
-from turnstream.copies.rows import Fork, Forks
-from turnstream.dialects.chats import new_chat
-from turnstream.dialects.histories import history_of
-from turnstream.dialects.past_exchanges import histories_of
-from turnstream.dialects.posting import post_in_seeded_chat
-from turnstream.dialects.unstored import Forgetting
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.kinds import TEXT
 from turnstream.extensions.openai_api.history import PLACE, past_items
@@ -28,6 +21,13 @@ from turnstream.extensions.openai_api.responses import place_of, previous_path
 from turnstream.extensions.openai_api.schemas import SUMMARY_MARK, InputItem, MessageItem, ResponseIn, is_summary
 from turnstream.extensions.openai_api.stream import response_reader
 from turnstream.kit.ids import new_id
+from turnstream.libraries.copies.cutting import cut_after
+from turnstream.libraries.copies.rows import Fork, Forks
+from turnstream.libraries.dialects.chats import new_chat
+from turnstream.libraries.dialects.histories import history_of
+from turnstream.libraries.dialects.past_exchanges import histories_of
+from turnstream.libraries.dialects.posting import post_in_seeded_chat
+from turnstream.libraries.dialects.unstored import Forgetting
 from turnstream.llm.conversation.messages import SUMMARISE
 from turnstream.storage.chats.exchanges import Target
 

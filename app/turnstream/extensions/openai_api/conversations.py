@@ -10,12 +10,6 @@ from turnstream.api.codec import to_json
 from turnstream.api.http.reading import limit_of, read_body
 from turnstream.api.schemas.requests import ChatSettings
 from turnstream.api.services import Services, count_writes, identity_of, services_and_owner
-from turnstream.copies.cutting import cut_after
-from turnstream.copies.rows import Fork, Forks
-from turnstream.dialects.chats import checked_turn, new_chat
-from turnstream.dialects.histories import history_of
-from turnstream.dialects.past_exchanges import histories_of
-from turnstream.dialects.unstored import delete_turn
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.turns import Turn
@@ -25,6 +19,12 @@ from turnstream.extensions.openai_api.items import is_placeholder, items_of_path
 from turnstream.extensions.openai_api.objects import Json, chat_of_conversation, conversation_id, turn_of_item
 from turnstream.extensions.openai_api.responses import item_page
 from turnstream.extensions.openai_api.schemas import ConversationBody, ItemsIn
+from turnstream.libraries.copies.cutting import cut_after
+from turnstream.libraries.copies.rows import Fork, Forks
+from turnstream.libraries.dialects.chats import checked_turn, new_chat
+from turnstream.libraries.dialects.histories import history_of
+from turnstream.libraries.dialects.past_exchanges import histories_of
+from turnstream.libraries.dialects.unstored import delete_turn
 
 
 async def create_conversation(request: Request) -> Response:

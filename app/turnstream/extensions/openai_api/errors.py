@@ -8,7 +8,6 @@ from starlette.responses import Response
 
 from turnstream.api.codec import to_json
 from turnstream.api.http.errors import OVERLOADED, STORAGE_AWAY, Invalid, refused, unavailable
-from turnstream.dialects.streams import wait_headers
 from turnstream.domain.errors import (
     Forbidden,
     Overloaded,
@@ -20,6 +19,7 @@ from turnstream.domain.errors import (
 )
 from turnstream.extensions.openai_api.objects import Json, failure_of
 from turnstream.kit.requirements import sentence
+from turnstream.libraries.dialects.streams import wait_headers
 from turnstream.llm.transport.failures import report_account
 
 # Fields of a turn's options by the names that they have in OpenAI's requests.

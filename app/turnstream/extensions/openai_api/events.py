@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from turnstream.api.codec import to_json
-from turnstream.dialects.projection import Begin, CallResult, Close, Closed, Projection, ProviderResult, Retract
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.events import ActionRequired, BlockDelta, Event, Notice, RoundStop, TurnEnd
@@ -37,6 +36,15 @@ from turnstream.extensions.openai_api.objects import (
     response_json,
     role_tools,
     state_of,
+)
+from turnstream.libraries.dialects.projection import (
+    Begin,
+    CallResult,
+    Close,
+    Closed,
+    Projection,
+    ProviderResult,
+    Retract,
 )
 
 BAND = 2**26  # numbers of a band. JavaScript knows 2**53 of them, so 2**27 bands.

@@ -18,8 +18,8 @@ from turnstream.extensions.openai_api.file_rows import page_of_uploads
 from turnstream.extensions.openai_api.objects import Json
 from turnstream.kit.offload import offload
 from turnstream.kit.text import unstorable
+from turnstream.libraries.uploading import require_uploads, take_upload
 from turnstream.storage.owners.uploads import Upload
-from turnstream.uploading import require_uploads, take_upload
 
 # The accepted purposes of a file: input of the model. Others begin jobs that this server does not have.
 PURPOSES = ("user_data", "assistants", "vision")

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from turnstream.dialects.histories import PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.extensions.openai_api.inputs import blocks_of, result_text, text_of
 from turnstream.extensions.openai_api.schemas import FunctionOutputItem, InputItem, MessageItem, OutputItem
+from turnstream.libraries.dialects.histories import PastCall, PastItem, PastMessage, PastResult, PastText
 
 PLACE = "input"
 

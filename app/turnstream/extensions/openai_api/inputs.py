@@ -13,8 +13,6 @@ from turnstream.api.http.errors import Invalid
 from turnstream.api.http.validation import refusals
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
-from turnstream.dialects.chats import checked_turn
-from turnstream.dialects.schemas import source_of_url
 from turnstream.domain.errors import RequestRefused
 from turnstream.extensions.openai_api.members import IGNORED, effort_of, params_of, unheeded
 from turnstream.extensions.openai_api.objects import Json, ResponseId, turn_of_item
@@ -36,6 +34,8 @@ from turnstream.extensions.openai_api.schemas import (
 )
 from turnstream.extensions.openai_api.tools import allowed, offered, tools_of
 from turnstream.kit.offload import Portions
+from turnstream.libraries.dialects.chats import checked_turn
+from turnstream.libraries.dialects.schemas import source_of_url
 
 _TEXTS = frozenset({"input_text", "output_text", "text"})
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}

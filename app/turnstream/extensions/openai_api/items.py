@@ -4,8 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from turnstream.copies.cutting import LEFT_OUT
-from turnstream.dialects.histories import NO_MESSAGE, is_recorded
 from turnstream.domain.asks import Ask
 from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT
@@ -22,6 +20,8 @@ from turnstream.extensions.openai_api.objects import (
     parts_of,
 )
 from turnstream.kit.offload import Portions
+from turnstream.libraries.copies.cutting import LEFT_OUT
+from turnstream.libraries.dialects.histories import NO_MESSAGE, is_recorded
 
 
 def user_item(turn: Turn) -> Json:

@@ -5,9 +5,9 @@ from starlette.responses import Response
 
 from turnstream.api.codec import to_json
 from turnstream.api.services import services_of
-from turnstream.dialects.offered import offered_models
 from turnstream.domain.errors import NotFound
 from turnstream.extensions.openai_api.objects import Json
+from turnstream.libraries.dialects.offered import offered_models
 from turnstream.llm.models.catalog import Model
 
 

@@ -10,13 +10,13 @@ from uuid import UUID
 import msgspec
 
 from turnstream.api.codec import block_details, parsed
-from turnstream.dialects.failures import failure_class
-from turnstream.dialects.projection import Runner
 from turnstream.domain.blocks import Block
 from turnstream.domain.events import TurnEnd
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.rounds import BilledTokens, billed_tokens
 from turnstream.domain.turns import ToolSpec, Turn
+from turnstream.libraries.dialects.failures import failure_class
+from turnstream.libraries.dialects.projection import Runner
 
 Json = dict[str, Any]
 

@@ -10,20 +10,6 @@ from starlette.requests import Request
 from turnstream.api.exchange import post_message
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services, identity_of
-from turnstream.dialects.chats import new_chat
-from turnstream.dialects.histories import (
-    NO_MESSAGE,
-    PastCall,
-    check_may_record,
-    check_prefill,
-    continue_answer,
-    digest_of,
-    find_place,
-    history_of,
-)
-from turnstream.dialects.past_exchanges import histories_of
-from turnstream.dialects.posting import post_in_seeded_chat
-from turnstream.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
 from turnstream.domain.asks import Ask, AskAnswer
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.turns import Turn
@@ -37,6 +23,20 @@ from turnstream.extensions.openai_api.inputs import (
 )
 from turnstream.extensions.openai_api.objects import ResponseId, approval_id
 from turnstream.extensions.openai_api.schemas import ApprovalItem, ChatIn, FunctionOutputItem, ResponseIn
+from turnstream.libraries.dialects.chats import new_chat
+from turnstream.libraries.dialects.histories import (
+    NO_MESSAGE,
+    PastCall,
+    check_may_record,
+    check_prefill,
+    continue_answer,
+    digest_of,
+    find_place,
+    history_of,
+)
+from turnstream.libraries.dialects.past_exchanges import histories_of
+from turnstream.libraries.dialects.posting import post_in_seeded_chat
+from turnstream.libraries.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
 from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
 

@@ -12,10 +12,6 @@ from turnstream.api.exchange import cancel_turn
 from turnstream.api.http.reading import idempotency_key_of, limit_of, read_body
 from turnstream.api.services import Services, identity_of, services_and_owner
 from turnstream.api.streams.turn import passed_on
-from turnstream.dialects.chats import wait_for_end
-from turnstream.dialects.counting import count_input
-from turnstream.dialects.histories import NO_MESSAGE
-from turnstream.dialects.unstored import Forgetting, delete_turn, delivered
 from turnstream.domain.errors import NotFound, ProviderError, RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.extensions.openai_api.errors import failed_call
@@ -34,6 +30,10 @@ from turnstream.extensions.openai_api.posting import Place, Posting, is_to_be_st
 from turnstream.extensions.openai_api.references import with_referenced
 from turnstream.extensions.openai_api.schemas import Included, ResponseIn
 from turnstream.extensions.openai_api.stream import event_stream, response_now, response_reader
+from turnstream.libraries.dialects.chats import wait_for_end
+from turnstream.libraries.dialects.counting import count_input
+from turnstream.libraries.dialects.histories import NO_MESSAGE
+from turnstream.libraries.dialects.unstored import Forgetting, delete_turn, delivered
 
 _NUMBER = re.compile("-?[0-9]{1,17}")
 

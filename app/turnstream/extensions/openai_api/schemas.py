@@ -18,8 +18,8 @@ from turnstream.api.schemas.fields import (
     without_defaults,
 )
 from turnstream.api.schemas.requests import Labels, ModelName
-from turnstream.dialects.schemas import LenientBody, OpenBody, text_or_other
 from turnstream.extensions.openai_api.objects import flat_name
+from turnstream.libraries.dialects.schemas import LenientBody, OpenBody, text_or_other
 from turnstream.llm.conversation.messages import SUMMARISED
 
 # Members that a response always has, or never has because they are not needed here. Probabilities are not kept.

@@ -5,13 +5,13 @@ from collections.abc import AsyncGenerator, Mapping
 from turnstream.api.codec import to_json
 from turnstream.api.services import Services
 from turnstream.api.streams.response import FrameResponse
-from turnstream.dialects.streams import PartReader, current_view, dialect_response
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.extensions.openai_api.errors import error_json
 from turnstream.extensions.openai_api.events import ResponseEvents
 from turnstream.extensions.openai_api.objects import Json
 from turnstream.kit.offload import Portions
+from turnstream.libraries.dialects.streams import PartReader, current_view, dialect_response
 
 # The SDKs parse every frame with a field as an event with JSON, so the first bytes are a comment.
 FIRST = b": \n\n"

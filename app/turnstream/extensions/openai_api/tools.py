@@ -9,7 +9,6 @@ from typing import Any
 
 from turnstream.api.codec import to_json
 from turnstream.api.services import Services
-from turnstream.dialects.chats import PROGRAM_EXPIRY
 from turnstream.domain.errors import RequestRefused
 from turnstream.extensions.openai_api.objects import CUSTOM, SERVER, Json, flat_name
 from turnstream.extensions.openai_api.schemas import (
@@ -23,6 +22,7 @@ from turnstream.extensions.openai_api.schemas import (
     NamespaceToolIn,
     ToolIn,
 )
+from turnstream.libraries.dialects.chats import PROGRAM_EXPIRY
 
 # Agents offer these in every request, whatever the model is.
 _OFFERS = frozenset({"web_search", "web_search_preview"})

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from turnstream.config import Section, Settings
 from turnstream.extension import Context, Extension, Work
-from turnstream.extras import need
+from turnstream.libraries.extras import need
 
 if TYPE_CHECKING:
     from turnstream.llm.models.catalog import Models

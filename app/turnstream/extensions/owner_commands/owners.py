@@ -6,10 +6,10 @@ from collections import Counter
 import click
 
 from turnstream.api.identity.way import BELIEVED
-from turnstream.command_values import OpenGroup
 from turnstream.config import Settings
-from turnstream.erasure.erasure import erase_owner
 from turnstream.extension import before_erasure, read_settings, recordings_of, selected
+from turnstream.libraries.command_values import OpenGroup
+from turnstream.libraries.erasure.erasure import erase_owner
 from turnstream.setup.databases import database_name, open_present_database
 
 

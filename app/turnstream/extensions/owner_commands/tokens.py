@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import click
 
-from turnstream.command_values import checked_name, checked_owner
 from turnstream.config import Settings
 from turnstream.domain.errors import NotFound
 from turnstream.domain.identity import OF_A_PERSON, SCOPES, Identity, Scope
 from turnstream.extension import own_cell, read_settings, selected
+from turnstream.libraries.command_values import checked_name, checked_owner
 from turnstream.setup.databases import database_name, open_database, open_present_database
 from turnstream.storage.database import Database
 from turnstream.storage.owners.tokens import Tokens

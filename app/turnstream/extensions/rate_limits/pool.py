@@ -14,7 +14,6 @@ import structlog
 from turnstream.domain.compaction import tokens_of
 from turnstream.domain.errors import AccountRefused, ProviderError, TransientError
 from turnstream.domain.rounds import billed_tokens
-from turnstream.extension_metrics import PROVIDER_KEYS_SET_ASIDE, PROVIDER_RATE_WAIT_SECONDS, PROVIDER_RATE_WAITING
 from turnstream.extensions.rate_limits.allocation import (
     LEASE,
     GrantedShare,
@@ -34,6 +33,11 @@ from turnstream.extensions.rate_limits.amounts import (
     report_of,
 )
 from turnstream.extensions.rate_limits.fair_queue import FairQueue
+from turnstream.libraries.extension_metrics import (
+    PROVIDER_KEYS_SET_ASIDE,
+    PROVIDER_RATE_WAIT_SECONDS,
+    PROVIDER_RATE_WAITING,
+)
 from turnstream.llm.models.api import ProviderSpec
 from turnstream.llm.models.connect import MakePool, OnDemand
 from turnstream.llm.provider import MessageDelta, MessageStarted, ModelRequest, Part, discard_answer, kept_open

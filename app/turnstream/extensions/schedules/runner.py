@@ -9,9 +9,9 @@ import structlog
 
 from turnstream.api.services import Services
 from turnstream.domain.errors import RequestRefused, TooMany
-from turnstream.extension_metrics import SCHEDULE_RUNS
 from turnstream.extensions.schedules.posting import DueMessage, posted
 from turnstream.extensions.schedules.store import DueSchedules, PendingRun
+from turnstream.libraries.extension_metrics import SCHEDULE_RUNS
 from turnstream.storage.chats.exchanges import IdempotencyKey
 
 log = structlog.get_logger(__name__)

@@ -19,7 +19,6 @@ from turnstream.api.services import Services, path_for, services_and_owner, serv
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Conflict, MessageBlocked, RequestRefused, TooMany, Unauthorized
 from turnstream.domain.secret_headers import masked_settings
-from turnstream.extension_metrics import SCHEDULE_RUNS
 from turnstream.extensions.schedules.endpoints import checked_request, last_run, run_out, settings_of, unrestricted
 from turnstream.extensions.schedules.posting import DueMessage, posted
 from turnstream.extensions.schedules.schemas import (
@@ -37,7 +36,8 @@ from turnstream.extensions.schedules.trigger_store import TriggerDraft, TriggerM
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.sealing import CannotOpen, is_sealed
 from turnstream.kit.text import unstorable
-from turnstream.outgoing.signature import ID, verify
+from turnstream.libraries.extension_metrics import SCHEDULE_RUNS
+from turnstream.libraries.outgoing.signature import ID, verify
 from turnstream.storage.chats.exchanges import IdempotencyKey
 from turnstream.storage.database import Row
 from turnstream.storage.rows import from_json

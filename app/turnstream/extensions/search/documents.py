@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from turnstream.searches.excerpts import AFTER, BEFORE, excerpt_line, pieces_of
-from turnstream.searches.places import SEARCH_ANSWER_TIMEOUT
+from turnstream.libraries.searches.excerpts import AFTER, BEFORE, excerpt_line, pieces_of
+from turnstream.libraries.searches.places import SEARCH_ANSWER_TIMEOUT
 from turnstream.storage.chats.search import FoundDocument
 from turnstream.storage.contents import TEXT_MARK, TEXT_SIZE
 from turnstream.storage.database import Statement, Transaction

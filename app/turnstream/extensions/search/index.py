@@ -10,8 +10,8 @@ from uuid import UUID
 from turnstream.domain.errors import NoSuchPage
 from turnstream.extensions.search.documents import best_documents
 from turnstream.kit.moments import from_microseconds, microseconds_of
-from turnstream.searches.excerpts import AFTER, BEFORE, excerpt_line, pieces_of
-from turnstream.searches.places import SEARCH_ANSWER_TIMEOUT, Places, limited
+from turnstream.libraries.searches.excerpts import AFTER, BEFORE, excerpt_line, pieces_of
+from turnstream.libraries.searches.places import SEARCH_ANSWER_TIMEOUT, Places, limited
 from turnstream.storage.chats.chats import chat_from
 from turnstream.storage.chats.search import Excerpt, FoundDocument, Hit, SearchFilter
 from turnstream.storage.contents import IS_SEALED

@@ -6,8 +6,8 @@ from time import perf_counter
 import structlog
 
 from turnstream.domain.errors import StatementTooLong, StorageUnavailable
-from turnstream.extension_metrics import SEARCH_LAG_SECONDS
 from turnstream.extensions.search.index import SearchIndex
+from turnstream.libraries.extension_metrics import SEARCH_LAG_SECONDS
 from turnstream.storage.database import LONG
 
 log = structlog.get_logger(__name__)

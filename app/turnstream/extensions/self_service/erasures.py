@@ -10,7 +10,7 @@ import structlog
 
 from turnstream.api.identity.way import BELIEVED
 from turnstream.domain.errors import StorageError
-from turnstream.erasure.erasure import erase_owner, nothing_elsewhere
+from turnstream.libraries.erasure.erasure import erase_owner, nothing_elsewhere
 from turnstream.storage.database import Database, Statement
 
 log = structlog.get_logger(__name__)

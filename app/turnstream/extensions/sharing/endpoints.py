@@ -18,8 +18,8 @@ from turnstream.extensions.sharing.schemas import ShareCreated, ShareIn, ShareLi
 from turnstream.extensions.sharing.shares import SharedContent, Shares, Sharing
 from turnstream.extensions.sharing.view import shared_turn, uploads_of
 from turnstream.kit.offload import Portions
+from turnstream.libraries.uploading import SAFE_HEADERS
 from turnstream.storage.database import OWNER, Row
-from turnstream.uploading import SAFE_HEADERS
 from turnstream.web.site import site
 
 _MOST_TURNS = 1000  # of a branch, the newest

@@ -5,8 +5,8 @@ changed come first.
 from collections.abc import Sequence
 from typing import Self
 
-from turnstream.searches.excerpts import AFTER, BEFORE, excerpt_line, pieces_of
-from turnstream.searches.places import SEARCH_ANSWER_TIMEOUT, Places, limited
+from turnstream.libraries.searches.excerpts import AFTER, BEFORE, excerpt_line, pieces_of
+from turnstream.libraries.searches.places import SEARCH_ANSWER_TIMEOUT, Places, limited
 from turnstream.storage.chats.chats import chat_from, page_behind, place_of_page
 from turnstream.storage.chats.search import Excerpt, ExcerptPiece, FoundDocument, Hit, SearchFilter
 from turnstream.storage.contents import IS_SEALED

@@ -23,8 +23,8 @@ from starlette.requests import Request
 from turnstream.api.reads import NotOnStandby, ReadStorage
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, RequestRefused, StatementTooLong, StorageError, StorageUnavailable
-from turnstream.extension_metrics import STANDBY_AGE_SECONDS, STANDBY_READS
 from turnstream.kit.circuit import Circuit
+from turnstream.libraries.extension_metrics import STANDBY_AGE_SECONDS, STANDBY_READS
 from turnstream.setup.databases import addressed, database_url, session_url
 from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import ChatReads

@@ -29,7 +29,7 @@ async def _check(settings: Settings, models: "Models", _: bool) -> str:
 
 def _work(context: Context) -> Work:
     from turnstream.extensions.titles.writer import TitleWriter
-    from turnstream.side_calls import SideCalls
+    from turnstream.libraries.side_calls import SideCalls
 
     if (model := context.settings.section(TitleSettings).title_model) is None:
         return Work()

@@ -14,8 +14,8 @@ from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import Turn
 from turnstream.engine.hooks import Hooks, TurnEnded
 from turnstream.engine.metrics import count_tokens
+from turnstream.libraries.side_calls import SideCalls
 from turnstream.llm.provider import Provider
-from turnstream.side_calls import SideCalls
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database

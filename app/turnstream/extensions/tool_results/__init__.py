@@ -37,7 +37,7 @@ def _work(context: Context) -> Work:
     from turnstream.extensions.tool_results.cache import CachePolicy
     from turnstream.extensions.tool_results.rows import ToolCache
     from turnstream.extensions.tool_results.summaries import SummaryPolicy
-    from turnstream.side_calls import SideCalls
+    from turnstream.libraries.side_calls import SideCalls
 
     return Work(
         call_policies=[

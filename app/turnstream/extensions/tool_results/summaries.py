@@ -9,7 +9,7 @@ from turnstream.domain.blocks import READ_RESULT
 from turnstream.domain.errors import ProviderError, TransientError
 from turnstream.engine.call_policies import PolicyCall
 from turnstream.engine.metrics import count_tokens
-from turnstream.side_calls import SideCalls
+from turnstream.libraries.side_calls import SideCalls
 from turnstream.tools.policy import count_policies
 from turnstream.tools.tool import Outcome
 from turnstream.tools.toolset import Toolset

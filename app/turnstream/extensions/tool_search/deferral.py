@@ -13,7 +13,7 @@ from pydantic import Field
 from turnstream.domain.deferred import CALL_TOOL, FIND_TOOLS
 from turnstream.domain.turns import ToolSpec, TurnRequest
 from turnstream.kit.offload import offload
-from turnstream.tool_ranking import ranked
+from turnstream.libraries.tool_ranking import ranked
 from turnstream.tools.tool import Outcome, Tool, ToolContext, tool
 
 _MOST_FOUND = 20

@@ -4,7 +4,7 @@ from turnstream.api.http.call_group import CallGroup
 from turnstream.api.http.endpoint import Endpoint, Query
 from turnstream.extensions.uploads.endpoints import delete_upload, put_upload
 from turnstream.extensions.uploads.schemas import UploadDeleted, UploadOut
-from turnstream.uploading import get_upload
+from turnstream.libraries.uploading import get_upload
 
 CALLS = CallGroup(
     (

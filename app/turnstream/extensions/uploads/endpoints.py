@@ -10,7 +10,7 @@ from turnstream.api.views import json_response
 from turnstream.domain.errors import Conflict, NotFound
 from turnstream.domain.media import MEDIA, media_type_of
 from turnstream.extensions.uploads.schemas import UploadDeleted, UploadOut
-from turnstream.uploading import require_uploads, take_upload
+from turnstream.libraries.uploading import require_uploads, take_upload
 
 
 async def put_upload(request: Request) -> Response:

@@ -9,8 +9,8 @@ import click
 
 from turnstream.config import Settings
 from turnstream.extension import read_settings
+from turnstream.libraries.usage_sums import UsageGroup, UsageSum, usage_sums
 from turnstream.setup.databases import open_present_database
-from turnstream.usage_sums import UsageGroup, UsageSum, usage_sums
 
 _DAY = click.DateTime(["%Y-%m-%d"])
 _MOST = 1_000_000

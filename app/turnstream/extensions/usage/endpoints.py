@@ -12,7 +12,7 @@ from turnstream.api.views import json_response
 from turnstream.domain.errors import Forbidden, RequestRefused
 from turnstream.extensions.usage.schemas import UsageGroupOut, UsageOut
 from turnstream.kit.clock import CLOCK
-from turnstream.usage_sums import UsageFigures, UsageGroup, figures_json, usage_sums
+from turnstream.libraries.usage_sums import UsageFigures, UsageGroup, figures_json, usage_sums
 
 _GROUPS: Sequence[UsageGroup] = ("day", "model", "chat")
 

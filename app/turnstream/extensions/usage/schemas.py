@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field
 
-from turnstream.usage_sums import UsageFigures
+from turnstream.libraries.usage_sums import UsageFigures
 
 
 class UsageGroupOut(UsageFigures):

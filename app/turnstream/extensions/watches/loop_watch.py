@@ -10,7 +10,7 @@ from typing import Self
 
 import structlog
 
-from turnstream.extension_metrics import LOOP_HELD_SECONDS
+from turnstream.libraries.extension_metrics import LOOP_HELD_SECONDS
 
 log = structlog.get_logger(__name__)
 

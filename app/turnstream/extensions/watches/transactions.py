@@ -4,8 +4,8 @@ import asyncio
 from contextlib import suppress
 
 from turnstream.domain.errors import StorageUnavailable
-from turnstream.extension_metrics import OLDEST_TRANSACTION_SECONDS
-from turnstream.oldest_transaction import OLDEST_TRANSACTION
+from turnstream.libraries.extension_metrics import OLDEST_TRANSACTION_SECONDS
+from turnstream.libraries.oldest_transaction import OLDEST_TRANSACTION
 from turnstream.storage.database import Database
 
 _INTERVAL = 15.0  # seconds between two looks of a replica

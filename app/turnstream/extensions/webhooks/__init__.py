@@ -37,7 +37,7 @@ _WEBHOOK_EVENTS: "Mapping[str, WebhookKind]" = {"turn.ended": "ended", "turn.wai
 def receiver_of(settings: Settings) -> "Receiver | None":
     """Raises ConfigError."""
     from turnstream.extensions.webhooks.deliveries import Receiver
-    from turnstream.outgoing.signature import key_of
+    from turnstream.libraries.outgoing.signature import key_of
 
     given = settings.section(WebhookSettings)
     if given.webhook_url is None:

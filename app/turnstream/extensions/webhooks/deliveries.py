@@ -13,12 +13,12 @@ import structlog
 from turnstream.domain.errors import StorageUnavailable
 from turnstream.engine.hooks import Hooks, TurnEnded
 from turnstream.extension import CallLinks
-from turnstream.extension_metrics import WEBHOOKS
 from turnstream.extensions.webhooks.queue import Webhook, Webhooks
 from turnstream.kit.backoff import backoff
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
-from turnstream.outgoing.signature import headers_of
+from turnstream.libraries.extension_metrics import WEBHOOKS
+from turnstream.libraries.outgoing.signature import headers_of
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.runs.queue import WebhookKind
 from turnstream.tracing import TRACING
@@ -30,7 +30,7 @@ _GONE = 410
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """The operator's server. `secret` is the key of the signatures (turnstream.outgoing.signature); the path
+    """The operator's server. `secret` is the key of the signatures (turnstream.libraries.outgoing.signature); the path
     of the turn follows `root_path`. It receives webhooks of `kinds`.
     """
 

@@ -14,8 +14,8 @@ from turnstream.api.http.reading import id_of
 from turnstream.api.services import services_and_owner
 from turnstream.api.views import json_response
 from turnstream.domain.turns import Status
-from turnstream.explanations.reasons import reasons
-from turnstream.explanations.rows import TurnStates
+from turnstream.libraries.explanations.reasons import reasons
+from turnstream.libraries.explanations.rows import TurnStates
 
 
 class LifeEventOut(BaseModel):

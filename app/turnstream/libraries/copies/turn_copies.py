@@ -6,9 +6,9 @@ from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
-from turnstream.copies.cutting import FORKED, CutTurn, with_new_ids
 from turnstream.domain.kinds import SHORTENED, SUMMARY
 from turnstream.kit.ids import new_id
+from turnstream.libraries.copies.cutting import FORKED, CutTurn, with_new_ids
 from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.chats.exchanges import TICK
 from turnstream.storage.chats.turns import BLOCK_COLUMNS

@@ -6,9 +6,9 @@ from functools import partial
 from turnstream.domain.guards import Place
 from turnstream.domain.plans import Plans
 from turnstream.engine.text_checks import TurnChecks
-from turnstream.guards.checks import InputGuards, ResultGuards
-from turnstream.guards.guard import Guard
-from turnstream.guards.reply_gate import ReplyGate
+from turnstream.libraries.guards.checks import InputGuards, ResultGuards
+from turnstream.libraries.guards.guard import Guard
+from turnstream.libraries.guards.reply_gate import ReplyGate
 
 
 class GuardChecks:

@@ -9,9 +9,9 @@ from turnstream.api.caller import with_fixed
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.sealed_headers import sealed
 from turnstream.api.services import Services
-from turnstream.dialects.past_exchanges import PastExchange, behind
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import RequestRefused
+from turnstream.libraries.dialects.past_exchanges import PastExchange, behind
 from turnstream.storage.chats.exchanges import Draft, Exchange, IdempotencyKey, KeyTaken, Target
 
 

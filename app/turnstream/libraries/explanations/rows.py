@@ -10,7 +10,7 @@ import msgspec
 from turnstream.domain.activity import Activity, RunningCall
 from turnstream.domain.errors import NotFound
 from turnstream.domain.turns import Status
-from turnstream.explanations.reasons import LifeEvent, OpenAsk, OpenJob, TurnState
+from turnstream.libraries.explanations.reasons import LifeEvent, OpenAsk, OpenJob, TurnState
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.retention import NO_ID
 from turnstream.storage.rows import ID_FORM, OPEN_STATUSES, WAITS

@@ -21,11 +21,6 @@ from turnstream.api.caller import CALLER, with_fixed
 from turnstream.api.codec import to_json
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
-from turnstream.dialects.chats import checked_turn
-from turnstream.dialects.past_exchanges import PastExchange, histories_of
-from turnstream.dialects.posting import History, post_behind, post_in_seeded_chat
-from turnstream.dialects.projection import Close, Closed, Projection, calls_of_client
-from turnstream.dialects.streams import current_view
 from turnstream.domain.blocks import Block
 from turnstream.domain.chats import Chat, title_from
 from turnstream.domain.errors import Conflict, NotFound, RequestRefused
@@ -35,6 +30,11 @@ from turnstream.domain.output import output_of
 from turnstream.domain.turns import Role, Turn
 from turnstream.kit.offload import Portions
 from turnstream.kit.text import unstorable
+from turnstream.libraries.dialects.chats import checked_turn
+from turnstream.libraries.dialects.past_exchanges import PastExchange, histories_of
+from turnstream.libraries.dialects.posting import History, post_behind, post_in_seeded_chat
+from turnstream.libraries.dialects.projection import Close, Closed, Projection, calls_of_client
+from turnstream.libraries.dialects.streams import current_view
 from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
 
 _MOST_RECORDED = 1000  # exchanges of one history: they are written in one transaction

@@ -14,7 +14,8 @@ from turnstream.domain.guards import GUARDRAIL, GUARDRAIL_FAILED, Place
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Turn, TurnError
 from turnstream.engine.text_checks import TurnBlocked
-from turnstream.guards.guard import (
+from turnstream.kit.text import storable
+from turnstream.libraries.guards.guard import (
     MASK,
     EndTurn,
     Guard,
@@ -26,7 +27,6 @@ from turnstream.guards.guard import (
     TakeBack,
     masked,
 )
-from turnstream.kit.text import storable
 from turnstream.telemetry import GUARD_CHECKS, GUARD_SECONDS
 from turnstream.tools.serialize import serialize
 from turnstream.tools.tool import Outcome

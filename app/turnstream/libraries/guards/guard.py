@@ -111,7 +111,7 @@ class Guard:
     @staticmethod
     def joined(guards: "Sequence[Guard]", plans: Plans) -> "TextChecks":
         """The checks of a server with these guards."""
-        from turnstream.guards.server_checks import GuardChecks  # noqa: PLC0415, commands that load a guard check nothing
+        from turnstream.libraries.guards.server_checks import GuardChecks  # noqa: PLC0415, commands that load a guard check nothing
 
         return GuardChecks(guards, plans)
 

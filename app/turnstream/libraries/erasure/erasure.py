@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from uuid import UUID
 
-from turnstream.erasure.owners import Owners
+from turnstream.libraries.erasure.owners import Owners
 from turnstream.storage.chats.turns import CANCEL_TURN
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import to_json

@@ -4,9 +4,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from turnstream.api.services import Services
-from turnstream.dialects.branch_rows import Branches
-from turnstream.dialects.past_exchanges import histories_of
 from turnstream.domain.turns import Turn
+from turnstream.libraries.dialects.branch_rows import Branches
+from turnstream.libraries.dialects.past_exchanges import histories_of
 
 
 async def delete_turn(services: Services, owner: str, turn: Turn) -> None:

@@ -11,8 +11,6 @@ from turnstream.api.codec import to_json
 from turnstream.api.exchange import admit
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
-from turnstream.dialects.chats import new_chat
-from turnstream.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.domain.blocks import Block
 from turnstream.domain.compaction import size_of_block, tokens_of
 from turnstream.domain.errors import Forbidden, RequestRefused
@@ -20,6 +18,8 @@ from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
 from turnstream.domain.media import media_type_of
 from turnstream.domain.turns import Turn
 from turnstream.kit.ids import new_id
+from turnstream.libraries.dialects.chats import new_chat
+from turnstream.libraries.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.llm.conversation.attachments import upload_ids_in, with_uploads
 from turnstream.llm.conversation.messages import build_messages
 from turnstream.llm.conversation.sendable import RoleBlock, group_by_role

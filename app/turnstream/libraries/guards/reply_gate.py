@@ -8,9 +8,9 @@ from turnstream.domain.guards import Place
 from turnstream.domain.kinds import STREAMED_MEMBERS, SUMMARY, TEXT, THINKING
 from turnstream.domain.turns import Turn
 from turnstream.engine.text_checks import TurnBlocked
-from turnstream.guards.checks import CheckFailed, blocked, rule
-from turnstream.guards.guard import EndTurn, Guard, Passage, TakeBack, Window
 from turnstream.kit.text import storable
+from turnstream.libraries.guards.checks import CheckFailed, blocked, rule
+from turnstream.libraries.guards.guard import EndTurn, Guard, Passage, TakeBack, Window
 from turnstream.llm.provider import (
     BlockClosed,
     BlockData,

@@ -17,8 +17,6 @@ from turnstream.api.exchange import cancel_turn, generate_again, post_message
 from turnstream.api.http.validation import invalid
 from turnstream.api.schemas.requests import ChatSettings, NewTurn, TurnOptions
 from turnstream.api.services import Services
-from turnstream.dialects.posting import History, post_in_seeded_chat
-from turnstream.dialects.schemas import UiOptions
 from turnstream.domain.chats import Chat, OnBusy
 from turnstream.domain.cursor import START
 from turnstream.domain.errors import Conflict, NotFound, RequestRefused
@@ -27,6 +25,8 @@ from turnstream.domain.turns import Turn
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
 from turnstream.kit.text import unstorable
+from turnstream.libraries.dialects.posting import History, post_in_seeded_chat
+from turnstream.libraries.dialects.schemas import UiOptions
 from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
 from turnstream.stream.reader import follow
 

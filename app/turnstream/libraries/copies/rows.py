@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from uuid import UUID
 
-from turnstream.copies.cutting import CutTurn
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.turns import TurnRequest
 from turnstream.kit.ids import new_id
+from turnstream.libraries.copies.cutting import CutTurn
 from turnstream.storage.chats.exchanges import (
     CREATE_SIBLING,
     KEEP_KEY,
@@ -68,8 +68,11 @@ class Forks:
         """Returns the chat of the copy and its last assistant turn. The owner may have `most_queued` turns in the
         queue. Raises NotFound, RequestRefused, KeyTaken, TooMany.
         """
-        await asyncio.to_thread(import_module, "turnstream.copies.turn_copies")  # with SQLAlchemy: a tenth of a second
-        from turnstream.copies.turn_copies import copy_turns  # noqa: PLC0415
+        # With SQLAlchemy: a tenth of a second.
+        await asyncio.to_thread(
+            import_module, "turnstream.libraries.copies.turn_copies"
+        )  # with SQLAlchemy: a tenth of a second
+        from turnstream.libraries.copies.turn_copies import copy_turns  # noqa: PLC0415
 
         original = fork.cut.turn
         source, before = original.chat_id, original.parent_id
