@@ -68,10 +68,8 @@ class Forks:
         """Returns the chat of the copy and its last assistant turn. The owner may have `most_queued` turns in the
         queue. Raises NotFound, RequestRefused, KeyTaken, TooMany.
         """
-        # With SQLAlchemy: a tenth of a second.
-        await asyncio.to_thread(
-            import_module, "turnstream.libraries.copies.turn_copies"
-        )  # with SQLAlchemy: a tenth of a second
+        # It imports SQLAlchemy: a tenth of a second.
+        await asyncio.to_thread(import_module, "turnstream.libraries.copies.turn_copies")
         from turnstream.libraries.copies.turn_copies import copy_turns  # noqa: PLC0415
 
         original = fork.cut.turn
