@@ -7,8 +7,8 @@ from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, pausing
 from tests.support.locks import Locker
+from turnstream.libraries.searches import places
 from turnstream.scripted import Pause, message_of, text, thinking
-from turnstream.storage.chats import search
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -278,7 +278,7 @@ async def test_a_search_that_is_not_valid_is_refused(api: Client, q: str) -> Non
 async def test_searches_leave_room_for_everybody_else(
     api: Client, database: Locker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "SEARCH_TIMEOUT", 60.0)
+    monkeypatch.setattr(places, "SEARCH_TIMEOUT", 60.0)
     async with database.holding("LOCK TABLE search_segments IN ACCESS EXCLUSIVE MODE"):
         searches = [asyncio.create_task(found(api, "words")) for _ in range(15)]
         await database.waiting(2)
@@ -290,7 +290,7 @@ async def test_searches_leave_room_for_everybody_else(
 async def test_a_search_that_takes_too_long_is_ended_and_one_that_waits_too_long_for_its_place(
     api: Client, database: Locker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "SEARCH_TIMEOUT", 0.05)
+    monkeypatch.setattr(places, "SEARCH_TIMEOUT", 0.05)
     async with database.holding("LOCK TABLE search_segments IN ACCESS EXCLUSIVE MODE"):
         searches = [api.json("GET", "/api/chats", 422, params={"q": "words"}) for _ in range(4)]
         problems = await asyncio.gather(*searches)

@@ -262,7 +262,7 @@ async def test_the_api_of_the_page_of_providers_answers(database_url: str, tmp_p
     file = tmp_path / "models.toml"
     file.write_text(table, encoding="utf-8")
     settings = Settings(_env_file=None, database_url=database_url, models_file=file, **NO_KEYS)
-    app = create_app(settings, extensions=[example["ECHO"]])
+    app = create_app(settings, extensions=[example["ECHO"], installed()["catalog"]])
     async with lifespan(app), answering(app) as url, Client(url) as api:
         assert [model["id"] for model in (await api.json("GET", "/api/models"))["models"]] == ["alps"]
         said = await api.ask(await api.chat(), "Is anybody there?")
