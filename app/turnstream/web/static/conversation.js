@@ -297,7 +297,8 @@ export class Conversation extends EventTarget {
   /** Shows a steer until the running answer has taken it in as a block. */
   #addPendingSteer(turn, text) {
     if (!turn) return // the path is being read, and has it as a block
-    turn.pendingSteers = [...(turn.pendingSteers ?? []), text]
+    const shown = turn.pendingSteers ?? []
+    if (!shown.includes(text)) turn.pendingSteers = [...shown, text] // the queue may have been read with it
     this.#emit('turn', turn)
     this.#emit('queue')
   }
