@@ -66,3 +66,7 @@ def test_what_a_provider_says_about_the_account_is_not_shown_and_other_failures_
 
 def test_a_wrong_page_is_named_by_its_field() -> None:
     assert (NoSuchPage().field, NoSuchPage().code) == ("before", "unreadable")
+
+
+def test_a_limit_that_is_reached_is_named() -> None:
+    assert TooMany("Two chats at most.", 60, "chats").members == {"limit": "chats"}

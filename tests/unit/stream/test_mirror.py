@@ -6,7 +6,8 @@ from uuid import UUID
 import pytest
 
 from tests.support.turns import TURN, begun, text, turn_of
-from turnstream.domain.errors import StorageUnavailable
+from turnstream.domain.errors import Conflict, StorageUnavailable, TurnstreamError
+from turnstream.kit.ids import new_id
 from turnstream.storage.runs.snapshots import MirrorPosition, Snapshot, Snapshots
 from turnstream.stream.directory import Directory
 from turnstream.stream.live import LiveView
@@ -14,16 +15,16 @@ from turnstream.stream.mirror import Mirror
 
 
 class FakeSnapshots(Snapshots):
-    """What the next looks find: a snapshot, nothing, or Postgres away."""
+    """What the next looks find: a snapshot, nothing, Postgres away, or a turn that cannot be decrypted."""
 
-    def __init__(self, *finds: Snapshot | StorageUnavailable | None) -> None:
+    def __init__(self, *finds: Snapshot | TurnstreamError | None) -> None:
         self._finds = list(finds)
         self.asked: list[Mapping[UUID, MirrorPosition]] = []
 
     async def take(self, known: Mapping[UUID, MirrorPosition]) -> dict[UUID, Snapshot]:
         self.asked.append(known)
         find = self._finds.pop(0)
-        if isinstance(find, StorageUnavailable):
+        if isinstance(find, TurnstreamError):
             raise find
         return {} if find is None else {TURN: find}
 
@@ -66,6 +67,16 @@ async def test_a_turn_that_was_deleted_vanishes() -> None:
     view = directory.view(turn_of())
     await Mirror(FakeSnapshots(None), directory, 1).look()
     assert (view.turn.status, view.turn.stop_reason) == ("cancelled", "deleted")
+
+
+async def test_turns_are_read_one_by_one_where_one_cannot_be_decrypted() -> None:
+    directory = Directory()
+    view, other = directory.view(turn_of()), directory.view(replace(turn_of(), id=new_id()))
+    snapshots = FakeSnapshots(Conflict("It cannot be decrypted."), OPEN, Conflict("It cannot be decrypted."))
+    await Mirror(snapshots, directory, 1).look()
+    assert view.open_text(0) == "ahoy"
+    assert other.turn.stop_reason == "deleted"
+    assert [len(known) for known in snapshots.asked] == [2, 1, 1]
 
 
 async def test_without_readers_there_is_no_query() -> None:
