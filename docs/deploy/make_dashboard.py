@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
-from turnstream import extension_metrics, telemetry
+from turnstream import telemetry
+from turnstream.libraries import extension_metrics
 
 FILE = Path(__file__).with_name("grafana.json")
 # An alarm that compares what a panel shows: a gauge, or a quantile of a histogram. The others compare rates with rates.

@@ -335,7 +335,10 @@ class JobRunner:
                     self._woken.set()
             return
         span.set(turnstream__outcome=end.outcome.kind)
-        if await to_the_end(self._settled(job, end)):
+        await to_the_end(self._settle(job, end))
+
+    async def _settle(self, job: ClaimedJob, end: JobEnd) -> None:
+        if await self._settled(job, end):
             JOBS_SETTLED.labels(end.outcome.kind).inc()
             log.info("job.settled", state=end.state, kind=end.outcome.kind)
         else:  # its turn has ended, it was settled from elsewhere, or another replica has it
