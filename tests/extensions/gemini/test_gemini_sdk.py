@@ -86,7 +86,7 @@ async def test_a_request_is_that_of_the_sdk(server: CannedServer) -> None:
     client = client_of(server).aio
     received = [part async for part in await client.models.generate_content_stream(model=MODEL, contents="Hello")]
     contents = [types.Content(role="user", parts=[types.Part(text="Hello")])]
-    parts = [part for each in received for part in (each.candidates or [])[0].content.parts or []]  # type: ignore[union-attr]
+    parts = [part for each in received for part in (each.candidates or [])[0].content.parts or []]
     contents.append(types.Content(role="model", parts=parts))
     calls = [part.function_call for part in parts if part.function_call]
     answers = [types.FunctionResponse(id=call.id, name=call.name, response={"output": "seen"}) for call in calls]
@@ -117,7 +117,7 @@ async def test_a_stream_is_read_as_the_sdk_reads_it(name: str, server: CannedSer
     client = client_of(server).aio
     chunks = [each async for each in await client.models.generate_content_stream(model=MODEL, contents="Hello")]
     await client.aclose()
-    parts = [part for each in chunks for part in (each.candidates or [])[0].content.parts or []]  # type: ignore[union-attr]
+    parts = [part for each in chunks for part in (each.candidates or [])[0].content.parts or []]
     blocks = blocks_of(STREAMS[name])
 
     def texts(thought: bool) -> str:
