@@ -531,7 +531,7 @@ async def test_a_replica_that_was_taken_over_may_claim_its_own_turn_again(harnes
 
 async def _requeue(replica: Replica, asked: Asked) -> None:
     async with replica.database.transaction() as connection:
-        await connection._raw.execute("UPDATE turns SET status = 'queued', replica = NULL WHERE id = $1", asked.turn)
+        await connection.raw.execute("UPDATE turns SET status = 'queued', replica = NULL WHERE id = $1", asked.turn)
 
 
 async def test_a_full_replica_notifies_others_and_full_replicas_do_not_notify_for_ever(harness: Harness) -> None:

@@ -114,7 +114,7 @@ async def newest(harness: Harness, asked: Asked, status: str, but: Asked | None 
     turns = Turns(harness.database)
     while True:
         async with harness.database.transaction() as connection:
-            row = await connection._raw.fetchrow(
+            row = await connection.raw.fetchrow(
                 "SELECT id, status FROM turns WHERE chat_id = $1 AND role = 'assistant'"
                 " ORDER BY created_at DESC LIMIT 1",
                 asked.chat,

@@ -85,18 +85,18 @@ class Explained(Database):
 
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         super().__init__(Pool(_connect, 1), 30.0)
-        self._raw = connection
+        self.raw = connection
         self.touched: list[tuple[float, str]] = []
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         arguments = statement.arguments(values)
-        savepoint = self._raw.transaction()
+        savepoint = self.raw.transaction()
         await savepoint.start()
-        (row,) = await self._raw.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.sql}", *arguments)
+        (row,) = await self.raw.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.sql}", *arguments)
         await savepoint.rollback()
         plan = json.loads(row[0])[0]["Plan"]
         self.touched.append((max(map(_touched, _nodes(plan))), f"{statement.sql}\n{json.dumps(plan, indent=1)}"))
-        rows: Sequence[Row] = await self._raw.fetch(statement.sql, *arguments)
+        rows: Sequence[Row] = await self.raw.fetch(statement.sql, *arguments)
         return rows
 
 

@@ -314,7 +314,7 @@ async def rows_of(database: Database, asked: Asked) -> Sequence[Sequence[Any]]:
     """All rows of a turn, for a later comparison."""
     tables = ("turns", "rounds", "blocks", "tool_calls")
     async with database.transaction() as connection:
-        raw = connection._raw
+        raw = connection.raw
         keys = {"turns": "id"}
         return [
             [tuple(row) for row in await raw.fetch(_rows(table, keys.get(table, "turn_id")), asked.turn)]

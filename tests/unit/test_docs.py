@@ -331,6 +331,16 @@ def test_paths_below_the_server_exist(page: str) -> None:
     assert [path for path in named if not any((root / path).exists() for root in roots)] == []
 
 
+@pytest.mark.parametrize("script", ["Makefile", ".ci/run", ".ci/pythons", ".ci/newest", ".ci/versions.txt"])
+def test_files_that_a_script_names_exist(script: str) -> None:
+    """pytest runs none of the tests where it is given one folder that is not there."""
+    named = re.findall(
+        r"(?<![\w/.])(?:\.ci|app|docs|migrations|tests)/[\w/.-]*\w", (ROOT / script).read_text(encoding="utf-8")
+    )
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def test_every_page_can_be_found_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [page.name for page in PAGES[1:] if page.parent.name == "docs" and f"docs/{page.name}" not in readme] == []

@@ -147,17 +147,17 @@ class Statement:
 
 
 class Transaction:
-    """Statements inside one transaction."""
+    """Statements inside one transaction. `raw` is the connection of the driver."""
 
     def __init__(self, raw: Any, key: SigningKey | None = None, codec: Codec | None = None) -> None:
-        self._raw = raw
-        self._key = key
+        self.raw = raw
+        self.key = key
         self.codec = codec
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
-        sql, arguments = prepared(statement, await _as_stored(self.codec, statement, values), self._key)
-        with limit_of(statement, self._raw):
-            rows: Sequence[Row] = await self._raw.fetch(sql, *arguments, timeout=statement.timeout)
+        sql, arguments = prepared(statement, await _as_stored(self.codec, statement, values), self.key)
+        with limit_of(statement, self.raw):
+            rows: Sequence[Row] = await self.raw.fetch(sql, *arguments, timeout=statement.timeout)
         return await _as_given(self.codec, statement, values, rows)
 
     async def row(self, statement: Statement, **values: Any) -> Row | None:
@@ -166,11 +166,11 @@ class Transaction:
 
     async def batches(self, statement: Statement, size: int, **values: Any) -> AsyncIterator[Sequence[Row]]:
         """The rows in portions of `size`, however many there are; none is kept here."""
-        sql, arguments = prepared(statement, values, self._key)
-        with limit_of(statement, self._raw):
-            cursor = await self._raw.cursor(sql, *arguments, timeout=statement.timeout)
+        sql, arguments = prepared(statement, values, self.key)
+        with limit_of(statement, self.raw):
+            cursor = await self.raw.cursor(sql, *arguments, timeout=statement.timeout)
         while True:
-            with limit_of(statement, self._raw):
+            with limit_of(statement, self.raw):
                 rows = await cursor.fetch(size, timeout=statement.timeout)
             if not rows:
                 return

@@ -14,13 +14,12 @@ _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, 
 # Types that Postgres has described, by its address and their oids. Statements have one type that is not of Postgres
 # itself, the domain `owner_scope`.
 _described: dict[tuple[object, frozenset[int]], Any] = {}
-_NOT_ASKED: Final = SimpleNamespace(name="not asked")  # the driver prepares again what a nameless question replaced
+# In place of the question, which would replace the statement that the driver has prepared before.
+_NOT_ASKED: Final = SimpleNamespace(name="not asked")
 
 
 class DriverConnection(asyncpg.Connection):
-    """A connection that asks for types which another has asked for no more: the driver would ask three questions, for
-    15 ms of Postgres, on each connection.
-    """
+    """A connection that knows the types of all before it. The driver asks Postgres on each: three questions, 15 ms."""
 
     async def _introspect_types(self, typeoids: Iterable[int], timeout: float) -> Any:  # noqa: ASYNC109
         key = (self._addr, frozenset(typeoids))  # type: ignore[attr-defined]

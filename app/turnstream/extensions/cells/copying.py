@@ -11,8 +11,8 @@ async def copy_rows(
     source: Transaction, target: Transaction, table: str, columns: Sequence[str], statement: Statement, **values: Any
 ) -> int:
     """Copies the rows of `statement` into `table` of another database; how many they were."""
-    reader, writer = source._raw, target._raw  # noqa: SLF001, COPY has no other way
-    sql, arguments = prepared(statement, values, source._key)  # noqa: SLF001
+    reader, writer = source.raw, target.raw
+    sql, arguments = prepared(statement, values, source.key)
     chunks: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=8)
 
     async def read() -> None:

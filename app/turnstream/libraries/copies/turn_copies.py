@@ -1,4 +1,4 @@
-"""Copies of turns: the statements name the columns of the tables, so SQLAlchemy is imported here, at the first fork."""
+"""Statements that copy turns. Their texts name the columns of the tables."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby

@@ -43,8 +43,8 @@ class ModelApi:
     `model_options` those of its models, with their values.
 
     `catalog` is a file of models that comes with the API. The providers of a `stand_in` are there as long as no other
-    provider has its key. `prefills`: a model may have `prefill`. `without_tags` makes a provider
-    whose answers have thoughts in blocks of one that leaves them in tags, for models with `think_tags`.
+    provider has its key. `prefills`: a model may have `prefill`. `without_tags` wraps the provider
+    of a model with `think_tags`: thoughts in tags become blocks.
     """
 
     name: str

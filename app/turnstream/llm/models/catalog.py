@@ -73,7 +73,7 @@ class Model:
 @dataclass(frozen=True, slots=True)
 class ProviderModels:
     """A provider, its listed models (a bare id has unknown abilities), the prefixes of ids that it accepts unlisted,
-    and the parameters of its API. `without_tags` makes the provider of a model with `think_tags`.
+    and the parameters of its API. `without_tags` wraps the provider of a model with `think_tags`.
     """
 
     provider: Provider

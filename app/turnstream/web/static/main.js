@@ -349,7 +349,7 @@ if (signedIn()) attempt(() => showAccount(client, forgetting))
 client
   .request('GET', '/api/me')
   .then(async ({ owner, scopes, features }) => {
-    client.belongsTo(owner)
+    await client.showsOnly(owner)
     for (const button of findAll('#share, #members')) button.hidden = !features?.includes('sharing')
     find('#open-schedules').hidden = !features?.includes('schedules')
     find('#own-account').hidden = !features?.includes('self_service')

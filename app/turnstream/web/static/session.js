@@ -67,20 +67,18 @@ export class Session extends Client {
   /** The work of an owner goes with their next token. It is not shown to somebody else who enters one. */
   async #handOver(before) {
     const me = await super.request('GET', '/api/me').catch(() => null)
-    const owner = sessionStorage.getItem(OWNER)
-    if (!me || !owner || me.owner === owner) {
-      if (before.prefix !== shelf().prefix) carryOver(before, shelf())
-      return
-    }
-    sessionStorage.removeItem(OWNER)
-    forgetShelf(before)
-    location.replace(`${BASE}/`)
-    await new Promise(() => {}) // the page ends
+    if (me) await this.showsOnly(me.owner, before)
+    if (before.prefix !== shelf().prefix) carryOver(before, shelf())
   }
 
-  /** Names the owner whose work the page shows. */
-  belongsTo(owner) {
+  /** Starts the page anew if this tab has shown the work of another owner, who has left it on the shelf `left`. */
+  async showsOnly(owner, left = shelf()) {
+    const shown = sessionStorage.getItem(OWNER) ?? owner
+    if (shown !== owner) forgetShelf(left)
     sessionStorage.setItem(OWNER, owner)
+    if (shown === owner) return
+    location.replace(`${BASE}/`)
+    await new Promise(() => {}) // the page ends
   }
 }
 
@@ -90,6 +88,7 @@ export const forgetCopies = () => dispatchEvent(new CustomEvent('forgetcopies', 
 /** What a person who signs out leaves in this browser is for nobody else. */
 export function forgetShelf({ storage, prefix }) {
   for (const key of Object.keys(storage)) if (key.startsWith(prefix)) storage.removeItem(key)
+  sessionStorage.removeItem(OWNER)
 }
 
 function forgetToken() {
