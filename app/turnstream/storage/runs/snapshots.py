@@ -102,8 +102,8 @@ class ReplicaLog:
 
 class Snapshots:
     """The snapshots of one mirror. The logs of replicas are read on from the tick that the snapshot before has seen.
-    The stored text is asked for only if that is not enough: for a turn that is new here or was claimed again, and
-    if ticks were deleted before they were read.
+    Stored text is read only if ticks do not suffice: for a turn that is new here or was claimed again, and if ticks
+    were deleted before they were read.
     """
 
     def __init__(self, database: Database) -> None:
