@@ -7,7 +7,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from turnstream.domain.asks import QUESTIONS, AskKind
-from turnstream.storage.contents import BLOCKS, beginning_of
+from turnstream.storage.contents import BLOCKS, CHATS, beginning_of
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.rows import WAITS
 
@@ -35,7 +35,7 @@ LIST_WAITING = Statement(
     )
     ORDER BY asked_at, asks.turn_id, asks.round, asks.tool_use_id LIMIT :limit
     """,
-    opens=[BLOCKS.named(text="input")],
+    opens=[BLOCKS.named(text="input"), CHATS.named(id="chat_id")],
 )
 
 

@@ -14,6 +14,7 @@ from turnstream.domain.errors import NotFound
 from turnstream.domain.jobs import Delivery
 from turnstream.domain.turns import TurnRequest
 from turnstream.storage.chats.exchanges import MARK_FOLLOWED, Draft, Exchanges, Target, lock_first_open, placement
+from turnstream.storage.contents import TURNS
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import TOOLS, requests_from, to_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
@@ -44,7 +45,8 @@ GET_REPORTS = Statement(
       AND jobs.id <> ALL(CAST(:but AS uuid[]))
       AND NOT EXISTS (SELECT FROM moves WHERE moves.owner = chats.owner AND held_until > now())
     ORDER BY jobs.settled_at LIMIT CAST(:most AS int)
-    """
+    """,
+    opens=[TURNS.named(id="turn_id")],
 )
 GET_DELETED = Statement(
     """

@@ -13,6 +13,7 @@ from uuid import UUID
 from turnstream.domain.asks import AskAnswer
 from turnstream.domain.jobs import Job
 from turnstream.domain.turns import TurnRequest
+from turnstream.storage.contents import TURNS
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.rows import OPEN_STATUSES, TOOLS, answer_from, from_json, requests_from, to_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
@@ -98,7 +99,8 @@ CLAIM_JOBS = Statement(
         WHERE reports AND settled_at IS NULL AND (SELECT status FROM turns WHERE id = turn_id) = 'cancelled'
     ) AS reports_wait, EXISTS (SELECT FROM stopped_jobs WHERE due_at <= now()) AS stops_wait
     FROM (SELECT) AS always LEFT JOIN claimed ON true
-    """
+    """,
+    opens=[TURNS.named(id="turn_id")],
 )
 # The jobs that this replica holds by their rows, and whether they continue.
 GET_HELD_JOBS = Statement(

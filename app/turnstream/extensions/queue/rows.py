@@ -29,7 +29,7 @@ from turnstream.storage.chats.exchanges import (
     Exchanges,
     take_queued_place,
 )
-from turnstream.storage.chats.turns import GET_BLOCKS, by_turn
+from turnstream.storage.chats.turns import GET_BLOCKS, by_turn, reads_turns
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import OPEN_STATUSES, WITH_TOOLS, block_from, columns_of, steer_from, to_json, turn_from
 from turnstream.storage.runs.record import ADD_BLOCKS
@@ -60,7 +60,7 @@ LOCK_TURN_OF_STEER = Statement(
     FOR NO KEY UPDATE
     """
 )
-LOCK_STEERABLE = Statement(
+LOCK_STEERABLE = reads_turns(
     f"""
     SELECT {WITH_TOOLS} FROM turns
     WHERE id = :turn AND status IN {OPEN_STATUSES} AND NOT cancel_requested FOR NO KEY UPDATE OF turns
