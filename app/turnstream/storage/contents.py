@@ -73,6 +73,12 @@ OPEN_TEXT: Final = SealedColumns("open_text", ("turn_id", "attempt", "index", "s
 CHATS: Final = SealedColumns("chats", ("id",), {"title": "text", "system_prompt": "text"})
 REQUESTS: Final = SealedColumns("turns", ("id",), {"request": "members"})
 TURNS: Final = SealedColumns("turns", ("id",), {"request": "members", "preliminary": "rows", "jobs": "rows"})
+STEERS: Final = SealedColumns("steers", ("turn_id", "id"), {"blocks": "json"})
+ASKS: Final = SealedColumns("asks", ("turn_id", "round", "tool_use_id"), {"answer": "members", "question": "json"})
+CALLS: Final = SealedColumns("tool_calls", ("turn_id",), {"preliminary": "members"})
+JOBS: Final = SealedColumns(
+    "jobs", ("turn_id",), {"input": "text", "checkpoint": "json", "progress": "text", "outcome": "members"}
+)
 # As the parameters of a statement (`columns_of`).
 NEW_BLOCKS: Final = BLOCKS.named(
     turn_id="turn", index="indexes", text="texts", data="datas", whole="wholes", client_data="client_datas"

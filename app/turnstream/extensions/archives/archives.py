@@ -20,7 +20,7 @@ from turnstream.domain.errors import ConfigError, StatementRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.secret_headers import masked_definition, masked_settings
 from turnstream.storage.all_tables import ALL_TABLES
-from turnstream.storage.contents import BLOCKS, CHATS, DOCUMENTS, REQUESTS, TEXT_MARK, UPLOADS, Codec
+from turnstream.storage.contents import ASKS, BLOCKS, CHATS, DOCUMENTS, REQUESTS, STEERS, TEXT_MARK, UPLOADS, Codec
 from turnstream.storage.database import LONG, Database, Statement, Transaction
 from turnstream.storage.ownership import Path
 from turnstream.storage.rows import TOOLS
@@ -90,7 +90,9 @@ _CONVERTED: Final = {
     ("documents", "searchable"): _SEARCHABLE,
 }
 # An archive has them as they are without encryption.
-_CONTENTS: Final = {contents.table: contents for contents in (UPLOADS, DOCUMENTS, BLOCKS, CHATS, REQUESTS)}
+_CONTENTS: Final = {
+    contents.table: contents for contents in (UPLOADS, DOCUMENTS, BLOCKS, CHATS, REQUESTS, ASKS, STEERS)
+}
 # Ids of rows that a chat brings along. If its own id is taken, these are changed with it.
 _WITH_IDS = frozenset({"chats", "turns", "steers", "grants", "schedules"})
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

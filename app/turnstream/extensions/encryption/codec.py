@@ -35,7 +35,7 @@ _FIRST: Final = frozenset({"blocks", "documents", "open_text", "tool_cache", "up
 _MEMBERS: Final[Mapping[str, Set[str]]] = {
     "request": {"system", "output"},
     "preliminary": {"text", "data"},
-    "answer": {"text", "input", "layout", "client_data"},
+    "answer": {"text", "input", "client_data"},
     "outcome": {"text", "whole", "data", "layout"},
 }
 # A job or an output, as the row of a turn has it: the column of its own table from which each member comes.

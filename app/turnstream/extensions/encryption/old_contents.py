@@ -1,19 +1,25 @@
 """Rows whose contents are stored in the other form than the settings ask for, and their change."""
 
+import re
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
 
 from turnstream.domain.errors import Conflict, StatementRefused
 from turnstream.extensions.encryption.codec import has_form
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.contents import (
+    ASKS,
     BLOCKS,
     BYTES_MARK,
+    CALLS,
     CHATS,
     DOCUMENTS,
     IS_SEALED,
+    JOBS,
     REQUESTS,
+    STEERS,
     TEXT_MARK,
     UPLOADS,
     Codec,
@@ -72,15 +78,34 @@ def _old(
     )
 
 
-def _of_texts(columns: SealedColumns, begin: Mapping[str, Any], owner: str) -> OldContents:
+def _of_texts(columns: SealedColumns, begin: Mapping[str, Any], owner: str | None = None) -> OldContents:
     """The list has the contents: SQL does not know whether some are in the other form."""
-    changes, also = (
+    found = _old(
+        columns,
+        begin,
+        "NULL::boolean",
+        f"{columns.table}.xmin::text",
         ", ".join(f"{name} = :{name}" for name in columns.columns),
-        "".join(f", {name}" for name in columns.columns),
+        owner=owner or _OWNER.format(turn="turn_id"),
+        also="".join(f", {name}" for name in columns.columns),
     )
-    return _old(columns, begin, "NULL", f"{columns.table}.xmin::text", changes, owner=owner, also=also)
+    return found if columns is not ASKS else replace(found, put=PUT_ASK)
 
 
+# The row is made again: an answer that changes is one for the audit trail.
+_ASK_COLUMNS: Final = ", ".join(ALL_TABLES["asks"].columns)
+_ASK_AGAIN: Final = re.sub(r"\b(answer|question)\b(?=,)", r"CAST(:\1 AS json)", _ASK_COLUMNS)
+PUT_ASK = Statement(
+    f"""
+    WITH changed AS (
+        DELETE FROM asks WHERE turn_id = :turn_id AND round = :round AND tool_use_id = :tool_use_id
+            AND asks.xmin::text = :version
+        RETURNING *
+    )
+    INSERT INTO asks ({_ASK_COLUMNS}) SELECT {_ASK_AGAIN} FROM changed RETURNING 1 AS done
+    """,
+    timeout=LONG,
+)
 _OWNER: Final = "(SELECT chats.owner FROM turns AS of_row JOIN chats ON chats.id = chat_id WHERE of_row.id = {turn})"
 # The words of the turn leave the index of the search, which gets them again if they are plain.
 _SEARCHED_AGAIN: Final = """, forgotten AS (
@@ -109,7 +134,6 @@ OLD: Final = (
         BLOCKS,
         {"turn_id": NO_ID, "index": -1},
         IS_SEALED,
-        REQUESTS,
         "blocks.xmin::text",
         "text = :text, data = :data, notes = :notes, whole = :whole, client_data = :client_data",
         owner=_OWNER.format(turn="turn_id"),
@@ -117,6 +141,10 @@ OLD: Final = (
     ),
     _of_texts(CHATS, {"id": NO_ID}, "owner"),
     _of_texts(REQUESTS, {"id": NO_ID}, _OWNER.format(turn="turns.id")),
+    _of_texts(STEERS, {"id": NO_ID}),
+    _of_texts(ASKS, {"turn_id": NO_ID, "round": -1, "tool_use_id": ""}),
+    _of_texts(JOBS, {"id": NO_ID}),
+    _of_texts(CALLS, {"turn_id": NO_ID, "round": -1, "tool_use_id": ""}),
 )
 
 
@@ -152,7 +180,7 @@ async def change_contents(database: Database, codec: Codec, *, sealed: bool) -> 
 
 def _is_other(old: OldContents, row: Row, sealed: bool) -> bool:
     if row["is_sealed"] is None:
-        return has_form(old.columns, row, sealed=not sealed)
+        return has_form(old.columns, dict(row), sealed=not sealed)
     return bool(row["is_sealed"] != sealed)
 
 

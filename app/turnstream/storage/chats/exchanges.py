@@ -16,7 +16,7 @@ from turnstream.domain.turns import OPEN, Turn, TurnRequest
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.chats import CREATE_CHAT, LOCK_CHAT, chat_from
 from turnstream.storage.chats.turns import CANCEL_TURN, GET_TURN, Turns, reads_turns
-from turnstream.storage.contents import CHATS, NEW_BLOCKS, TURNS
+from turnstream.storage.contents import CHATS, NEW_BLOCKS, REQUESTS, STEERS, TURNS
 from turnstream.storage.database import Database, Statement, Transaction
 from turnstream.storage.rows import OPEN_STATUSES, WITH_TOOLS, columns_of, from_json, to_json, turn_from
 
@@ -101,8 +101,10 @@ _BEGUN = (
     """
     + _CREATED
 )
-_NEW_TURN = TURNS.named(id="assistant_turn")
-_writes = partial(Statement, seals=[NEW_BLOCKS.named(turn_id="user_turn"), CHATS.named(id="chat"), _NEW_TURN])
+_writes = partial(
+    Statement,
+    seals=[NEW_BLOCKS.named(turn_id="user_turn"), CHATS.named(id="chat"), REQUESTS.named(id="assistant_turn")],
+)
 CREATE_EXCHANGE = _writes(
     f"""
     WITH touched AS (
@@ -153,7 +155,7 @@ CREATE_SIBLING = Statement(
     FROM touched, keep_tool_set(owner, CAST(:request AS json)) AS kept
     RETURNING id, created_at
     """,
-    seals=[TURNS],
+    seals=[REQUESTS],
 )
 # A commit that waits in vain for a synchronous standby is visible here and nowhere else. So a key that is found is
 # acknowledged by a commit of its own, which waits for that standby too: the message in the WAL makes it one.
@@ -183,7 +185,8 @@ STEER = Statement(
         UPDATE asks SET answer = CAST(:answer AS json), answered_at = now() WHERE turn_id = :turn AND answer IS NULL
     )
     INSERT INTO steers (id, turn_id, blocks) VALUES (:steer, :turn, CAST(:blocks AS json))
-    """
+    """,
+    seals=[STEERS.named(turn_id="turn", id="steer")],
 )
 KEEP_KEY = Statement(
     """

@@ -12,7 +12,7 @@ from turnstream.domain.blocks import CallKey
 from turnstream.domain.errors import ClaimLost, Conflict, NotFound, RequestRefused
 from turnstream.domain.turns import ENDED, WITHDRAWN, Turn
 from turnstream.kit.offload import BLOCK, offload
-from turnstream.storage.contents import BLOCKS, TURNS, SealedColumns
+from turnstream.storage.contents import ASKS, BLOCKS, STEERS, TURNS, SealedColumns
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import (
     JOBS,
@@ -177,8 +177,9 @@ BLOCK_COLUMNS = """blocks.turn_id, blocks.index, blocks.round, blocks.attempt, b
     blocks.tool_use_id, blocks.name, blocks.is_error, blocks.interrupted, blocks.notes,
     blocks.client_data"""
 GET_BLOCKS = _of_turns(BLOCK_COLUMNS, "blocks", "index", opens=[BLOCKS])
-GET_ASKS = _of_turns("*", "asks", "round, tool_use_id")
-GET_STEERS = _of_turns("*", "steers", "id", "taken_at IS NULL")
+GET_ASKS = _of_turns("*", "asks", "round, tool_use_id", opens=[ASKS])
+STEER_COLUMNS = "steers.*, blocks::text AS stored"
+GET_STEERS = _of_turns(STEER_COLUMNS, "steers", "id", "taken_at IS NULL", opens=[STEERS])
 TURN_EXISTS = Statement("SELECT id FROM turns WHERE id = :turn")
 GET_ARRIVALS = Statement("SELECT arrivals FROM turns WHERE id = :turn")
 GET_JOBS = reads_turns(f"SELECT id, {JOBS} FROM turns WHERE id = :turn")
