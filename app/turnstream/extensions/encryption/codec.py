@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 KEPT: Final = 5.0  # seconds that a key, or the answer that all replicas can decrypt, is used without another look
 _MOST = 1000  # keys in memory
-# What earlier versions of the extension cannot open is sealed when each live replica names this form.
+# Columns that earlier versions of the extension cannot open are sealed when each live replica names this form.
 FORM: Final = "encryption of chats"
 _FIRST: Final = frozenset({"blocks", "documents", "open_text", "tool_cache", "uploads"})
 # The members of JSON that are sealed, by their column. SQL reads the others.
