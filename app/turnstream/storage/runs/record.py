@@ -434,9 +434,7 @@ RESTORE = partial(Statement, seals=[NEW_BLOCKS, _NEW_ASKS, _NEW_JOBS])(
 
 @dataclass(frozen=True, slots=True)
 class SettledCall:
-    """A call's result, as its block, and the state of the call. `whole` is the full text if the block holds a part of
-    it.
-    """
+    """A call's result as its block, and the call's state. `whole` is the full text if the block holds a part."""
 
     result: Block
     state: CallState
