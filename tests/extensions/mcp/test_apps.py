@@ -8,7 +8,15 @@ from tests.extensions.mcp.mcp_servers import APPS, context_with
 from tests.extensions.mcp.test_offers import place_with
 from turnstream.extensions.mcp.apps import origins_of, policy_of
 
-BAD = ("data:", "*", "https://*", "https://a.example; script-src *", "http://a.example", "'self'", "https://a.example/x")
+BAD = (
+    "data:",
+    "*",
+    "https://*",
+    "https://a.example; script-src *",
+    "http://a.example",
+    "'self'",
+    "https://a.example/x",
+)
 
 
 def test_a_policy_has_origins_alone() -> None:

@@ -11,8 +11,8 @@ from turnstream.api.http.reading import read_body
 from turnstream.api.schemas.fields import Body, Storable
 from turnstream.api.services import identity_of
 from turnstream.api.views import json_response
-from turnstream.extensions.mcp.offer_calls import failures_as, offers_of
 from turnstream.domain.errors import Forbidden, NotFound
+from turnstream.extensions.mcp.offer_calls import failures_as, offers_of
 
 # The page hands the HTML over once. Its own listeners end with the document that it replaces.
 _FRAME: Final = """<!doctype html><meta charset="utf-8"><title>App</title><script>
@@ -62,9 +62,7 @@ async def read_mcp_app(request: Request) -> Response:
         raise NotFound(f"There is no MCP server {sent.server!r} for the caller.")
     with failures_as("uri"):
         app = await read_app(identity.owner, connection, sent.uri)
-    return json_response(
-        McpAppOut(html=app.html, connect=list(app.connect), load=list(app.load), frame=app.frame)
-    )
+    return json_response(McpAppOut(html=app.html, connect=list(app.connect), load=list(app.load), frame=app.frame))
 
 
 async def app_frame(request: Request) -> Response:

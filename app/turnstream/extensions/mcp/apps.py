@@ -71,7 +71,7 @@ async def read_app(owner: str, connection: McpConnection, uri: str) -> AppPage:
     except SignInNeeded:
         raise ToolError(f"{name} needs a sign-in first: it is offered when a tool of this server is called.") from None
     except MCPError as error:
-        raise ToolError(f"{name} has refused this: {storable(error.message[:_MOST_ORIGINS * 50])}") from error
+        raise ToolError(f"{name} has refused this: {storable(error.message[: _MOST_ORIGINS * 50])}") from error
     content = next((each for each in result.contents if _is_app(each)), None)
     if content is None:
         raise ToolError(f"The resource is no app: its media type is not {MEDIA_TYPE}.")
