@@ -19,7 +19,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from tests.support.effort import is_of_the_day, tries
+from tests.support.effort import is_of_a_plain_run, is_of_the_day, tries
 from tests.support.extensions import are_all_complete, complete, needed_by
 from tests.support.other_postgres import use_other_postgres
 from tests.support.programs import missing
@@ -132,13 +132,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What a run leaves out is not even imported: modules of a full run, and those of an extension that is missing."""
+    """What a run leaves out is not even imported: modules of other days, and those of an extension that is missing."""
     if not (collection_path.is_file() and collection_path.is_relative_to(_TESTS)):
         return None
     name = collection_path.relative_to(_TESTS).as_posix()
-    is_later = name in _FULL_ONLY and not (_are_named(config) or is_of_the_day(name))
+    is_now = is_of_the_day(name) if name in _FULL_ONLY else is_of_a_plain_run(name)
     is_useless = not are_all_complete() and not complete() >= needed_by(collection_path)
-    return is_later or is_useless or None
+    return is_useless or not (_are_named(config) or is_now) or None
 
 
 @pytest.hookimpl(wrapper=True)

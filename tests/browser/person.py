@@ -108,7 +108,7 @@ class Person:
         return [one for one in self._troubles if not any(re.search(each, one) for each in expected)]
 
     def hear(self, message: ConsoleMessage) -> None:
-        if message.type in {"error", "warning"}:
+        if message.type in {"error", "warning"} and "Service Worker registration blocked" not in message.text:
             self._troubles.append(f"{message.text} ({message.location.get('url')})")
 
     def fail(self, error: Error) -> None:
@@ -149,7 +149,9 @@ def _bare(text: str) -> str:
 
 @asynccontextmanager
 async def sit_down(browser: Browser, url: str, **options: Any) -> AsyncIterator[Person]:
-    context = await browser.new_context(**{"viewport": {"width": 1180, "height": 780}, **options})
+    # Without a service worker, which reads all files of the page, unless a test is about it.
+    defaults = {"viewport": {"width": 1180, "height": 780}, "service_workers": "block"}
+    context = await browser.new_context(**{**defaults, **options})
     context.set_default_timeout(PATIENCE)
     try:
         yield await new_tab(context, url)

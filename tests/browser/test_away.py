@@ -44,6 +44,38 @@ async def test_a_chat_that_is_opened_without_a_network_is_there_when_it_is_back(
     assert len(await ada.sees_what_is_stored(api)) == 4
 
 
+async def test_a_reload_without_a_network_shows_the_page_and_what_it_has_kept(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    first, other = await api.ask(await api.chat(title="First")), await api.ask(await api.chat(title="Other"))
+    ada = await people(site.url, first.assistant["chat_id"], service_workers="allow")
+    ada.expects("Failed to load resource", "ERR_INTERNET_DISCONNECTED")
+    await ada.sees("Hello.")
+    await ada.page.wait_for_function(f"async () => (await ({_KEPT})()).length === 2")  # the list, and a path
+    kept = await ada.page.evaluate(
+        """async () => {
+          await navigator.serviceWorker.ready
+          const [name] = await caches.keys()
+          return (await (await caches.open(name)).keys()).map(({ url }) => new URL(url).pathname)
+        }"""
+    )
+    assert {name.split("/")[1] for name in kept} == {"static"}  # and nothing of an owner
+    assert not [name for name in kept if "admin" in name or "shared.html" in name]
+    await ada.context.set_offline(True)
+    await ada.page.reload()
+    await ada.sees("Hello.")
+    await ada.page.locator("#title", has_text="First").wait_for()
+    await ada.page.get_by_text("Reconnecting").wait_for()
+    await ada.page.get_by_role("link", name="Other").click()
+    await ada.page.get_by_text("This chat cannot be read now").wait_for()
+    await ada.context.set_offline(False)
+    await ada.ready()
+    assert ada.chat == other.assistant["chat_id"]
+    await ada.say("And now?")
+    await ada.sees("And now?")
+    await ada.sees_end()
+
+
 @pytest.mark.full
 async def test_a_new_chat_has_neither_title_nor_marks_of_the_one_before(
     people: SitDown, site: Server, api: Client

@@ -1,8 +1,8 @@
 """How much is tried by tests that find more the longer they try.
 
-FULL_TESTS=1, as in `.ci/run`, asks for more than `make test` tries, and FULL_TESTS=all for everything. FULL_TESTS=1 has
-a part of the full tests (`is_of_the_day`) and of long tables of places (`share`), each day the next one. TESTS_DAY=N
-repeats the part of a day.
+`make test` has the tests without a database, and a sixth of the other modules. FULL_TESTS=1, as in `.ci/run`, has all
+modules, and a third of the full tests; FULL_TESTS=all has everything. Each day has the next sixth, the next third, and
+the next part of long tables of places (`share`). TESTS_DAY=N repeats the part of a day.
 """
 
 import os
@@ -18,6 +18,8 @@ ALL = os.environ.get("FULL_TESTS") == "all"
 DAY = int(os.environ.get("TESTS_DAY") or time() // 86_400)
 os.environ["TESTS_DAY"] = str(DAY)  # also that of the workers, should the day change now
 DAYS: Final = 3  # that a run for each takes for all full tests
+_PLAIN_DAYS: Final = 6  # the same of `make test` for all modules
+_ALWAYS: Final = ("contracts/", "unit/")
 
 
 def tries(most: int) -> int:
@@ -34,3 +36,8 @@ def share(places: Sequence[T], full: int, plain: int) -> Sequence[T]:
 def is_of_the_day(name: str) -> bool:
     """Whether this run has the full test, or module of them, with this name."""
     return ALL or (FULL and crc32(name.encode()) % DAYS == DAY % DAYS)
+
+
+def is_of_a_plain_run(name: str) -> bool:
+    """Whether this run has the module of tests with this name, if it is no full one."""
+    return FULL or name.startswith(_ALWAYS) or crc32(name.encode()) % _PLAIN_DAYS == DAY % _PLAIN_DAYS

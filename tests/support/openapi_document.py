@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import httpx2
-from jsonschema import Draft202012Validator, FormatChecker
-from referencing import Registry, Resource
-from referencing.jsonschema import DRAFT202012
+from jsonschema_rs import Draft202012Validator, Registry
 
 Json = dict[str, Any]
 
@@ -28,8 +26,8 @@ class Document:
     def __init__(self, document: Json) -> None:
         self.json = document
         self.seen: set[tuple[str, str, int]] = set()
-        resource = Resource.from_contents(document, default_specification=DRAFT202012)
-        self._registry: Registry[Any] = Registry().with_resource("urn:document", resource)
+        self._registry = Registry([("urn:document", document)])
+        self._validators: dict[str, Draft202012Validator] = {}
         self._patterns = {path: re.compile(_pattern(path)) for path in document["paths"]}
 
     def check(self, request: httpx2.Request, response: httpx2.Response) -> None:
@@ -121,8 +119,11 @@ class Document:
             self._valid(json.loads(request.content), body["content"]["application/json"]["schema"])
 
     def _valid(self, value: Any, schema: Json) -> None:
-        schema = {**schema, "$ref": f"urn:document{schema['$ref']}"} if "$ref" in schema else schema
-        validator = Draft202012Validator(schema, registry=self._registry, format_checker=FormatChecker())
+        validator = self._validators.get(key := json.dumps(schema))
+        if validator is None:
+            schema = {**schema, "$ref": f"urn:document{schema['$ref']}"} if "$ref" in schema else schema
+            validator = Draft202012Validator(schema, registry=self._registry, validate_formats=True)
+            self._validators[key] = validator
         validator.validate(value)
 
 

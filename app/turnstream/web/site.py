@@ -1,8 +1,10 @@
 """The pages at `/`, `/admin` and `/shared/…`: static files, read at start, under a policy that runs no other code."""
 
+import base64
 import functools
 import gzip
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,8 @@ _TYPES = {
     ".webmanifest": "application/manifest+json",
 }
 _IMMUTABLE = "public, max-age=31536000, immutable"
-_FETCHED_LATER = {"theme.js", "vendor/temml.esm.js"}  # the first is no module, the second is large and seldom needed
+# The first is the service worker, the second is no module, the third is large and seldom needed.
+_FETCHED_LATER = {"offline.js", "theme.js", "vendor/temml.esm.js"}
 _VERSION_PLACEHOLDER = b"static/VERSION/"
 
 _CONTENT_SECURITY_POLICY = {
@@ -38,7 +41,7 @@ _CONTENT_SECURITY_POLICY = {
     "frame-ancestors": "'none'",
     # Only the sanitiser may turn text into HTML.
     "require-trusted-types-for": "'script'",
-    "trusted-types": "dompurify",
+    "trusted-types": "dompurify offline",  # and only a constant may name the service worker
 }
 _HEADERS = {
     "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _CONTENT_SECURITY_POLICY.items()),
@@ -79,6 +82,10 @@ class Site:
     def operators_page(self, request: Request) -> Response:
         return _respond(request, self.files["admin.html"], "no-cache")
 
+    def offline_worker(self, request: Request) -> Response:
+        """The service worker of the page. Its folder is its scope, so it is beside the page."""
+        return _respond(request, self.files["offline.js"], "no-cache")
+
     def shared_page(self, request: Request) -> Response:
         return _respond(request, self.files["shared.html"], "no-cache")
 
@@ -107,7 +114,21 @@ def read_site(folder: Path) -> Site:
     contents["index.html"] = contents["index.html"].replace(b"<!-- PRELOADS -->", _preloads(contents))
     for page in ("index.html", "admin.html", "shared.html"):
         contents[page] = contents[page].replace(_VERSION_PLACEHOLDER, f"static/v-{version}/".encode())
+    contents["offline.js"] = contents["offline.js"].replace(b"{} // FILES", _digests(contents))
+    contents["offline.js"] = contents["offline.js"].replace(_VERSION_PLACEHOLDER, f"static/v-{version}/".encode())
     return Site({path: StaticFile(content, _TYPES[Path(path).suffix]) for path, content in contents.items()}, version)
+
+
+def _digests(contents: Mapping[str, bytes]) -> bytes:
+    """The files of the page at `/`, each with the digest that a browser verifies, as JSON."""
+    others = ("admin", "shared.", "offline.js")
+    return json.dumps(
+        {
+            f"static/VERSION/{path}": f"sha256-{base64.b64encode(hashlib.sha256(content).digest()).decode()}"
+            for path, content in contents.items()
+            if not path.startswith(others) and not path.endswith(".ts")
+        }
+    ).encode()
 
 
 def _preloads(paths: Iterable[str]) -> bytes:

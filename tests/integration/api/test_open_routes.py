@@ -42,6 +42,7 @@ OPEN = {
     "GET /readyz": "probes carry no credential; the answer is one word, or one of two problems",
     "GET /openapi.json": "all servers of a version have the same, but for the prefix of their address",
     "GET /": "a file of the page, the same for everybody",
+    "GET /offline.js": "a file of the page, the same for everybody",
     "GET /admin": "a file of the page, the same for everybody",
     "GET /approvals/{token}": "approval links carry their own signature; without it the answer is one sentence",
     "POST /approvals/{token}": "the same",

@@ -151,10 +151,18 @@ class World:
     server: Server
     stack: AsyncExitStack
     secrets: dict[str, str] = field(default_factory=dict)  # of triggers, by their ids
+    paths: dict[str, str] = field(default_factory=dict)  # of endpoints whose requests were all refused
 
     def of(self, endpoint: Endpoint) -> "World":
         """The same for calls of operators, which a token of a person does not allow."""
         return replace(self, api=self.operator, powerless=self.api) if endpoint.scopes == ("admin",) else self
+
+    async def refused(self, endpoint: Endpoint) -> str:
+        """The same path for all requests that change nothing."""
+        key = f"{endpoint.method} {endpoint.path}"
+        if key not in self.paths:
+            self.paths[key] = await self.fill(endpoint)
+        return self.paths[key]
 
     async def fill(self, endpoint: Endpoint) -> str:
         """The endpoint's path with ids of things that are there."""
@@ -483,7 +491,7 @@ async def good(world: World, endpoint: Endpoint) -> None:
 
 
 async def unreadable(world: World, endpoint: Endpoint) -> None:
-    path = await world.fill(endpoint)
+    path = await world.refused(endpoint)
     marks = {query.name: "x" for query in endpoint.queries if query.name in {"after", "before", "cursor"}}
     await world.api.request(endpoint.method, path, params=marks, content=b"{", headers=JSON)
 
@@ -570,18 +578,18 @@ async def not_now(world: World, endpoint: Endpoint) -> None:
 async def too_large(world: World, endpoint: Endpoint) -> None:
     services = world.server.services
     content = b" " * (max(services.http.max_body_bytes, services.http.max_upload_bytes) + 1)
-    await world.api.request(endpoint.method, await world.fill(endpoint), content=content, headers=JSON)
+    await world.api.request(endpoint.method, await world.refused(endpoint), content=content, headers=JSON)
 
 
 async def wrong_kind(world: World, endpoint: Endpoint) -> None:
     if endpoint.handler.__name__ == "receive_message":
-        await deliver(world, await world.fill(endpoint), b"\xff")
+        await deliver(world, await world.refused(endpoint), b"\xff")
         return
-    await world.api.request(endpoint.method, await world.fill(endpoint), content=b"\xff")
+    await world.api.request(endpoint.method, await world.refused(endpoint), content=b"\xff")
 
 
 async def wrong_field(world: World, endpoint: Endpoint) -> None:
-    path = filled(endpoint, {"{path:path}": "a/"}) if "{path" in endpoint.path else await world.fill(endpoint)
+    path = filled(endpoint, {"{path:path}": "a/"}) if "{path" in endpoint.path else await world.refused(endpoint)
     if endpoint.handler.__name__ == "receive_message":
         await deliver(world, path, b"a\0b")
         return
@@ -594,7 +602,7 @@ async def wrong_field(world: World, endpoint: Endpoint) -> None:
 
 
 async def too_many(world: World, endpoint: Endpoint) -> None:
-    path = await (world.user_turn(endpoint) if endpoint.takes is ForkIn else world.fill(endpoint))
+    path = await (world.user_turn(endpoint) if endpoint.takes is ForkIn else world.refused(endpoint))
     services = world.server.services
     rates = {"requests_per_day": 0.5, "writes_per_day": 0.5}
     plans = OwnerPlans(Plans(Plan("none", rates, running_turns=0, queued_turns=0, streams=0, uploads=0, documents=0)))

@@ -15,7 +15,13 @@ def _calls() -> "Sequence[CallGroup]":
     from turnstream.api.http.call_group import CallGroup
     from turnstream.web.site import site
 
-    return [CallGroup((), routes=(Route("/", site().page), Route("/static/{path:path}", site().file)))]
+    files = site()
+    routes = (
+        Route("/", files.page),
+        Route("/offline.js", files.offline_worker),
+        Route("/static/{path:path}", files.file),
+    )
+    return [CallGroup((), routes=routes)]
 
 
 EXTENSION = Extension("page", "the page at `/`, which needs `catalog`, `chat_stream` and `uploads`", calls=_calls)

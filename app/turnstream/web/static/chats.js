@@ -1,7 +1,9 @@
 // The list of chats: newest first, searched, renamed, deleted, and kept up to date by the owner's feed.
 
 import { confirmed, find, h, iconButton, setText } from './dom.js'
+import { LIST } from './kept-files.js'
 import { notifies } from './notifications.js'
+import { shelf } from './session.js'
 import { Store } from './store.js'
 import { FeedSubscription } from './subscription.js'
 import { TEXTS } from './texts.js'
@@ -17,11 +19,13 @@ const RETRY = 5_000 // milliseconds before the list is read again after a failur
 export class Chats extends EventTarget {
   /**
    * Fires `changed` when titles or settings may have changed, `deleted` when the open chat was deleted here, `waiting`
-   * when the calls that wait for a person may have changed, `news` when a turn has ended or begun to wait.
+   * when the calls that wait for a person may have changed, `news` when a turn has ended or begun to wait. `kept`: where
+   * this browser keeps the list for a time without the server.
    */
-  constructor(client) {
+  constructor(client, kept) {
     super()
     this.client = client
+    this.kept = kept
     this.list = find('#chats')
     this.search = find('#search')
     this.chats = []
@@ -99,6 +103,7 @@ export class Chats extends EventTarget {
     try {
       const { chats, next, cursor } = await this.#read()
       Object.assign(this, { chats, next })
+      this.kept.keep(`${LIST} ${shelf().prefix}`, LIST, new Blob([JSON.stringify(chats)]))
       this.running.clear() // the feed begins with all turns that are open
       this.waiting.clear()
       this.jobs.clear()
@@ -108,7 +113,16 @@ export class Chats extends EventTarget {
       this.dispatchEvent(new Event('changed'))
     } catch {
       this.#loadLater()
+      if (!this.chats.length) await this.#showKept()
     }
+  }
+
+  async #showKept() {
+    const [kept] = await this.kept.of(LIST)
+    if (!kept || this.chats.length) return
+    this.chats = JSON.parse(await kept.file.text())
+    this.#draw()
+    this.dispatchEvent(new Event('changed'))
   }
 
   #loadLater() {

@@ -1,8 +1,8 @@
-// Files of messages that are not sent yet, kept in this browser beside their words; and the last path of each chat.
+// Files of messages that are not sent yet, kept in this browser beside their words; the last path of each chat, and the list.
 
 import { shelf } from './session.js'
 
-const MAX_BYTES = 50_000_000 // of all files together: paths are forgotten first, then the oldest files
+const MAX_BYTES = 50_000_000 // of all files together: copies are forgotten first, then the oldest files
 const MAX_AGE = 7 * 24 * 3_600_000 // milliseconds
 
 /** What a draft of a chat, or an unsent message, is called here. */
@@ -10,6 +10,8 @@ export const draftOf = (chat) => `draft ${chat ?? 'new'}`
 export const unsentOf = (key) => `unsent ${key}`
 /** What the last path of a chat is called. */
 export const pathOf = (chat) => `path ${chat}`
+/** What the list of chats is called. */
+export const LIST = 'list'
 
 export class KeptFiles {
   /** @type {Promise<IDBDatabase> | undefined} */
@@ -17,7 +19,7 @@ export class KeptFiles {
 
   constructor() {
     addEventListener('carriedover', (event) => this.#carryOver(.../** @type {CustomEvent} */ (event).detail))
-    addEventListener('forgetcopies', (event) => this.#forgetPaths(/** @type {CustomEvent} */ (event).detail))
+    addEventListener('forgetcopies', (event) => this.#forgetCopies(/** @type {CustomEvent} */ (event).detail))
   }
 
   /**
@@ -58,21 +60,21 @@ export class KeptFiles {
   #carryOver(before, after) {
     return this.#forEach((cursor) => {
       if (cursor.value.owner !== before.prefix) return
-      if (after.storage === sessionStorage || isPath(cursor.value))
+      if (after.storage === sessionStorage || isCopy(cursor.value))
         cursor.delete() // the new token may be another owner's
       else cursor.update({ ...cursor.value, owner: after.prefix })
     })
   }
 
-  #forgetPaths(prefix) {
-    return this.#forEach((cursor) => cursor.value.owner === prefix && isPath(cursor.value) && cursor.delete())
+  #forgetCopies(prefix) {
+    return this.#forEach((cursor) => cursor.value.owner === prefix && isCopy(cursor.value) && cursor.delete())
   }
 
   async #forgetOld() {
     const all = (await this.#run('readonly', (store) => store.getAll())) ?? []
     let bytes = 0
     const old = all
-      .sort((a, b) => isPath(a) - isPath(b) || b.at - a.at)
+      .sort((a, b) => isCopy(a) - isCopy(b) || b.at - a.at)
       .filter((one) => (bytes += one.file.size) > MAX_BYTES || isOld(one))
     const isLeft = (one) => old.some(({ id, at }) => id === one.id && at === one.at)
     if (old.length) await this.#forEach((cursor) => isLeft(cursor.value) && cursor.delete())
@@ -117,4 +119,4 @@ export class KeptFiles {
 }
 
 const isOld = ({ at }) => at < Date.now() - MAX_AGE
-const isPath = ({ message }) => Number(message.startsWith(pathOf('')))
+const isCopy = ({ message }) => Number(message === LIST || message.startsWith(pathOf('')))

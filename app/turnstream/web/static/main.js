@@ -16,7 +16,7 @@ import { Notifications } from './notifications.js'
 import { followPrompts, showResources } from './offers.js'
 import { Outbox } from './outbox.js'
 import { Queue } from './queue.js'
-import { forgetShelf, Session, shelf } from './session.js'
+import { BASE, forgetShelf, Session, shelf } from './session.js'
 import { showSchedules } from './schedules.js'
 import { shareChat } from './share.js'
 import { Settings } from './settings.js'
@@ -34,7 +34,7 @@ const BRIEF = 800 // milliseconds: a connection that is back within this is not 
 const client = new Session()
 const kept = new KeptFiles()
 const conversation = new Conversation(client, kept)
-const chats = new Chats(client)
+const chats = new Chats(client, kept)
 new Settings(client, conversation)
 const waiting = new Waiting(client, chats)
 new Notifications(chats, report)
@@ -207,6 +207,14 @@ function forgetting() {
   return () => kept.clear(left.prefix).then(() => forgetShelf(left))
 }
 
+/** A reload without a network shows the page, in browsers that have service workers: over HTTPS, and on this machine. */
+function keepPage() {
+  const address = `${BASE}/offline.js`
+  const { trustedTypes } = /** @type {any} */ (globalThis)
+  const policy = trustedTypes?.createPolicy('offline', { createScriptURL: () => address })
+  navigator.serviceWorker?.register(policy?.createScriptURL('') ?? address).catch(() => {})
+}
+
 // --- status lines ----------------------------------------------------------------------------------------------------
 
 let lost
@@ -347,9 +355,10 @@ await route(true)
 models.list().then(() => conversation.path.forEach((turn) => transcript.view(turn)?.update(turn)))
 outbox.resume()
 document.documentElement.dataset.ready = 'yes' // for programs that drive the page
+keepPage()
 if (signedIn()) attempt(() => showAccount(client, forgetting))
 client
-  .request('GET', '/api/me')
+  .insist('GET', '/api/me')
   .then(async ({ owner, scopes, features }) => {
     await client.showsOnly(owner)
     for (const button of findAll('#share, #members')) button.hidden = !features?.includes('sharing')

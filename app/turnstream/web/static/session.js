@@ -9,7 +9,7 @@ import { Client, Refused } from './turnstream.js'
 const { page: texts } = TEXTS
 
 // The address of the server, with the prefix under which it may be mounted.
-const BASE = import.meta.url.split('/static/')[0]
+export const BASE = import.meta.url.split('/static/')[0]
 const KEY = 'turnstream.token'
 const OWNER = 'turnstream.owner' // whose work this tab shows
 const OTHER_TAB = 'entered in another tab'
