@@ -39,7 +39,7 @@ async def test_an_app_shows_its_result_and_proposes_a_message(people: SitDown, s
     await expect(ada.page.locator(".app iframe")).to_have_attribute("height", "300")
     if folder := os.environ.get("SCREENSHOTS"):
         for scheme in ("light", "dark"):
-            await ada.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            await ada.page.emulate_media(color_scheme=scheme)
             await ada.page.screenshot(path=Path(folder) / f"app-{scheme}.png")
     await frame.locator("#ask").click()
     await expect(frame.locator("#answer")).to_have_text('[-32601,"proposed"]')
@@ -48,7 +48,7 @@ async def test_an_app_shows_its_result_and_proposes_a_message(people: SitDown, s
 
 
 async def test_an_app_that_attacks_reaches_nothing(people: SitDown, site: Server, api: Client) -> None:
-    rounds = [message_of(tool_use("apps__trap", {"base": site.url}, "call_1")), message_of(text("Be careful."))]
+    rounds = [message_of(tool_use("apps__trap", {}, "call_1")), message_of(text("Be careful."))]
     ada = await people(site.url, await use(api, site.scripts.model(*rounds)))
     ada.expects("evil.example", "Content Security Policy", "sandbox", "Unsafe attempt", "/api/me", "Blocked")
     asked: list[str] = []

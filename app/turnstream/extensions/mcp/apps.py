@@ -25,7 +25,7 @@ _ORIGIN: Final = re.compile(r"(?:https|wss)://(?:\*\.)?[a-z0-9-]+(?:\.[a-z0-9-]+
 
 @dataclass(frozen=True, slots=True)
 class AppPage:
-    """The HTML of an app. `connect` are the origins that it may reach, `load` those of its scripts, styles and media."""
+    """The HTML of an app. `connect` are origins that it may reach, `load` those of its scripts, styles and media."""
 
     html: str
     connect: Sequence[str] = ()
