@@ -35,6 +35,7 @@ _CONTENT_SECURITY_POLICY = {
     "img-src": "'self' data: blob:",
     "connect-src": "'self'",
     "manifest-src": "'self'",
+    "frame-src": "'self'",  # apps of MCP servers, in frames of an opaque origin
     "base-uri": "'none'",
     "form-action": "'none'",
     "frame-ancestors": "'none'",

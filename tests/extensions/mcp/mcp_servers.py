@@ -22,6 +22,7 @@ TIME = McpServer("time", command=sys.executable, args=("-m", "mcp_server_time", 
 PACES = McpServer("paces", command=sys.executable, args=("-m", "tests.extensions.mcp.mcp_paces"), cwd=ROOT)
 OLD_PACES = McpServer("paces", command=sys.executable, args=(*PACES.args, "--old"), cwd=ROOT)
 OFFERS = McpServer("offers", command=sys.executable, args=("-m", "tests.extensions.mcp.mcp_offers"), cwd=ROOT)
+APPS = McpServer("apps", command=sys.executable, args=("-m", "tests.extensions.mcp.mcp_apps"), cwd=ROOT)
 BERLIN = '{"timezone": "Europe/Berlin"}'
 
 

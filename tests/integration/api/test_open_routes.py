@@ -50,6 +50,7 @@ OPEN = {
     "POST /sign-in/{turn}/{secret}": "the same",
     "GET /sign-in/callback": "an issuer sends browsers here; without a state the answer is one sentence",
     "GET /sign-in/client.json": "issuers read what the client is",
+    "GET /mcp-app": "an empty frame, the same for everybody, under a policy of the address",
     "GET /api/session": "the page asks it where people sign in; without a session it has the issuers alone",
     "GET /login": "a browser begins a login here, and holds nothing yet",
     "GET /login/callback/{issuer}": "an issuer sends browsers here; without what the browser keeps nobody is signed in",

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from openapi_spec_validator import validate
 
-from tests.extensions.mcp.mcp_servers import OFFERS
+from tests.extensions.mcp.mcp_servers import APPS, OFFERS
 from tests.extensions.mcp.oauth_issuer import listening
 from tests.extensions.mcp.test_own_servers import LOCAL, Wiki
 from tests.integration.proxy import proxied
@@ -366,6 +366,8 @@ def body_of(endpoint: Endpoint, sent: object = None) -> dict[str, Any]:
     if endpoint.takes is ScheduleIn:
         return {"json": SCHEDULE}
     if endpoint.path.startswith("/api/mcp/"):
+        if endpoint.path == "/api/mcp/apps":
+            return {"json": {"server": "none", "uri": "ui://none"}}
         named = {"server": "none", "uri" if "resources" in endpoint.path else "name": "none"}
         return {"json": {**named, **({"argument": "tone"} if endpoint.path.endswith("complete") else {})}}
     if endpoint.takes is TriggerIn:
@@ -403,13 +405,15 @@ async def with_own_servers(world: World) -> AsyncIterator[dict[str, Any]]:
 
 async def offered(world: World, endpoint: Endpoint) -> None:
     services = world.server.services
-    async with McpServers([OFFERS], McpTiming(connect_timeout=60, answer_timeout=60)) as source:
+    server = APPS if endpoint.path == "/api/mcp/apps" else OFFERS
+    async with McpServers([server], McpTiming(connect_timeout=60, answer_timeout=60)) as source:
         (connection,) = source.connections
-        states = {**services.states, "mcp": Offers({"offers": connection})}
+        states = {**services.states, "mcp": Offers({server.name: connection})}
         world.server.app.state.services = replace(services, states=states)
         try:
             chosen = {"uri": "notes://today"} if "resources" in endpoint.path else {"name": "rehearse"}
-            body = {**body_of(endpoint)["json"], "server": "offers", **chosen}
+            chosen = {"uri": "ui://apps/chart"} if server is APPS else chosen
+            body = {**body_of(endpoint)["json"], "server": server.name, **chosen}
             await world.api.request(endpoint.method, endpoint.path, json=body)
         finally:
             world.server.app.state.services = services

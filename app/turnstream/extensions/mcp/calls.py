@@ -19,6 +19,8 @@ from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.services import as_id, identity_of, services_and_owner, services_of
 from turnstream.api.views import json_response
 from turnstream.domain.errors import NotFound, Unauthorized
+from turnstream.extensions.mcp.app_calls import ENDPOINTS as APP_ENDPOINTS
+from turnstream.extensions.mcp.app_calls import app_frame
 from turnstream.extensions.mcp.offer_calls import ENDPOINTS as OFFER_ENDPOINTS
 from turnstream.extensions.mcp.own_calls import ENDPOINTS as OWN_ENDPOINTS
 from turnstream.kit.text import unstorable
@@ -277,7 +279,8 @@ GROUP = CallGroup(
     ),
 )
 OFFER_GROUP = CallGroup(
-    (*OFFER_ENDPOINTS, *OWN_ENDPOINTS),
+    (*OFFER_ENDPOINTS, *APP_ENDPOINTS, *OWN_ENDPOINTS),
     tag="MCP",
-    about="Prompts and resources of MCP servers, for messages that people write; servers of the owner",
+    about="Prompts and resources of MCP servers, for messages that people write; apps; servers of the owner",
+    routes=(Route("/mcp-app", app_frame, methods=["GET"]),),
 )

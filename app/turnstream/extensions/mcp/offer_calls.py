@@ -127,7 +127,7 @@ class OfferBlocks(BaseModel):
 
 async def list_prompts(request: Request) -> Response:
     _, owner = services_and_owner(request)
-    offers = _offers(request)
+    offers = offers_of(request)
     found = await offers.of_kind(owner, "prompts") if offers is not None else ()
     prompts = [
         PromptOut(
@@ -153,7 +153,7 @@ async def list_prompts(request: Request) -> Response:
 
 async def list_resources(request: Request) -> Response:
     _, owner = services_and_owner(request)
-    offers = _offers(request)
+    offers = offers_of(request)
     kinds: Sequence[OfferKind] = ("resources", "templates")
     found = [] if offers is None else await asyncio.gather(*(offers.of_kind(owner, kind) for kind in kinds))
     servers = [each for listed in found for each in listed]
@@ -206,7 +206,7 @@ async def render_prompt(request: Request) -> Response:
     """Gets the messages of a prompt as blocks; files of it become uploads of the caller."""
     sent, _ = await read_body(request, PromptIn)
     offers, connection = await _found(request, sent.server, "prompts")
-    with _failures("name"):
+    with failures_as("name"):
         parts = await offers.prompt(identity_of(request).owner, connection, sent.name, sent.arguments)
     return await _blocks(request, parts, "name")
 
@@ -215,7 +215,7 @@ async def complete_prompt(request: Request) -> Response:
     sent, _ = await read_body(request, CompletionIn)
     offers, connection = await _found(request, sent.server, "prompts")
     owner = identity_of(request).owner
-    with _failures("argument"):
+    with failures_as("argument"):
         values = await offers.completions(owner, connection, sent.name, sent.argument, sent.value, sent.arguments)
     return json_response(PromptCompletion(values=list(values)))
 
@@ -224,13 +224,13 @@ async def attach_resource(request: Request) -> Response:
     """Reads a resource; its files become uploads of the caller."""
     sent, _ = await read_body(request, ResourceIn)
     offers, connection = await _found(request, sent.server, "resources")
-    with _failures("uri"):
+    with failures_as("uri"):
         files = await offers.resource(identity_of(request).owner, connection, sent.uri)
     return await _blocks(request, files, "uri")
 
 
 @contextmanager
-def _failures(field: str) -> Iterator[None]:
+def failures_as(field: str) -> Iterator[None]:
     """The failures of a server, as those of a request with this field."""
     try:
         yield
@@ -245,14 +245,14 @@ async def _found(request: Request, server: str, kind: "OfferKind") -> "tuple[Off
     require_uploads(identity)
     if identity.is_bound:
         raise Forbidden("A token for one chat or turn reaches no MCP server.")
-    offers = _offers(request)
+    offers = offers_of(request)
     connection = await offers.find(identity.owner, server, kind) if offers is not None else None
     if offers is None or connection is None:
         raise NotFound(f"There is no MCP server {server!r} with {kind} for the caller.")
     return offers, connection
 
 
-def _offers(request: Request) -> "Offers | None":
+def offers_of(request: Request) -> "Offers | None":
     return cast("Offers | None", services_of(request).states.get("mcp"))
 
 

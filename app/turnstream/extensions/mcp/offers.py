@@ -105,11 +105,15 @@ class Offers:
     # --- use ---------------------------------------------------------------------------------------------------------
 
     async def find(self, owner: str, server: str, kind: OfferKind) -> McpConnection | None:
+        found = await self.connection(owner, server)
+        return found if found is not None and (server not in self.connections or _allows(found, kind)) else None
+
+    async def connection(self, owner: str, server: str) -> McpConnection | None:
         found = self.connections.get(server)
         if found is None and self.own is not None:
             own = await self.own.connections(owner)
             return next((each for each in own if each.server.name == server), None)
-        return found if found is not None and _allows(found, kind) else None
+        return found
 
     async def prompt(
         self, owner: str, connection: McpConnection, name: str, arguments: Mapping[str, str]

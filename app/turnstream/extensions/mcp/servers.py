@@ -13,6 +13,7 @@ import structlog
 from mcp import MCPError, types
 from mcp.shared.dispatcher import ProgressFnT
 
+from turnstream.extensions.mcp.app_tools import is_for_models
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.owner_calls import OwnerCalls
 from turnstream.extensions.mcp.owner_lists import OwnerLists
@@ -158,7 +159,7 @@ class McpConnection:
         left_out: dict[str, str] = {}
         async for page in session.pages():
             for listed in page:
-                if names is not None and listed.name not in names:
+                if (names is not None and listed.name not in names) or not is_for_models(listed):
                     continue
                 try:
                     tool = tool_of(self.server, listed, self.call, room, self.task)

@@ -26,6 +26,7 @@ from mcp.client.subscriptions import (
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import UrlElicitationRequiredError
 
+from turnstream.extensions.mcp.app_tools import AppExtension
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.questions import question_of
 from turnstream.extensions.mcp.tasks import TaskExtension, TaskRequest, TaskState
@@ -321,7 +322,7 @@ async def session_with(server: McpServer, bearer: Bearer | None = None) -> Async
         elicitation_callback=None if server.elicitation is None else session.elicit,
         client_info=types.Implementation(name="turnstream", version=version("turnstream")),
         cache=None,
-        extensions=[TaskExtension()],
+        extensions=[TaskExtension(), AppExtension()],
     )
     async with client as session.client:
         # The SDK checks results with Python's regular expressions, whose time has no bound; `McpTool` checks them.

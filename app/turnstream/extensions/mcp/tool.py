@@ -14,6 +14,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from pydantic_core import from_json
 
 from turnstream.domain.turns import ToolSpec
+from turnstream.extensions.mcp.app_tools import app_of
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.session import asking
 from turnstream.extensions.mcp.tasks import McpTask, TaskCreated
@@ -58,6 +59,7 @@ class McpTool:
     output: InputSchema | None = None
     task: Callable[[str, str], McpTask] | None = None
     detaches: bool = False  # a call that the server makes a task becomes a job
+    app: Mapping[str, str] | None = None  # for clients: the server, and the address of the app that shows results
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         async def show(progress: float, total: float | None, message: str | None) -> None:
@@ -91,7 +93,8 @@ class McpTool:
         if (complaint := self._complaint(result)) is not None:
             log.warning("mcp.result_invalid", tool=self.spec.name, error=complaint)
             return Outcome(f"The call was made, but its result cannot be used: {complaint}", is_error=True)
-        return outcome_of(result, self.policy.results)
+        outcome = outcome_of(result, self.policy.results)
+        return outcome if self.app is None else replace(outcome, data={**(outcome.data or {}), "ui": self.app})
 
     def _complaint(self, result: types.CallToolResult) -> str | None:
         if self.output is None or result.is_error:
@@ -125,7 +128,9 @@ def tool_of(
     )
     output = _output_schema(tool.output_schema, room)
     # A job cannot wait for a sign-in.
-    return McpTool(spec, server.policy_of(tool.name), tool.name, call, output, task, detaches=not server.per_owner)
+    uri, detaches = app_of(tool), not server.per_owner
+    app = None if uri is None else {"server": server.name, "resourceUri": uri}
+    return McpTool(spec, server.policy_of(tool.name), tool.name, call, output, task, detaches, app)
 
 
 def _output_schema(schema: dict[str, Any] | None, room: SchemaRoom) -> InputSchema | None:

@@ -1,5 +1,6 @@
 // A tool call: its input while it is written, its progress, its result or error, and its duration.
 
+import { AppView } from './apps.js'
 import { h, icon, setText } from './dom.js'
 import { FileButton, isFile } from './files.js'
 import { highlighted, prettyJson, unmasked } from './highlight.js'
@@ -26,9 +27,10 @@ function nameOf(call) {
 export class Card {
   /**
    * `ask` returns the form for a call that waits for a person, `wholeResult` reads a result that was cut, `readUpload` a file;
-   * `stop` stops a call that runs in the background.
+   * `stop` stops a call that runs in the background; `readApp` and `propose` are for apps.
    */
-  constructor(call, { ask, wholeResult, readUpload, stop }) {
+  constructor(call, tools) {
+    const { ask, wholeResult, readUpload, stop } = tools
     this.ask = ask
     this.wholeResult = wholeResult
     this.readUpload = readUpload
@@ -57,6 +59,7 @@ export class Card {
     this.more.addEventListener('toggle', () => this.#unfold())
     this.returned = h('div', { class: 'files' })
     this.form = h('div', { class: 'action' })
+    this.app = tools.readApp ? new AppView(tools) : null
     this.job = new JobBar(call.name ?? '', () => stop(this.call.id))
     this.element = h(
       'section',
@@ -64,6 +67,7 @@ export class Card {
       this.more,
       this.job.element,
       this.returned,
+      this.app?.element,
       this.form,
     )
   }
@@ -85,11 +89,13 @@ export class Card {
     setText(this.time, result?.notes?.seconds === undefined ? '' : seconds(result.notes.seconds))
     this.#showForm(action)
     this.#showFiles(result?.content)
+    this.app?.update(call, result)
     this.#unfold()
   }
 
   remove() {
     this.job.remove()
+    this.app?.remove()
     for (const button of this.files.splice(0)) button.remove()
     this.element.remove()
   }

@@ -54,6 +54,8 @@ const transcript = new Transcript(conversation, {
   why: (turn) => client.request('GET', `/api/chats/${turn.chat_id}/turns/${turn.id}/why`),
   readUpload: (id) =>
     client.request('GET', `/api/uploads/${id}${chats.roleIn(conversation.id) ? `?chat=${conversation.id}` : ''}`),
+  readApp: (server, uri) => client.request('POST', '/api/mcp/apps', { server, uri }),
+  propose: (text) => composer.fill([composer.field.value, text].filter(Boolean).join('\n\n'), []),
   regenerate: (turn) => attempt(() => conversation.regenerate(turn)),
   anotherModel,
   goOn,

@@ -228,6 +228,11 @@ export const TEXTS = {
     ofDocument: { gone: 'It is gone', unread: 'It could not be read. Press to try again' },
     document: 'Document',
   },
+  apps: {
+    open: 'Open the app',
+    name: (tool) => `App of ${tool}`,
+    left: 'The app has left its page and was closed.',
+  },
   offers: {
     none: 'No prompt fits.',
     fill: (title) => `Prompt: ${title}`,

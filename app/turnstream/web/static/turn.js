@@ -48,6 +48,8 @@ export class TurnView {
       ask: (action, text) => this.#ask(action, text),
       wholeResult: (call) => actions.wholeResult(this.turn, call),
       readUpload: actions.readUpload,
+      readApp: actions.readApp,
+      propose: actions.propose,
       stop: (call) => actions.cancelCall(this.turn, call),
     })
     this.stageText = ''

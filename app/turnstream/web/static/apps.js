@@ -1,0 +1,137 @@
+// Apps of MCP servers: an untrusted page beside a result, in a frame without an origin, and what it may ask for.
+
+import { h, setText } from './dom.js'
+import { TEXTS } from './texts.js'
+
+const { apps: texts } = TEXTS
+
+const VERSION = '2026-01-26'
+const HEIGHTS = [80, 640] // pixels
+const MOST_WORDS = 10_000 // characters that an app may propose for a message
+const NOT_FOUND = { code: -32601, message: 'This host does not offer that.' }
+const REFUSED = { code: -32000, message: 'The person is not in this app.' }
+
+/** The button of a result with an app, and then its frame. `readApp` reads its page, `propose` fills the message field. */
+export class AppView {
+  constructor({ readApp, propose }) {
+    this.readApp = readApp
+    this.propose = propose
+    this.button = h('button', { type: 'button', onclick: () => this.#open() }, texts.open)
+    this.trouble = h('p', { class: 'hint', role: 'alert' })
+    this.element = h('div', { class: 'app', hidden: true }, this.button, this.trouble)
+    this.receive = (event) => this.#receive(event)
+  }
+
+  update(call, result) {
+    this.call = call
+    this.result = result
+    this.element.hidden = !uriOf(result)
+  }
+
+  remove() {
+    removeEventListener('message', this.receive)
+    this.frame?.remove()
+  }
+
+  async #open() {
+    this.button.disabled = true
+    setText(this.trouble, '')
+    try {
+      const { server, resourceUri: uri } = this.result.data.ui
+      this.app = await this.readApp(server, uri)
+    } catch (error) {
+      setText(this.trouble, error.message)
+      this.button.disabled = false
+      return
+    }
+    // Without `allow-same-origin` its origin is opaque: it reaches neither this page nor what the browser stores for it.
+    const attributes = { sandbox: 'allow-scripts', src: this.app.frame, title: texts.name(this.call.name), allow: '' }
+    this.frame = h('iframe', { ...attributes, referrerpolicy: 'no-referrer' })
+    this.isFilled = false
+    addEventListener('message', this.receive)
+    this.button.replaceWith(this.frame)
+  }
+
+  #close(reason) {
+    this.remove()
+    this.frame = null
+    setText(this.trouble, reason)
+  }
+
+  #send(message) {
+    // Its origin is `null`: no other target than * reaches it. It gets nothing that its server has not seen.
+    this.frame?.contentWindow?.postMessage({ jsonrpc: '2.0', ...message }, '*')
+  }
+
+  #notify(method, params) {
+    this.#send({ method, params })
+  }
+
+  #receive({ source, data }) {
+    if (!this.frame || source !== this.frame.contentWindow || data?.jsonrpc !== '2.0') return
+    const { id, method, params } = data
+    if (method === 'ui/notifications/sandbox-proxy-ready') {
+      // A second empty frame is one that the app has led elsewhere, perhaps under a policy of its own.
+      if (this.isFilled) return this.#close(texts.left)
+      this.isFilled = true
+      return this.#notify('ui/notifications/sandbox-resource-ready', { html: this.app.html })
+    }
+    if (method === 'ui/notifications/initialized') return this.#begin()
+    if (method === 'ui/notifications/size-changed') return this.#resize(params?.height)
+    if (id === undefined || typeof method !== 'string') return
+    const answer = this.#answer(method, params)
+    this.#send({ id, ...answer })
+  }
+
+  #answer(method, params) {
+    if (method === 'ping') return { result: {} }
+    if (method === 'ui/initialize')
+      return {
+        result: {
+          protocolVersion: VERSION,
+          hostInfo: { name: 'turnstream', version: '1' },
+          hostCapabilities: { message: { text: {} } },
+          hostContext: {
+            theme: matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light',
+            displayMode: 'inline',
+            availableDisplayModes: ['inline'],
+            locale: navigator.language,
+            platform: 'web',
+          },
+        },
+      }
+    if (method !== 'ui/message') return { error: NOT_FOUND }
+    // The person sends it, or does not: no word of an app reaches a model by itself.
+    const words = [params?.content].flat().filter((part) => part?.type === 'text' && typeof part.text === 'string')
+    const text = words.map((part) => part.text).join('\n\n')
+    if (document.activeElement !== this.frame || !text.trim()) return { error: REFUSED }
+    this.propose(text.slice(0, MOST_WORDS))
+    return { result: {} }
+  }
+
+  #begin() {
+    const { text, is_error: isError, data } = this.result
+    let input = {}
+    try {
+      input = JSON.parse(this.call.text || '{}')
+    } catch {
+      // The result says what is wrong with it.
+    }
+    this.#notify('ui/notifications/tool-input', { arguments: input })
+    const { structuredContent, _meta } = data
+    const content = [{ type: 'text', text }]
+    this.#notify('ui/notifications/tool-result', { content, structuredContent, _meta, isError: Boolean(isError) })
+  }
+
+  #resize(height) {
+    if (!Number.isFinite(height)) return
+    const [least, most] = HEIGHTS
+    this.frame.height = `${Math.min(most, Math.max(least, Math.ceil(height)))}`
+  }
+}
+
+/** The address of the app of a result. Only `ui://` is one. */
+function uriOf(result) {
+  const ui = result && !result.open ? result.data?.ui : undefined
+  return typeof ui?.resourceUri === 'string' && ui.resourceUri.startsWith('ui://') ? ui.resourceUri : undefined
+}
