@@ -1,5 +1,6 @@
 """Schedules and triggers on the page: made, run, paused and deleted, with their next and last runs."""
 
+import os
 import time
 from collections.abc import AsyncIterator
 from uuid import uuid4
@@ -50,6 +51,27 @@ async def test_a_person_makes_schedules_and_triggers(people: SitDown, site: Serv
         assert (await api.json("GET", f"/api/schedules/{schedule['id']}"))["paused"] == "person"
         await tides.get_by_role("button", name="Resume Tides").click()
         await expect(tides).to_contain_text("next")
+
+        await tides.get_by_role("button", name="Change Tides").click()
+        change = dialog.get_by_role("region", name="Change Tides")
+        await expect(change.get_by_label("Message", exact=True)).to_have_value("When is the tide high?")
+        await change.get_by_label("Message", exact=True).fill("When is the tide low?")
+        await change.get_by_label("Sends").select_option("by a cron expression")
+        await change.get_by_label("Minute, hour, day, month, weekday").fill("30 7 * *")
+        assert await violations(ada) == []
+        ada.expects("422")
+        await change.get_by_role("button", name="Save").click()
+        await expect(dialog.get_by_role("alert")).not_to_be_empty()
+        await change.get_by_label("Minute, hour, day, month, weekday").fill("30 7 * * *")
+        await change.get_by_label("Time zone").fill("Europe/Berlin")
+        await change.get_by_label("Messages that are late").select_option("are left out")
+        if pictures := os.environ.get("PICTURES"):
+            await ada.page.screenshot(path=f"{pictures}/schedules-{scheme}.png")
+        await change.get_by_role("button", name="Save").click()
+        await expect(tides).to_contain_text("30 7 * * * Europe/Berlin")
+        changed = await api.json("GET", f"/api/schedules/{schedule['id']}")
+        assert (changed["missed"], changed["every"], changed["paused"]) == ("skip", None, None)
+        assert changed["request"]["blocks"] == [{"type": "text", "text": "When is the tide low?"}]
 
         await dialog.get_by_label("Sends").select_option("for each signed message")
         await dialog.get_by_label("Name", exact=True).fill("Builds")
