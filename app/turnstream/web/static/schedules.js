@@ -77,7 +77,15 @@ function itemOf(client, each, attempt) {
   const words = h('div', {}, h('bdi', {}, each.name), ...about(each))
   const more = each.path ? iconButton('key', texts.secret(each.name), secret) : run
   const editing = iconButton('edit', texts.edit(each.name), edit)
-  const item = h('li', { class: 'row' }, words, editing, pause, more, iconButton('bin', texts.remove(each.name), remove))
+  const item = h(
+    'li',
+    { class: 'row' },
+    words,
+    editing,
+    pause,
+    more,
+    iconButton('bin', texts.remove(each.name), remove),
+  )
   if (['pending', 'started'].includes(each.last_run?.state)) setTimeout(refresh, LOOK)
   return item
 
