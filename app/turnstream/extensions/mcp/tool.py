@@ -124,8 +124,9 @@ def tool_of(
         retry_safe=bool(hints and hints.idempotent_hint),
     )
     output = _output_schema(tool.output_schema, room)
-    # A job cannot wait for a sign-in.
-    return McpTool(spec, server.policy_of(tool.name), tool.name, call, output, task, detaches=not server.per_owner)
+    # Replicas claim jobs by the names of shared tools, which those of one owner are not among.
+    is_shared = server.allowed is None and not server.owner_tools
+    return McpTool(spec, server.policy_of(tool.name), tool.name, call, output, task, detaches=is_shared)
 
 
 def _output_schema(schema: dict[str, Any] | None, room: SchemaRoom) -> InputSchema | None:
