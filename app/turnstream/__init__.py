@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from turnstream.llm.provider import MessageStarted as MessageStarted
     from turnstream.llm.provider import ModelRequest as ModelRequest
     from turnstream.llm.provider import Part as Part
+    from turnstream.llm.provider import Provider as Provider
     from turnstream.main import create_app as create_app
     from turnstream.main import lifespan as lifespan
     from turnstream.setup.toolset import ToolSettings as ToolSettings
@@ -144,6 +145,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "MessageStarted",
         "ModelRequest",
         "Part",
+        "Provider",
     ),
     "turnstream.main": ("create_app", "lifespan"),
     "turnstream.telemetry": ("Metrics",),

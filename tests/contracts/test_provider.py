@@ -1,9 +1,8 @@
 """The contract of providers with the engine: one suite, run for each provider."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +15,21 @@ from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.demo.provider import DemoProvider
 from turnstream.extensions.gemini.provider import GeminiProvider
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIProvider, OpenAIResponsesProvider
-from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.anthropic.provider import AnthropicProvider
-from turnstream.llm.provider import BlockOpened, BlockText, Message, ModelRequest, Part, Provider
+from turnstream.llm.provider import (
+    BlockClosed,
+    BlockOpened,
+    BlockText,
+    Message,
+    MessageDelta,
+    MessageEnded,
+    MessageStarted,
+    ModelRequest,
+    Part,
+    Provider,
+)
 from turnstream.scripted import ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream_lab.provider_checks import CHECKS, answer_of, answers_start_and_end, calls_are_whole, fails_with
 
 TOOLS = tuple(ToolSpec(name, "…", '{"type":"object"}') for name in ("doc_search", "doc_tree", "doc_view"))
 REQUEST = ModelRequest(
@@ -28,6 +38,21 @@ REQUEST = ModelRequest(
     tools=TOOLS,
 )
 REPLY = (thinking("Let me ", "look."), text("I look ", "it up."), tool_use("doc_search", {"query": "rule"}, "toolu_1"))
+
+
+STARTED = MessageStarted({"input_tokens": 1})
+STOP = MessageDelta("end_turn", {"output_tokens": 1})
+
+
+@dataclass
+class Parts:
+    """A provider whose answers are these parts."""
+
+    parts: Sequence[Part]
+    name: str = "parts"
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+        yield self.parts
 
 
 @dataclass
@@ -224,27 +249,12 @@ async def fake(request: pytest.FixtureRequest) -> AsyncIterator[Fake]:
         yield fake
 
 
-async def accumulated(provider: Provider) -> tuple[Accumulator, list[Block]]:
-    accumulator = Accumulator(round=1, attempt=1, first_index=0)
-    return accumulator, await listen(provider, accumulator)
-
-
-async def listen(provider: Provider, accumulator: Accumulator) -> list[Block]:
-    """The blocks of an answer to its end."""
-    blocks: list[Block] = []
-    async with aclosing(provider.stream(REQUEST)) as batches:
-        async for parts in batches:
-            assert parts
-            blocks += [change for change in accumulator.feed(parts) if isinstance(change, Block)]
-    return blocks
-
-
 async def test_a_provider_has_a_name(fake: Fake) -> None:
     assert any(name.startswith(fake.provider.name) for name in FAKES)
 
 
 async def test_an_answer_starts_says_something_and_ends(fake: Fake) -> None:
-    accumulator, blocks = await accumulated(fake.provider)
+    accumulator, blocks = await answer_of(fake.provider, REQUEST)
     assert accumulator.started
     assert accumulator.ended
     assert accumulator.stop_reason == "tool_use"
@@ -255,7 +265,7 @@ async def test_an_answer_starts_says_something_and_ends(fake: Fake) -> None:
 
 
 async def test_thinking_is_signed_and_calls_have_an_id_a_name_and_a_json_object_as_input(fake: Fake) -> None:
-    _, blocks = await accumulated(fake.provider)
+    _, blocks = await answer_of(fake.provider, REQUEST)
     for block in blocks:
         if block.type == "thinking":
             assert json.loads(block.data or "{}")["signature"]
@@ -267,17 +277,29 @@ async def test_thinking_is_signed_and_calls_have_an_id_a_name_and_a_json_object_
         assert isinstance(json.loads(call.text), dict)
 
 
-async def test_many_answers_at_once_do_not_mix(fake: Fake) -> None:
-    alone = [(block.type, block.name) for block in (await accumulated(fake.provider))[1]]
-    together = await asyncio.gather(*(accumulated(fake.provider) for _ in range(10)))
-    assert [[(block.type, block.name) for block in blocks] for _, blocks in together] == [alone] * 10
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_a_check_of_the_kit_holds(fake: Fake, check: Callable[[Provider, ModelRequest], Awaitable[None]]) -> None:
+    await check(fake.provider, REQUEST)
 
 
-async def test_an_answer_may_be_left_in_the_middle_and_the_next_one_is_whole(fake: Fake) -> None:
-    async with aclosing(fake.provider.stream(REQUEST)) as batches:
-        async for _ in batches:
-            break
-    assert (await accumulated(fake.provider))[0].ended
+@pytest.mark.parametrize(
+    ("parts", "promise"),
+    [
+        ([BlockOpened(0, "text"), BlockClosed(0)], "must begin with MessageStarted"),
+        ([STARTED, BlockOpened(0, "text"), BlockClosed(0), STOP], "must end with MessageEnded"),
+        ([STARTED, BlockOpened(0, "text"), BlockClosed(0), MessageEnded()], "name the reason"),
+        ([STARTED, *tool_use("other", {}, "a"), STOP, MessageEnded()], "no tool of the request"),
+        (
+            [STARTED, BlockOpened(0, "tool_use", None, "[]", "a", "doc_tree"), BlockClosed(0), STOP, MessageEnded()],
+            "must be a JSON object",
+        ),
+    ],
+    ids=["start", "end", "reason", "name", "input"],
+)
+async def test_a_broken_promise_has_a_sentence(parts: Sequence[Part], promise: str) -> None:
+    check = calls_are_whole if "tool" in promise or "JSON" in promise else answers_start_and_end
+    with pytest.raises(AssertionError, match=promise):
+        await check(Parts(parts), REQUEST)
 
 
 @pytest.mark.parametrize("fake", ["anthropic", "gemini", "openai-chat", "openai-responses", "scripted"], indirect=True)
@@ -290,12 +312,7 @@ async def test_a_failure_has_class_type_and_message_and_comes_after_all_parts(
 ) -> None:
     assert fake.fail is not None
     fake.fail(error, late)
-    accumulator = Accumulator(round=1, attempt=1, first_index=0)
-    with pytest.raises(type(error)) as raised:
-        await listen(fake.provider, accumulator)
-    assert (raised.value.type, raised.value.message) == (error.type, error.message)
-    assert accumulator.started == late
-    assert not accumulator.ended
+    await fails_with(fake.provider, REQUEST, error, late=late)
 
 
 # Two calls with one id, as defective servers send them.
@@ -344,11 +361,11 @@ async def test_calls_with_one_id_are_several_calls_each_with_an_id_of_its_own(
     make: Callable[..., Any] | None, body: bytes
 ) -> None:
     if make is None:
-        accumulator, blocks = await accumulated(ScriptedProvider([message_of(*REPEATED)]))
+        accumulator, blocks = await answer_of(ScriptedProvider([message_of(*REPEATED)]), REQUEST)
     else:
         async with canned_server() as server, make("a key", server.url) as provider:
             server.answer = Answer(body, sizes=[50])
-            accumulator, blocks = await accumulated(provider)
+            accumulator, blocks = await answer_of(provider, REQUEST)
     assert accumulator.ended
     calls = [(block.name, json.loads(block.text)) for block in blocks if block.is_call]
     assert calls == [("doc_search", {"query": "rule"}), ("doc_search", {"query": "tide"}), ("doc_tree", {})]

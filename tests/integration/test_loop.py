@@ -355,6 +355,9 @@ async def test_a_conversation_is_told_from_its_start(harness: Harness) -> None:
     sent = [(message.role, message.blocks[0].text) for message in provider.requests[1].messages]
     assert sent == [("user", "first"), ("assistant", "One."), ("user", "second")]
     assert [request.system for request in provider.requests] == ["Be brief.", "Be brief."]
+    before, [past] = [list(request.past) for request in provider.requests]  # the rhythm of the calls
+    assert before == []
+    assert past.started_at is not None
 
 
 NOW = datetime.now(UTC)

@@ -257,9 +257,7 @@ class Resolver:
         return merged
 
     def _params(self, model: Model, own: Params | None, inherited: Mapping[str, Any], tools: _Tools) -> dict[str, Any]:
-        """The turn's own parameters over the inherited ones. Inherited parameters that do not fit the model are
-        omitted.
-        """
+        """The turn's own parameters over the inherited ones, of which those that do not fit the model are omitted."""
         fitting = self.params.fitting(model, inherited)
         if not _has_chosen(fitting, tools):
             del fitting["tool_choice"]

@@ -170,9 +170,7 @@ def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[R
 
 
 def open_actions_of(turn: Turn) -> tuple[RequiredAction, ...]:
-    """The actions that wait for a person now. A question is gone with its call, and an elicitation with the run that
-    made it.
-    """
+    """The actions that wait for a person. A question ends with its call, an elicitation with its run."""
     asks = [ask for ask in turn.asks if ask.answer is None]
     if not asks:
         return ()  # without a look at the blocks, of which there may be thousands

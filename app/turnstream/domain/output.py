@@ -121,9 +121,7 @@ def output_of(turn: Turn) -> str | None:
 
 
 def is_of_an_object(schema: Mapping[str, Any]) -> bool:
-    """Whether providers accept `schema` as the schema of a tool: one of an object, and no union or reference at its
-    root.
-    """
+    """Whether providers accept `schema` for a tool: one of an object, without a union or reference at its root."""
     return schema.get("type") == "object" and not _UNIONS & schema.keys()
 
 

@@ -364,9 +364,7 @@ class Executor:
         return open_gate and open_gate(lambda: self.turn, self._models.policy.max_reply_chars, before)
 
     async def _seal_reply(self, stop_reason: str) -> None:
-        """Seals the round of a whole reply, together with the end of the turn or the start of calls if these follow
-        at once.
-        """
+        """Seals the round of a whole reply, in one write with the turn's end or the start of calls."""
         round, unwritten = self._close_reply(stop_reason)
         match self._step_behind(round, unwritten):
             case Finish(reason):

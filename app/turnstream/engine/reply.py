@@ -170,9 +170,7 @@ class Reply:
         return passed
 
     async def _begin_again(self) -> None:
-        """Takes back what was recorded of the reply, for all of it comes again. Its usage is charged once, with what
-        replaces it.
-        """
+        """Takes back what was recorded of the reply, which comes again. Its usage is charged once."""
         if self._taken_back is not None:
             await self._taken_back()
         await self._unwritten.settle()

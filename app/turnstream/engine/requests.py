@@ -60,6 +60,7 @@ class Requests:
         assert turn.request is not None
         request = await self._opened(turn.request)
         sealed = [round for round in turn.rounds if round.sealed and round.stop_reason != COMPACTED]
+        earlier = [round for turn in self._ancestors for round in turn.rounds if round.sealed]
         params = _params(request, step)
         messages = await self._messages([*self._ancestors, turn], step, model)
         return ModelRequest(
@@ -71,16 +72,14 @@ class Requests:
             provider_tools=request.provider_tools,
             may_use_tools=isinstance(step, CallModel) and step.tools,
             resume_data=_resume_data(sealed),
-            earlier_data=self._earlier_data() if request.provider_tools else None,
+            earlier_data=_resume_data(earlier) if request.provider_tools else None,
             prefilled=not sealed and model == request.model and messages[-1].role == "assistant",
             call=ModelCall(turn.id, step.round, turn.attempt, model, request.record),
             compaction=_compaction(request, model),
             caller=self._caller,
             retained=_retained(turn, model),
+            past=[round for round in (*earlier, *sealed) if round.model == model],
         )
-
-    def _earlier_data(self) -> str | None:
-        return _resume_data([each for turn in self._ancestors for each in turn.rounds if each.sealed])
 
     def _params_of_fallback(self, model: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         fitting = self._fitting(model, params)

@@ -18,9 +18,7 @@ _LONGEST_REPLY = 32_000
 
 
 class BudgetSpent(Exception):
-    """The owner's plan, or a budget of the turn's family, leaves no room for the next model call of the turn, which
-    ends.
-    """
+    """The owner's plan, or a budget of the turn's family, has no room for the next model call: the turn ends."""
 
     def __init__(self, reached: ReachedLimit, sentence: str) -> None:
         super().__init__(sentence)

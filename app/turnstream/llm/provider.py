@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 from turnstream.domain.blocks import Block
+from turnstream.domain.rounds import Round
 from turnstream.domain.turns import ToolSpec
 from turnstream.kit.offload import BLOCK
 
@@ -67,7 +68,7 @@ class ModelRequest:
     expired. `prefilled`: the model continues the last message, a reply whose beginning the client gave. `call` is for
     interceptors and for the connections of a turn, `caller` for providers that let calls wait; neither is sent.
     `options` are those of the model in the file of models. `retained` is the reference to the answer of an interrupted
-    call, which the provider may still have (`AnswerKeeper`).
+    call, which the provider may still have (`AnswerKeeper`); `past` are the calls of the path before, for their rhythm.
     """
 
     model: str
@@ -85,6 +86,7 @@ class ModelRequest:
     caller: Caller | None = None
     options: Mapping[str, bool | str] = field(default_factory=dict)
     retained: Mapping[str, Any] | None = None
+    past: Sequence[Round] = ()
 
     @property
     def size(self) -> int:

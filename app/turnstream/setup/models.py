@@ -112,9 +112,7 @@ def default_model(settings: Settings, extensions: Sequence[Extension]) -> str:
 
 
 def served_model(settings: Settings, extensions: Sequence[Extension]) -> str:
-    """The default model of a server. Also raises ConfigError if a stand-in would answer people, who would take it for a
-    model.
-    """
+    """The default model. Raises ConfigError also if a stand-in would answer people, who would not know it."""
     model = default_model(settings, extensions)
     is_stand_in = usable_providers(settings, extensions)[0].api.stand_in
     if is_stand_in and settings.model is None and not settings.on_loopback:

@@ -282,7 +282,7 @@ async def _first(stream: AsyncGenerator[Sequence[Part], None], server: Responses
             r"`options\.foreground` of \[models\.m\] must be one of background",
         ),
         ("openai-chat", "{ background = true }", r"must be left out: this API has none\.$"),
-        ("anthropic", '{ cache = "2h" }', r'must be one of "5m", "1h", not "2h"\.$'),
+        ("anthropic", '{ cache = "2h" }', r'must be one of "5m", "1h", "auto", not "2h"\.$'),
     ],
 )
 def test_an_option_that_an_api_does_not_have_stops_the_start(

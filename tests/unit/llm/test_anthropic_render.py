@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.legal.anthropic import request_problems
 from tests.support.model_requests import call, redacted, result, server_call, server_result, text, thinking
 from turnstream.domain.blocks import Block
 from turnstream.domain.results import layout_of
+from turnstream.domain.rounds import Round
 from turnstream.domain.turns import ToolSpec
 from turnstream.llm.anthropic.render import render, render_block
 from turnstream.llm.conversation.translation import SILENT_FAILURE
@@ -211,6 +213,33 @@ def test_marks_are_of_an_hour_if_the_model_says_so() -> None:
     hour = {"type": "ephemeral", "ttl": "1h"}
     assert sent["system"][0]["cache_control"] == sent["messages"][0]["content"][0]["cache_control"] == hour
     assert json.loads(render(replace(asked, options={})))["system"][0]["cache_control"] == {"type": "ephemeral"}
+
+
+def test_marks_of_automatic_length_follow_the_rhythm_of_the_path() -> None:
+    """The prices of the documentation: 1.15 of what was cached is saved, 0.75 of what is written is paid."""
+
+    def pays(*requests: tuple[float, int]) -> bool:
+        past = [
+            Round(
+                number,
+                0,
+                usage={"input_tokens": 100, "cache_read_input_tokens": tokens - 100, "output_tokens": 900},
+                started_at=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minute),
+            )
+            for number, (minute, tokens) in enumerate(requests)
+        ]
+        asked = ModelRequest("m", (HELLO,), "Be kind.", options={"cache": "auto"}, past=past)
+        return "ttl" in json.loads(render(asked))["system"][0]["cache_control"]
+
+    assert not pays()
+    assert not pays((0, 10_000))
+    assert not pays((0, 10_000), (1, 11_000), (2, 12_000))  # calls of tools: each is soon after the one before
+    assert pays((0, 10_000), (1, 11_000), (21, 12_000))  # a person who reads for twenty minutes
+    assert not pays((0, 10_000), (90, 11_000))  # both have forgotten it
+    assert not pays((0, 10_000), (20, 10_500), (21, 40_000))  # what is written costs more than the pause saves
+    slow = [(20.0 * number, 10_000) for number in range(10)]
+    assert pays(*slow)
+    assert not pays(*slow, *((200.0 + number, 10_000 + 500 * number) for number in range(30)))  # the last ones count
 
 
 def test_blocks_that_take_no_mark_are_passed_over() -> None:

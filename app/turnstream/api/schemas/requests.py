@@ -135,9 +135,7 @@ class NewChat(Body):
 
 
 class ChatChanges(Body):
-    """Members that are omitted stay as they are. The same holds for the members of `settings`, `params` and
-    `limits`.
-    """
+    """Omitted members stay as they are, also those of `settings`, `params` and `limits`."""
 
     title: Title | None = None
     system_prompt: Prompt | None = None

@@ -91,9 +91,7 @@ class JournalWriter:
             self._next_line = now + _BETWEEN_LINES
 
     def _new_text(self) -> tuple[Sequence[JournalEntry], Sequence[tuple[OpenBlock, int]]]:
-        """The pieces that the log lacks, at most one of each turn, and the length of these blocks in the log before
-        them.
-        """
+        """The pieces that the log lacks, at most one of each turn, and the length before them in the log."""
         entries: list[JournalEntry] = []
         before: list[tuple[OpenBlock, int]] = []
         known, self._open = self._open, {}

@@ -27,6 +27,7 @@ from turnstream.domain.kinds import (
 )
 from turnstream.domain.results import count_files, parts_of
 from turnstream.llm.anthropic.parameters import MEMBERS
+from turnstream.llm.anthropic.rhythm import hour_pays
 from turnstream.llm.conversation.translation import (
     SILENT_FAILURE,
     CallRules,
@@ -290,5 +291,6 @@ def _marks(messages: Sequence[Message]) -> set[tuple[int, int]]:
 
 
 def _marked(object: bytes, request: ModelRequest) -> bytes:
-    ttl = b',"ttl":"1h"' if request.options.get("cache") == "1h" else b""
+    cache = request.options.get("cache")
+    ttl = b',"ttl":"1h"' if cache == "1h" or (cache == "auto" and hour_pays(request.past)) else b""
     return object[:-1] + b',"cache_control":{"type":"ephemeral"%b}}' % ttl

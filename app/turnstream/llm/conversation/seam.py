@@ -110,9 +110,7 @@ class Seam:
         )
 
     def _end_of_repetition(self, start: int) -> int:
-        """The length of the held text that repeats the text before it from `start` on; 0 if it does not, or by
-        chance.
-        """
+        """The length of the held text that repeats the text before it from `start` on; 0 if none, or by chance."""
         repeated = self._dense[start:]
         if not self._dense_held.startswith(repeated):
             return 0

@@ -115,7 +115,7 @@ ANTHROPIC = ModelApi(
     "turnstream.llm.anthropic.provider",
     PARAMETERS,
     own_members=OWN_MEMBERS,
-    model_options={"cache": ("5m", "1h")},
+    model_options={"cache": ("5m", "1h", "auto")},
     catalog=Path(__file__).with_name("models.toml"),
 )
 

@@ -56,9 +56,7 @@ class AuditTrail:
         self._database = database
 
     async def note(self, kind: str, owner: str | None, *details: Mapping[str, Any], actor: str | None = None) -> None:
-        """Writes an entry for each of `details`. `actor` is the actor of a request; a command has an actor of its
-        own.
-        """
+        """Writes an entry for each of `details`. `actor` is that of a request; a command has its own."""
         values = {"kind": kind, "owner": owner, "actor": actor, "details": [to_json(each) for each in details]}
         await self._database.rows(NOTE, **values)
 

@@ -86,9 +86,7 @@ class Charges:
         self._database = database
 
     async def add(self, owner: str, chat: UUID | None, turn: UUID, charge: Charge, root: UUID | None = None) -> None:
-        """Charges a call that no statement about a round does; `turn` is an id of its own if it has none. May be
-        repeated.
-        """
+        """Charges a call outside of rounds; `turn` is an id of its own if it has none. May be repeated."""
         columns = columns_of_charges([charge], root)
         await self._database.rows(CHARGE, owner=owner, chat=chat, turn=turn, kind=charge.kind, **columns)
 

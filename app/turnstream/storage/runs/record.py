@@ -425,9 +425,7 @@ RESTORE = _writes(
 
 @dataclass(frozen=True, slots=True)
 class SettledCall:
-    """A call's result, as its block, and the state of the call. `whole` is the full text if the block holds a part of
-    it.
-    """
+    """A call's result as its block, and the call's state. `whole` is the full text if the block holds a part."""
 
     result: Block
     state: CallState

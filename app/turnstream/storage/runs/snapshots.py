@@ -89,9 +89,7 @@ class ReplicaLog:
         return self.ticks[-1].number if self.ticks else 0
 
     def extended(self, ticks: Sequence[Tick]) -> "ReplicaLog":
-        """This log followed by the ticks. The numbers of ticks that were deleted, or could not be written, are
-        missing.
-        """
+        """This log followed by the ticks. Numbers of deleted or unwritten ticks are missing."""
         continues = bool(self.ticks) and (not ticks or ticks[0].number == self.last + 1)
         ticks = [*self.ticks, *ticks]
         kept = [tick for tick in ticks if tick.number > min(self.last, ticks[-1].checkpoint)]
