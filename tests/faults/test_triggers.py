@@ -102,7 +102,9 @@ async def test_each_message_has_one_turn_and_one_run_after_kills_at_all_its_edge
             assert await send("before the rows of the turn") == first
         finally:
             await server.close()
-        assert tuple(await rows.fetchrow(COUNTS)) == (4, 4, 4, 4, 4)
+        counts = await rows.fetchrow(COUNTS)
+        assert counts is not None
+        assert tuple(counts) == (4, 4, 4, 4, 4)
 
 
 async def ended(rows: "asyncpg.Connection[Any]", number: int) -> None:
