@@ -52,3 +52,24 @@ async def test_a_response_resumes_on_another_replica_after_the_one_that_wrote_it
     if rest[0].type != "response.in_progress":  # else the journal was behind what was seen, which was taken back
         assert exploded(seen) + exploded(rest) == exploded(whole)
     assert rest[-1].sequence_number == whole[-1].sequence_number
+
+
+async def test_a_response_is_whole_after_many_cuts(server: StartServer) -> None:
+    replicas = [await server(TURNSTREAM_DEMO_DELAY="0.01", TURNSTREAM_JOURNAL_INTERVAL="0.02") for _ in range(2)]
+    async with client_of(replicas[0].url) as here, client_of(replicas[1].url) as there:
+        made = await here.responses.create(model="demo", input="Tell me about ships.", background=True)
+        seen: dict[int, str] = {}
+        for number in range(13):
+            client = (here, there)[number % 2]
+            after = {"starting_after": max(seen)} if seen else {}
+            async with await client.responses.retrieve(made.id, stream=True, extra_query=after) as events:
+                left = 1 + number if number < 12 else None  # the last connection is read to its end
+                async for event in events:
+                    seen |= exploded([event])
+                    left = left and left - 1
+                    if left == 0:
+                        break
+        whole = [event async for event in await there.responses.retrieve(made.id, stream=True)]
+        final = await there.responses.retrieve(made.id)
+    assert seen == dict(exploded(whole))
+    assert final.output_text == "".join(event.delta for event in whole if event.type == "response.output_text.delta")

@@ -12,6 +12,7 @@ from tests.support.sweeping import swept
 from turnstream.domain.blocks import Block
 from turnstream.domain.results import parts_of
 from turnstream.domain.turns import Turn
+from turnstream.extensions.retention.unused import unused_uploads
 from turnstream.llm.conversation.attachments import GONE, LEFT_OUT
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import ModelRequest
@@ -112,10 +113,10 @@ async def test_what_a_result_says_is_kept_until_its_chat_is_deleted(harness: Har
     uploads = Uploads(harness.database)
     (result,) = results_of(turn).values()
     (upload,) = (part["source"]["id"] for part in parts_of(result))
-    assert await swept(uploads.sweep(0)) == 0
+    assert await swept(unused_uploads(harness.database, 0)) == 0
     assert not await uploads.delete(OWNER, upload, only_unused=True)
     await Chats(harness.database).delete(OWNER, turn.chat_id)
-    assert await swept(uploads.sweep(0)) == 1
+    assert await swept(unused_uploads(harness.database, 0)) == 1
 
 
 @tool()

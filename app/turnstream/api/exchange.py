@@ -175,7 +175,7 @@ async def _queue(services: Services, target: Target, read: Position, compose: Co
 
 
 async def _steer(draft: Draft, new: NewTurn) -> Exchange:
-    """Adds the message to the open turn of the draft. Raises RequestRefused and Forbidden."""
+    """Adds the message to the draft's open turn. Raises RequestRefused and Forbidden."""
     check_turn(draft.steered)
     return await draft.steer(with_author(steer_blocks(new.blocks)))
 

@@ -166,7 +166,7 @@ async def path_page(
 def _cursor_behind(state: ChatState, shown: Sequence[TurnOut]) -> str:
     """The cursor of a page that shows the turns `shown`. They were read after `state`; none of them was made since.
 
-    The stream from there sends the chat, the open turns that are not shown, and what follows the shown ones.
+    A stream from this cursor sends the chat, the open turns not shown, and all that follows the shown ones.
     """
     cursors = {turn.id: None if turn.status in ENDED else turn.cursor for turn in shown}
     opened: dict[int, Cursor | None] = {}

@@ -39,9 +39,9 @@ class BlockKind:
     """One row of the table: how a type of block is treated.
 
     `streams` is the member of the block's JSON object that arrives piece by piece; without one the block arrives
-    whole. `after_seal` blocks are written once the model's reply is sealed, so the log has them behind the round's
-    stop. `sent` is where later model requests carry the block, `shown` how clients show it, `size` what counts when
-    the length of a request is estimated. A `portable` block is sent to another provider too, without its `data`.
+    whole. The log has `after_seal` blocks behind `round_stop`: they are written once the model's reply is sealed.
+    `sent` is where later model requests carry the block, `shown` how clients show it, `size` what counts when the
+    length of a request is estimated. A `portable` block is sent to another provider too, without its `data`.
     `cacheable` blocks may carry a cache mark of Anthropic's.
     """
 
@@ -90,7 +90,7 @@ _OTHER = BlockKind("", "other")
 
 
 def kind_of(type: str) -> BlockKind:
-    """The row of this type of block; total, since providers invent types."""
+    """The row of this type of block. A type without one gets a new row: providers invent types."""
     if known := KINDS.get(type):
         return known
     return replace(_SERVER_RESULT if type.endswith(SERVER_RESULT) else _OTHER, name=type)

@@ -1,4 +1,4 @@
-"""Values of the search."""
+"""Languages and results of the search."""
 
 from typing import Literal
 

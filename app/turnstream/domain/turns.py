@@ -114,8 +114,8 @@ class OutputSpec:
     """The output of a structured turn: JSON that meets `schema` (JSON text). The program may have registered a
     `validator` that judges an output, and a `handler` that refines it. An attempt at an output ends with one, or after
     `max_iterations` model calls. `native`: the provider holds the model to the schema, and the output is its text, not
-    the call of a tool. `wrapped`: the schema is not one of an object, which providers demand, so the model writes an
-    object with the output as its `value`. Names and descriptions of the tools; None for ours.
+    the call of a tool. `wrapped`: providers refuse a schema that is not of a plain object, so
+    the model writes an object with the output as its `value`. Names and descriptions of the tools; None for ours.
     """
 
     schema: str

@@ -6,7 +6,7 @@ from time import monotonic, time
 
 
 class DatabaseClock:
-    """The time of Postgres as its last answer showed it, carried on by the monotonic clock. Before the first answer it
+    """The time of Postgres: its last answer, carried on by the monotonic clock. Before the first answer it
     is the time of this machine.
     """
 

@@ -1,4 +1,4 @@
-"""The database of the settings: connection, presence, name."""
+"""The configured database: connection, existence, name."""
 
 import getpass
 import os

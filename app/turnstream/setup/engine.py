@@ -21,7 +21,7 @@ from turnstream.engine.upkeep.journal_writer import JournalWriter
 from turnstream.engine.upkeep.recovery import ReplicaMonitor
 from turnstream.engine.upkeep.refusals import REFUSALS_KEPT_DAYS, RefusedLogins
 from turnstream.engine.upkeep.round_writer import RoundWriter
-from turnstream.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep
+from turnstream.engine.upkeep.sweeps import HOURS, Sweep
 from turnstream.engine.worker import Worker, WorkerPolicy
 from turnstream.extension import Context, ServerProcess, Task, Work
 from turnstream.kit.ids import new_id
@@ -33,7 +33,6 @@ from turnstream.storage.chats.actions import Actions
 from turnstream.storage.database import Database
 from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.owners.audit import AuditTrail
-from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.retention import Sweeps, old_deletions, old_keys, unused_tool_sets
 from turnstream.storage.runs.journal import Journal, OpenTexts
 from turnstream.storage.runs.queue import Queue, Renewals
@@ -82,7 +81,8 @@ async def started(parts: Parts, url: str, process: ServerProcess | None = None) 
     checks = guards[0].joined(guards, parts.plans) if guards else NO_CHECKS
     kinds = {kind for work in works.values() for kind in work.webhooks}
     address, digests = _address(settings, process), digests_of(parts)
-    queue = Queue(database, replica, address, session_key, kinds, digests, [*works], parts.master_keys)
+    active = [*works, *(database.codec.forms if database.codec else ())]
+    queue = Queue(database, replica, address, session_key, kinds, digests, active, parts.master_keys)
     monitor = ReplicaMonitor(queue, Actions(database), settings.lease, signals, parts.renewal_interval)
     refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
     hooks = [*(hook for work in works.values() for hook in work.hooks), *parts.hooks]
@@ -168,10 +168,9 @@ def _upkeep_of_rows(settings: Settings, database: Database, works: Collection[Wo
 
 def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
     """Returns the sweeps: each removes old or unused rows at its interval."""
-    uploads, trail = Uploads(database), AuditTrail(database)
+    trail = AuditTrail(database)
     keys = partial(old_keys, database, _KEYS_KEPT)
     return [
-        Sweep("unused uploads", 6 * HOURS, partial(uploads.sweep, UNUSED_UPLOADS_KEPT)),
         Sweep("deleted chats", 6 * HOURS, partial(old_deletions, database)),
         Sweep("tool sets", 6 * HOURS, partial(unused_tool_sets, database)),
         Sweep("reservations", HOURS / 6, Accounts(database).sweep),

@@ -1,4 +1,4 @@
-"""The master keys of the settings, or of a file beside an embedded database."""
+"""The master keys from the settings, or from a file beside an embedded database."""
 
 import os
 from collections.abc import AsyncIterator, Sequence

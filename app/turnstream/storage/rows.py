@@ -235,7 +235,7 @@ def answer_from(text: str | None) -> AskAnswer | None:
 
 
 def steer_from(row: Row) -> Steer:
-    return Steer(row["id"], _blocks.decode(row["blocks"]), row["blocks"])
+    return Steer(row["id"], _blocks.decode(row["blocks"]), row["stored"])
 
 
 def columns_of(blocks: Sequence[Block]) -> dict[str, list[Any]]:

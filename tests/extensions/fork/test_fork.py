@@ -13,6 +13,7 @@ from tests.support.http_client import Client, Said, words_of
 from tests.support.http_server import Server, pausing
 from tests.support.sweeping import swept
 from turnstream.domain.errors import NotFound
+from turnstream.extensions.retention.unused import unused_uploads
 from turnstream.libraries.copies.cutting import LEFT_OUT, cut_after
 from turnstream.libraries.copies.rows import Fork, Forks
 from turnstream.scripted import Pause, message_of, text, tool_use
@@ -187,7 +188,7 @@ async def test_attachments_are_shared_and_stay_as_long_as_one_of_the_chats(api: 
     fork = await api.json("POST", f"{turn.url}/fork", 201, json={"into": "chat"})
     for deleted, status in ((chat, 200), (chat_of(fork), 404)):
         await api.json("DELETE", deleted)
-        await swept(server.services.storage.uploads.sweep(-60))
+        await swept(unused_uploads(server.services.storage.database, -60))
         assert (await api.get(f"/api/uploads/{upload['id']}")).status_code == status
 
 

@@ -12,6 +12,7 @@ from tests.support.http_client import Client, Said
 from tests.support.http_server import Server
 from tests.support.locks import Locker
 from tests.support.sweeping import swept
+from turnstream.extensions.retention.unused import unused_uploads
 from turnstream.llm.conversation.attachments import GONE
 from turnstream.llm.models.catalog import Model, ProviderModels
 from turnstream.scripted import ScriptedProvider, message_of, text
@@ -129,12 +130,12 @@ async def test_an_upload_without_a_turn_is_deleted_after_a_while(api: Client, se
     )
     await api.json("POST", "/api/uploads", 200, content=contents["put again"])
     uploads = server.services.storage.uploads
-    await swept(uploads.sweep(86_400))
+    await swept(unused_uploads(server.services.storage.database, 86_400))
     assert {UUID(ids[name]) for name in ("said", "put again", "new")} == (
         await uploads.describe(api.owner, [UUID(id) for id in ids.values()])
     ).keys()
     await api.json("DELETE", chat)
-    assert await swept(uploads.sweep(86_400)) == 1
+    assert await swept(unused_uploads(server.services.storage.database, 86_400)) == 1
     await api.json("GET", f"/api/uploads/{ids['said']}", 404)
 
 

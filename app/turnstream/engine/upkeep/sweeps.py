@@ -19,7 +19,6 @@ from turnstream.storage.retention import Sweeps
 log = structlog.get_logger(__name__)
 
 HOURS = 3600.0
-UNUSED_UPLOADS_KEPT = 24 * HOURS  # to be sent with a message
 
 # How often a replica looks whether a sweep is due, in parts of its period.
 _LOOKS = 12

@@ -27,6 +27,7 @@ from turnstream.kit.ids import new_id
 from turnstream.llm.models.abilities import within_abilities, without_format
 from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, KeyTaken
 from turnstream.storage.chats.turns import CANCEL_TURN, Turns
+from turnstream.storage.contents import CHATS
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.rows import OPEN_STATUSES
@@ -54,9 +55,11 @@ GET_FAMILY = Statement(
         FROM above JOIN turns ON turns.id = above.of_turn JOIN chats ON chats.id = chat_id
     )
     SELECT max(depth) AS depth, (SELECT title FROM above ORDER BY depth DESC LIMIT 1) AS title,
+        (SELECT id FROM above ORDER BY depth DESC LIMIT 1) AS root,
         (SELECT count(*) FROM chats WHERE of_turn = :turn) AS children
     FROM above
-    """
+    """,
+    opens=[CHATS.named(id="root")],
 )
 # How far the turn and those below it have come, and whether one of them waits for a person.
 GET_PROGRESS = Statement(
@@ -121,7 +124,7 @@ class Children(Hooks):
 
     async def begin(self, agent: Agent, call: ToolContext, task: str) -> dict[str, str] | Outcome:
         """Posts the turn of a call, once, and returns its handle; or the outcome of a call that may not begin one."""
-        family = await self._database.row(GET_FAMILY, chat=call.chat_id, turn=call.turn_id)
+        family = await self._database.row(GET_FAMILY, owner=call.owner, chat=call.chat_id, turn=call.turn_id)
         if family is None or family["depth"] is None:
             return Outcome("The chat of this call was deleted.", kind="refused")
         key = IdempotencyKey(f"job:{call.job}", sha256(task.encode()).digest())

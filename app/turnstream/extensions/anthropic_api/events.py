@@ -57,7 +57,7 @@ _RETRACTED = "overloaded_error", _TAKEN_BACK
 
 @dataclass(frozen=True, slots=True)
 class MessageId:
-    """A message: a turn, or the part of one between two waits for the client."""
+    """The message id of a turn, or of its part between two waits for the client."""
 
     chat: UUID
     turn: UUID

@@ -14,7 +14,7 @@ import msgspec
 
 from turnstream.domain.identity import Identity
 from turnstream.extension import CallLinks
-from turnstream.storage.contents import BLOCKS
+from turnstream.storage.contents import ASKS, BLOCKS, CHATS
 from turnstream.storage.database import Database, Statement
 
 _DOMAIN = b"turnstream approval link 1\0"
@@ -31,7 +31,7 @@ GET_LINKED_ASK = Statement(
     WHERE asks.turn_id = :turn AND asks.tool_use_id = :tool_use_id AND asks.kind = 'approval'
     ORDER BY asks.round DESC LIMIT 1
     """,
-    opens=[BLOCKS.named(text="input")],
+    opens=[BLOCKS.named(text="input"), CHATS.named(id="chat_id"), ASKS],
 )
 
 

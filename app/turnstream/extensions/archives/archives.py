@@ -20,7 +20,7 @@ from turnstream.domain.errors import ConfigError, StatementRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.secret_headers import masked_definition, masked_settings
 from turnstream.storage.all_tables import ALL_TABLES
-from turnstream.storage.contents import BLOCKS, DOCUMENTS, TEXT_MARK, UPLOADS, Codec
+from turnstream.storage.contents import ASKS, BLOCKS, CHATS, DOCUMENTS, REQUESTS, STEERS, TEXT_MARK, UPLOADS, Codec
 from turnstream.storage.database import LONG, Database, Statement, Transaction
 from turnstream.storage.ownership import Path
 from turnstream.storage.rows import TOOLS
@@ -90,7 +90,9 @@ _CONVERTED: Final = {
     ("documents", "searchable"): _SEARCHABLE,
 }
 # An archive has them as they are without encryption.
-_CONTENTS: Final = {contents.table: contents for contents in (UPLOADS, DOCUMENTS, BLOCKS)}
+_CONTENTS: Final = {
+    contents.table: contents for contents in (UPLOADS, DOCUMENTS, BLOCKS, CHATS, REQUESTS, ASKS, STEERS)
+}
 # Ids of rows that a chat brings along. If its own id is taken, these are changed with it.
 _WITH_IDS = frozenset({"chats", "turns", "steers", "grants", "schedules"})
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -343,13 +345,13 @@ def _values_of(table: str, line: str) -> tuple[dict[str, msgspec.Raw], dict[str,
         if kind == "digest":
             values[name] = bytes.fromhex(value.removeprefix("\\x"))
         elif value is not None:
-            values[name] = bytes(row[name]).decode() if kind in {"json", "labelled"} else value
+            values[name] = bytes(row[name]).decode() if kind in {"json", "labelled", "members"} else value
     return row, values
 
 
 def _with_values(table: str, row: dict[str, msgspec.Raw], before: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     for name, kind in _CONTENTS[table].columns.items():
-        if kind in {"text", "json", "labelled"} and values.get(name) != before.get(name):
+        if kind in {"text", "json", "labelled", "members"} and values.get(name) != before.get(name):
             value = msgspec.json.encode(values[name]) if kind == "text" else values[name].encode()
             row[name] = msgspec.Raw(value)
     return msgspec.json.encode(row).decode()

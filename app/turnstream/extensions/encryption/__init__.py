@@ -18,7 +18,7 @@ NAME = "encryption"
 
 class EncryptionSettings(Section):
     encrypt_texts: bool = Field(
-        False, description="messages, answers, uploads and documents are stored encrypted, with the key of their owner"
+        False, description="conversations, uploads and documents are stored encrypted, with the key of their owner"
     )
 
 
@@ -38,7 +38,7 @@ def _codec(settings: Settings, keys: "OwnerKeys") -> "Codec":
 
 EXTENSION = Extension(
     NAME,
-    "encryption of messages and files at rest",
+    "encryption of texts and files at rest",
     settings=EncryptionSettings,
     checks={"encryption": _check},
     codec=_codec,

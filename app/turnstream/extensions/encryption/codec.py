@@ -13,19 +13,36 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
+import structlog
 
 from turnstream.domain.errors import ClaimLost, Conflict
 from turnstream.domain.identity import owner_before_move
 from turnstream.extensions.encryption import NAME
 from turnstream.kit.offload import BLOCK, offload
 from turnstream.kit.sealing import CannotOpen, OwnerKey, new_owner_key
-from turnstream.storage.contents import BYTES_MARK, TEXT_MARK, SealedColumns
+from turnstream.storage.contents import BYTES_MARK, JSON_MARK, TEXT_MARK, Kind, SealedColumns
 from turnstream.storage.database import OWNER, Statement
 from turnstream.storage.owners.owner_keys import OwnerKeys
 
+log = structlog.get_logger(__name__)
+
 KEPT: Final = 5.0  # seconds that a key, or the answer that all replicas can decrypt, is used without another look
 _MOST = 1000  # keys in memory
-_JSON_MARK: Final = f'{{"sealed":"{TEXT_MARK}'
+# Columns that earlier versions of the extension cannot open are sealed when each live replica names this form.
+FORM: Final = "encryption of chats"
+_FIRST: Final = frozenset({"blocks", "documents", "open_text", "tool_cache", "uploads"})
+# The members of JSON that are sealed, by their column. SQL reads the others.
+_MEMBERS: Final[Mapping[str, Set[str]]] = {
+    "request": {"system", "output"},
+    "preliminary": {"text", "data"},
+    "answer": {"text", "input", "client_data"},
+    "outcome": {"text", "whole", "data", "layout"},
+}
+# A job or an output, as the row of a turn has it: the column of its own table from which each member comes.
+_ROWS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    "preliminary": ("tool_calls", {"text": "preliminary", "data": "preliminary"}),
+    "jobs": ("jobs", {"progress": "progress", "outcome": "outcome"}),
+}
 _TURN_KEPT: Final = 60.0  # seconds that the owner of a turn is used without another look
 _MOST_TURNS = 10_000
 _ID: Final = re.compile("[0-9a-f]{8}-[0-9a-f-]{27}")
@@ -47,7 +64,8 @@ class SealingCodec:
         self._clock = clock
         self._known: OrderedDict[str, tuple[float, OwnerKey | None]] = OrderedDict()
         self._owners: OrderedDict[UUID, tuple[float, str]] = OrderedDict()  # of turns
-        self._unable: dict[bytes, tuple[float | None, str | None]] = {}  # a replica by the master key that it lacks
+        self.forms: Sequence[str] = (FORM,)
+        self._unable: dict[tuple[bytes, str], tuple[float | None, str | None]] = {}  # by master key and form, a replica
 
     @property
     def owners_in_memory(self) -> int:
@@ -62,7 +80,8 @@ class SealingCodec:
         owners = await self._owners_of(contents, values, rows)
         if not all(owners) and not isinstance(turns, list):
             raise ClaimLost(f"turn {turns} is not there any more")
-        found_keys = {owner: await self._sealing_key(owner) for owner in dict.fromkeys(owners)}
+        form = NAME if contents.table in _FIRST else FORM
+        found_keys = {owner: await self._sealing_key(owner, form) for owner in dict.fromkeys(owners)}
         if not any(found_keys.values()):
             return dict(values)
         keys = [found_keys[owner] for owner in owners]
@@ -74,7 +93,7 @@ class SealingCodec:
         names = [(contents.name(column), column) for column in contents.columns]
         sealed = dict[int, dict[str, str]]()
         for number, row in enumerate(rows):
-            if found := {name: column for name, column in names if _looks_sealed(row.get(name))}:
+            if found := {name: column for name, column in names if _is_sealed(contents.columns[column], row.get(name))}:
                 sealed[number] = found
         if not sealed:
             return rows
@@ -130,7 +149,7 @@ class SealingCodec:
             raise _locked(owner, CannotOpen(f"There is no key of {owner}: it was erased."))
         return key
 
-    async def _sealing_key(self, owner: str) -> OwnerKey | None:
+    async def _sealing_key(self, owner: str, form: str) -> OwnerKey | None:
         if not owner:  # of a turn that was deleted meanwhile: nobody reads it
             return OwnerKey(new_owner_key())
         try:
@@ -138,10 +157,12 @@ class SealingCodec:
         except CannotOpen as error:
             raise _locked(owner, error) from error
         assert key is not None
-        until, replica = self._unable.get(key.master, (None, None))
+        until, replica = self._unable.get((key.master, form), (None, None))
         if until is None or until < self._clock():
-            replica = await self._keys.replica_without_key(key.master, NAME)
-            self._unable[key.master] = (self._clock() + KEPT, replica)
+            before, replica = replica, await self._keys.replica_without_key(key.master, form)
+            self._unable[key.master, form] = (self._clock() + KEPT, replica)
+            if replica is not None and replica != before:
+                log.warning("contents.plain", replica=replica, form=form, refused=self._keys.required)
         if replica is None:
             return key
         if self._keys.required:
@@ -169,10 +190,40 @@ def _locked(owner: str, error: CannotOpen) -> Conflict:
 
 def _looks_sealed(value: object) -> bool:
     if isinstance(value, str):
-        return value.startswith((TEXT_MARK, _JSON_MARK))
+        return value.startswith((TEXT_MARK, JSON_MARK)) or (value[:1] in "{[" and f'"{TEXT_MARK}' in value)
     if isinstance(value, list):
         return any(map(_looks_sealed, value))
     return isinstance(value, bytes) and value.startswith(BYTES_MARK)
+
+
+def _is_sealed(kind: Kind, value: object) -> bool:
+    if not isinstance(value, str):
+        return _looks_sealed(value)
+    match kind:
+        case "members" | "rows":
+            return f'"{TEXT_MARK}' in value or value.startswith(TEXT_MARK)
+        case "json" | "labelled":
+            return value.startswith(JSON_MARK)
+        case _:
+            return value.startswith(TEXT_MARK)
+
+
+def has_form(contents: SealedColumns, row: Mapping[str, Any], *, sealed: bool) -> bool:
+    """Whether a stored value of the row is sealed, or is plain and would be sealed."""
+    forms = set[bool]()
+
+    def note(kind: Kind, value: str) -> str:
+        forms.add(_is_sealed(kind, value))
+        return value
+
+    for column, kind in contents.columns.items():
+        if (value := row[column]) is None:
+            continue
+        if kind == "members":
+            _with_members(value, _MEMBERS[column], note)
+        else:
+            note(kind, value)
+    return sealed in forms
 
 
 def _has_value(value: object) -> bool:
@@ -218,6 +269,8 @@ def _sealed(keys: Sequence[OwnerKey | None], contents: SealedColumns, values: di
 def _sealed_value(key: OwnerKey, kind: str, value: Any, place: Sequence[str]) -> str | bytes:
     if kind == "bytes":
         return BYTES_MARK + key.encrypt(value, *place)
+    if kind == "members":
+        return _with_members(value, _MEMBERS[place[1]], lambda kind, found: _sealed_value(key, kind, found, place))
     text = f"{TEXT_MARK}{len(value)}:{urlsafe_b64encode(key.encrypt(value.encode(), *place)).decode()}"
     if kind == "text":
         return text
@@ -249,14 +302,62 @@ def _opened(
 ) -> Mapping[str, Any]:
     opened = dict(row)
     for name, column in sealed.items():
-        opened[name] = _opened_value(key, row[name], _place(contents, column, values, row))
+        place, value = _place(contents, column, values, row), row[name]
+        match contents.columns[column]:
+            case "rows":
+                opened[name] = _opened_rows(key, value, column, place[2:])
+            case "members" if not value.startswith(TEXT_MARK):
+                opened[name] = _opened_members(key, value, place)
+            case _:
+                opened[name] = _opened_value(key, value, place)
     return opened
+
+
+def _opened_members(key: OwnerKey, value: str, place: Sequence[str]) -> str:
+    def opened(kind: Kind, found: str) -> str | bytes:
+        return _opened_value(key, found, place) if _is_sealed(kind, found) else found
+
+    return _with_members(value, _MEMBERS[place[1]], opened)
+
+
+def _opened_rows(key: OwnerKey, value: str, column: str, turn: Sequence[str]) -> str:
+    table, columns = _ROWS[column]
+    rows = msgspec.json.decode(value, type=list[dict[str, msgspec.Raw]])
+    for row in rows:
+        for name, source in columns.items():
+            given, place = bytes(row[name]).decode(), (table, source, *turn)
+            if f"{TEXT_MARK}" not in given:
+                continue
+            found = msgspec.json.decode(given)
+            if isinstance(found, str) and found.startswith(TEXT_MARK):
+                row[name] = msgspec.Raw(msgspec.json.encode(_opened_value(key, found, place)))
+            elif isinstance(found, str):
+                row[name] = msgspec.Raw(msgspec.json.encode(_opened_members(key, found, place)))
+            elif _is_sealed("json", given):
+                row[name] = msgspec.Raw(_opened_value(key, given, place))
+    return msgspec.json.encode(rows).decode()
+
+
+def _with_members(value: str, names: Set[str], change: Callable[[Kind, str], str | bytes]) -> str:
+    """The object with other texts and JSON values of these members, also inside of its member `outcome`."""
+    members = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
+    for name, raw in members.items():
+        given = bytes(raw).decode()
+        if name == "outcome":
+            members[name] = msgspec.Raw(_with_members(given, names, change).encode())
+        elif name in names and given not in {"null", '""'}:
+            if given.startswith('"'):
+                members[name] = msgspec.Raw(msgspec.json.encode(change("text", msgspec.json.decode(given))))
+            else:
+                changed = change("json", given)
+                members[name] = msgspec.Raw(changed.encode() if isinstance(changed, str) else changed)
+    return msgspec.json.encode(members).decode()
 
 
 def _opened_value(key: OwnerKey, value: str | bytes, place: Sequence[str]) -> str | bytes:
     if isinstance(value, bytes):
         return key.decrypt(value.removeprefix(BYTES_MARK), *place)
-    text = value[len('{"sealed":"') : value.index('"', len(_JSON_MARK))] if value.startswith(_JSON_MARK) else value
+    text = value[len('{"sealed":"') : value.index('"', len(JSON_MARK))] if value.startswith(JSON_MARK) else value
     head = _HEAD.match(text)
     try:
         return key.decrypt(urlsafe_b64decode(text[head.end() if head else 0 :]), *place).decode()

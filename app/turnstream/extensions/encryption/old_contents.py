@@ -1,16 +1,25 @@
 """Rows whose contents are stored in the other form than the settings ask for, and their change."""
 
+import re
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
 
 from turnstream.domain.errors import Conflict, StatementRefused
+from turnstream.extensions.encryption.codec import has_form
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.contents import (
+    ASKS,
     BLOCKS,
     BYTES_MARK,
+    CALLS,
+    CHATS,
     DOCUMENTS,
     IS_SEALED,
+    JOBS,
+    REQUESTS,
+    STEERS,
     TEXT_MARK,
     UPLOADS,
     Codec,
@@ -46,14 +55,16 @@ def _old(
     *,
     owner: str = "owner",
     then: str = "",
+    also: str = "",
 ) -> OldContents:
-    """`then` follows the UPDATE, whose rows are in `changed`."""
+    """`then` follows the UPDATE, whose rows are in `changed`. The list has the columns `also`."""
     key, place = ", ".join(begin), ", ".join(f":{name}" for name in begin)
     here = " AND ".join(f"{name} = :{name}" for name in begin)
     return OldContents(
         columns,
         Statement(
-            f"SELECT {key}, {owner} AS owner, {is_sealed} AS is_sealed FROM {columns.table} WHERE ({key}) > ({place})"
+            f"SELECT {key}, {owner} AS owner, {is_sealed} AS is_sealed{also} FROM {columns.table}"
+            f" WHERE ({key}) > ({place})"
             f" ORDER BY {key} LIMIT :most",
             timeout=LONG,
         ),
@@ -67,6 +78,35 @@ def _old(
     )
 
 
+def _of_texts(columns: SealedColumns, begin: Mapping[str, Any], owner: str | None = None) -> OldContents:
+    """The list has the contents: SQL does not know whether some are in the other form."""
+    found = _old(
+        columns,
+        begin,
+        "NULL::boolean",
+        f"{columns.table}.xmin::text",
+        ", ".join(f"{name} = :{name}" for name in columns.columns),
+        owner=owner or _OWNER.format(turn="turn_id"),
+        also="".join(f", {name}" for name in columns.columns),
+    )
+    return found if columns is not ASKS else replace(found, put=PUT_ASK)
+
+
+# The row is made again: an answer that changes is one for the audit trail.
+_ASK_COLUMNS: Final = ", ".join(ALL_TABLES["asks"].columns)
+_ASK_AGAIN: Final = re.sub(r"\b(answer|question)\b(?=,)", r"CAST(:\1 AS json)", _ASK_COLUMNS)
+PUT_ASK = Statement(
+    f"""
+    WITH changed AS (
+        DELETE FROM asks WHERE turn_id = :turn_id AND round = :round AND tool_use_id = :tool_use_id
+            AND asks.xmin::text = :version
+        RETURNING *
+    )
+    INSERT INTO asks ({_ASK_COLUMNS}) SELECT {_ASK_AGAIN} FROM changed RETURNING 1 AS done
+    """,
+    timeout=LONG,
+)
+_OWNER: Final = "(SELECT chats.owner FROM turns AS of_row JOIN chats ON chats.id = chat_id WHERE of_row.id = {turn})"
 # The words of the turn leave the index of the search, which gets them again if they are plain.
 _SEARCHED_AGAIN: Final = """, forgotten AS (
         DELETE FROM search_texts USING changed JOIN turns ON turns.id = changed.turn_id
@@ -96,9 +136,15 @@ OLD: Final = (
         IS_SEALED,
         "blocks.xmin::text",
         "text = :text, data = :data, notes = :notes, whole = :whole, client_data = :client_data",
-        owner="(SELECT chats.owner FROM turns JOIN chats ON chats.id = chat_id WHERE turns.id = turn_id)",
+        owner=_OWNER.format(turn="turn_id"),
         then=_SEARCHED_AGAIN,
     ),
+    _of_texts(CHATS, {"id": NO_ID}, "owner"),
+    _of_texts(REQUESTS, {"id": NO_ID}, _OWNER.format(turn="turns.id")),
+    _of_texts(STEERS, {"id": NO_ID}),
+    _of_texts(ASKS, {"turn_id": NO_ID, "round": -1, "tool_use_id": ""}),
+    _of_texts(JOBS, {"id": NO_ID}),
+    _of_texts(CALLS, {"turn_id": NO_ID, "round": -1, "tool_use_id": ""}),
 )
 
 
@@ -123,7 +169,7 @@ async def change_contents(database: Database, codec: Codec, *, sealed: bool) -> 
         place = dict(old.begin)
         while rows := await database.rows(old.list, most=_STEP, **place):
             place = {name: rows[-1][name] for name in place}
-            others, changed, failed = [row for row in rows if row["is_sealed"] != sealed], 0, set[str]()
+            others, changed, failed = [row for row in rows if _is_other(old, row, sealed)], 0, set[str]()
             for row in others:
                 try:
                     changed += await _change(database, codec, old, row)
@@ -132,18 +178,24 @@ async def change_contents(database: Database, codec: Codec, *, sealed: bool) -> 
             yield ContentsStep(old.columns.table, len(rows), changed, len(others) - changed, frozenset(failed))
 
 
+def _is_other(old: OldContents, row: Row, sealed: bool) -> bool:
+    if row["is_sealed"] is None:
+        return has_form(old.columns, dict(row), sealed=not sealed)
+    return bool(row["is_sealed"] != sealed)
+
+
 async def _change(database: Database, codec: Codec, old: OldContents, key: Row) -> bool:
     here = {name: key[name] for name in old.begin}
     row = await database.row(old.get, **here)
     if row is None:
         return False
     (plain,) = await codec.open(old.columns, {}, [row])
-    values, main = {**plain, "searchable": _SEARCHABLE}, next(name for name in ("content", "text") if name in plain)
+    values = {**plain, "searchable": _SEARCHABLE}
     if "digest" in old.columns.columns:
         values["digest"] = sha256(plain["content"]).digest()
     while True:
         stored = await codec.seal(old.columns, values)
-        if stored[main] == row[main]:  # a replica cannot open it
+        if all(stored[name] == row[name] for name in old.columns.columns):  # a replica cannot open it
             return False
         parameters = {name: stored[name] for name in old.put.names if name in stored}
         try:

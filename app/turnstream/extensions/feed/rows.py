@@ -17,6 +17,7 @@ from turnstream.domain.chats import Chat
 from turnstream.domain.turns import DELETED, Status
 from turnstream.kit.clock import CLOCK
 from turnstream.storage.chats.chats import chat_from
+from turnstream.storage.contents import CHATS
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.rows import JOBS_OF_TURN, OPEN_STATUSES, WAITS
 
@@ -53,7 +54,8 @@ GET_CHANGED_CHATS = Statement(
         ON chat = found AND at = found_at
     LEFT JOIN LATERAL (SELECT * FROM chats WHERE id = found AND chat IS NULL LIMIT 1) AS chats ON true
     ORDER BY found_at, found
-    """
+    """,
+    opens=[CHATS],
 )
 # A client may choose the id of its chat, and so make one again that was deleted.
 GET_DELETED_CHATS = Statement(

@@ -9,10 +9,13 @@ from uuid import UUID
 
 from turnstream.domain.asks import AskKind
 from turnstream.domain.identity import Identity
-from turnstream.storage.contents import BLOCKS, TEXT_MARK
+from turnstream.storage.contents import ASKS, BLOCKS, CHATS, TEXT_MARK
 from turnstream.storage.database import OWNER, Database, Row, Statement
 
-ASKS_TO_APPROVE = Statement("SELECT * FROM asks_to_approve(:principals, CAST(:turn AS uuid), CAST(:most AS int))")
+ASKS_TO_APPROVE = Statement(
+    "SELECT * FROM asks_to_approve(:principals, CAST(:turn AS uuid), CAST(:most AS int))",
+    opens=[CHATS.named(id="chat_id"), ASKS.named(question="input")],
+)
 GET_INPUT = Statement(
     """
     SELECT turn_id, index, text FROM blocks

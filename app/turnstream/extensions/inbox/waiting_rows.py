@@ -7,7 +7,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from turnstream.domain.asks import QUESTIONS, AskKind
-from turnstream.storage.contents import BLOCKS, beginning_of
+from turnstream.storage.contents import ASKS, BLOCKS, CHATS, beginning_of
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.rows import WAITS
 
@@ -27,7 +27,7 @@ COUNT_WAITING = Statement(f"SELECT count(*) AS number {_WAITING}")
 LIST_WAITING = Statement(
     f"""
     SELECT asks.*, turns.chat_id, chats.title, chats.owner, call.index,
-        coalesce(left(question::text, :excerpt + 1), call.text) AS input
+        coalesce({beginning_of("question::text", ":excerpt + 1")}, call.text) AS input
     {_WAITING.replace("WHERE", _CALL)} AND (
         CAST(:since AS timestamptz) IS NULL
         OR (asked_at, asks.turn_id, asks.round, asks.tool_use_id)
@@ -35,7 +35,7 @@ LIST_WAITING = Statement(
     )
     ORDER BY asked_at, asks.turn_id, asks.round, asks.tool_use_id LIMIT :limit
     """,
-    opens=[BLOCKS.named(text="input")],
+    opens=[BLOCKS.named(text="input"), CHATS.named(id="chat_id"), ASKS.named(question="input")],
 )
 
 

@@ -13,7 +13,9 @@ from turnstream.domain.blocks import Block, CallKey
 from turnstream.domain.errors import NotFound
 from turnstream.domain.jobs import Delivery
 from turnstream.domain.turns import TurnRequest
+from turnstream.storage import contents
 from turnstream.storage.chats.exchanges import MARK_FOLLOWED, Draft, Exchanges, Target, lock_first_open, placement
+from turnstream.storage.contents import REQUESTS, STEERS
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import TOOLS, requests_from, to_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
@@ -44,7 +46,8 @@ GET_REPORTS = Statement(
       AND jobs.id <> ALL(CAST(:but AS uuid[]))
       AND NOT EXISTS (SELECT FROM moves WHERE moves.owner = chats.owner AND held_until > now())
     ORDER BY jobs.settled_at LIMIT CAST(:most AS int)
-    """
+    """,
+    opens=[REQUESTS.named(id="turn_id"), contents.JOBS],
 )
 GET_DELETED = Statement(
     """
@@ -79,7 +82,8 @@ DELIVER_REPORT = Statement(
         WHERE id = :job
     )
     SELECT pg_notify({CHANNEL}, CASE status WHEN 'queued' THEN '{QUEUED}' ELSE '{UPDATED} ' || id END) FROM arrived
-    """
+    """,
+    seals=[STEERS.named(turn_id="turn", id="job"), contents.JOBS.named(turn_id="of_turn")],
 )
 
 
@@ -166,6 +170,8 @@ class JobReports:
                     delivered = DeliveredReport("steered", steered.id)
                 await connection.rows(
                     DELIVER_REPORT,
+                    owner=report.owner,
+                    of_turn=report.turn,
                     job=report.id,
                     turn=delivered.turn,
                     blocks=to_json([block]),

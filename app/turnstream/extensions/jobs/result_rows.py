@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from turnstream.storage import contents
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import OPEN_STATUSES, to_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
@@ -33,8 +34,10 @@ PUT_RESULT = Statement(
         pg_notify({CHANNEL}, CASE WHEN settled.reports THEN '{JOBS}' WHEN status = 'queued' THEN '{QUEUED}'
             ELSE '{UPDATED} ' || arrived.id END)
     FROM job LEFT JOIN settled ON true LEFT JOIN arrived ON true
-    """
+    """,
+    seals=[contents.JOBS.named(turn_id="turn")],
 )
+GET_TURN_OF_JOB = Statement("SELECT turn_id FROM jobs WHERE id = :job AND token_digest = CAST(:digest AS bytea)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,11 @@ class JobResults:
 
     async def put(self, job: UUID, digest: bytes, end: object) -> PutResult | None:
         """None if no job has that id and the token with that digest."""
-        row = await self._database.row(PUT_RESULT, job=job, digest=digest, outcome=to_json(end))
+        named = await self._database.row(GET_TURN_OF_JOB, job=job, digest=digest)
+        if named is None:
+            return None
+        values = {"job": job, "digest": digest, "turn": named["turn_id"], "outcome": to_json(end)}
+        row = await self._database.row(PUT_RESULT, **values)
         if row is None:
             return None
         if row["is_applied"]:

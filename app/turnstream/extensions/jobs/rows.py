@@ -13,6 +13,8 @@ from uuid import UUID
 from turnstream.domain.asks import AskAnswer
 from turnstream.domain.jobs import Job
 from turnstream.domain.turns import TurnRequest
+from turnstream.storage import contents
+from turnstream.storage.contents import ASKS, CALLS, REQUESTS
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.rows import OPEN_STATUSES, TOOLS, answer_from, from_json, requests_from, to_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
@@ -88,7 +90,7 @@ CLAIM_JOBS = Statement(
                 SELECT answer FROM asks
                 WHERE asks.turn_id = jobs.turn_id AND asks.round = jobs.round
                   AND asks.tool_use_id = jobs.tool_use_id || '#j' || jobs.asked_in || '.0'
-            ) AS answer,
+            ) AS answer, jobs.tool_use_id || '#j' || jobs.asked_in || '.0' AS question_id,
             chat_id, {_OWNER} AS owner, request, {TOOLS} AS tools
     )
     SELECT claimed.*, EXISTS (
@@ -98,7 +100,8 @@ CLAIM_JOBS = Statement(
         WHERE reports AND settled_at IS NULL AND (SELECT status FROM turns WHERE id = turn_id) = 'cancelled'
     ) AS reports_wait, EXISTS (SELECT FROM stopped_jobs WHERE due_at <= now()) AS stops_wait
     FROM (SELECT) AS always LEFT JOIN claimed ON true
-    """
+    """,
+    opens=[REQUESTS.named(id="turn_id"), contents.JOBS, ASKS.named(tool_use_id="question_id")],
 )
 # The jobs that this replica holds by their rows, and whether they continue.
 GET_HELD_JOBS = Statement(
@@ -116,6 +119,9 @@ RELEASE_JOBS = Statement(
     SELECT id, pg_notify({CHANNEL}, '{JOBS}') FROM released
     """
 )
+_OF_JOB = contents.JOBS.named(turn_id="turn")
+_MESSAGE = contents.JOBS.named(turn_id="turn", progress="message")
+_QUESTION = ASKS.named(turn_id="turn", tool_use_id="question_id")
 # Who wakes a job that runs sets a time after its start: it is due at once.
 DETACH_JOB = Statement(
     """
@@ -123,7 +129,8 @@ DETACH_JOB = Statement(
         asked_in = NULL, due_at = CASE WHEN due_at > started_at THEN now()
             ELSE coalesce(now() + make_interval(secs => CAST(:after AS double precision)), 'infinity') END
     WHERE id = :job AND attempt = :attempt AND replica = :replica AND settled_at IS NULL RETURNING id
-    """
+    """,
+    seals=[_MESSAGE],
 )
 # A question of a job. The turn is locked first, as its own writes do: one that is over, or is to stop, asks nobody.
 _ASKING = f"""
@@ -147,7 +154,8 @@ _ASKED = f"""
     SELECT id, pg_notify({CHANNEL}, '{UPDATED} ' || turn_id) FROM held
 """
 ASK_FOR_JOB = Statement(
-    f"{_ASKING}, held AS (SELECT jobs.* FROM jobs, turn WHERE {_IS_HELD} FOR NO KEY UPDATE OF jobs), {_ASKED}"
+    f"{_ASKING}, held AS (SELECT jobs.* FROM jobs, turn WHERE {_IS_HELD} FOR NO KEY UPDATE OF jobs), {_ASKED}",
+    seals=[_QUESTION],
 )
 # The job is due at the answer, which is the work of a trigger, or when nobody has answered in time. The time of the job
 # does not run until then. A wake-up during the run waits for the answer too.
@@ -160,12 +168,14 @@ DETACH_TO_ASK = Statement(
         WHERE {_IS_HELD}
         RETURNING jobs.*
     ), {_ASKED}
-    """
+    """,
+    seals=[_MESSAGE, _QUESTION],
 )
 GET_ANSWER = Statement(
     """
     SELECT answer FROM asks WHERE turn_id = :turn AND round = :round AND tool_use_id = :question_id
-    """
+    """,
+    opens=[_QUESTION],
 )
 # By the clock, not by the begin of the transaction: see above.
 WAKE_JOBS = Statement(
@@ -187,7 +197,8 @@ CHECKPOINT_JOB = Statement(
     """
     UPDATE jobs SET checkpoint = CAST(:checkpoint AS json)
     WHERE id = :job AND attempt = :attempt AND settled_at IS NULL RETURNING id
-    """
+    """,
+    seals=[_OF_JOB],
 )
 STORE_PROGRESS = Statement(
     """
@@ -203,7 +214,11 @@ STORE_PROGRESS = Statement(
     UPDATE tool_calls SET preliminary = output FROM stored
     WHERE tool_calls.turn_id = stored.turn_id AND tool_calls.round = stored.round
       AND tool_calls.tool_use_id = stored.tool_use_id AND state = 'started' AND output IS NOT NULL
-    """
+    """,
+    seals=[
+        contents.JOBS.named(turn_id="turns", progress="messages"),
+        CALLS.named(turn_id="turns", preliminary="outputs"),
+    ],
 )
 # The turn is locked first, as its own writes do. A turn that waits is queued; one that runs reads the outcome. It does
 # not learn of a job that reports: the runners are notified, and deliver the report.
@@ -223,7 +238,8 @@ SETTLE_JOB = Statement(
     )
     SELECT pg_notify({CHANNEL}, CASE status WHEN 'queued' THEN '{QUEUED}' ELSE '{UPDATED} ' || id END) FROM arrived
     UNION ALL SELECT pg_notify({CHANNEL}, '{JOBS}') FROM settled WHERE reports
-    """
+    """,
+    seals=[_OF_JOB],
 )
 
 
@@ -263,6 +279,7 @@ class JobClaim(NamedTuple):
 class Progress:
     """The progress of a job since the last report. `output` is its preliminary output, as JSON text."""
 
+    turn: UUID
     job: UUID
     attempt: int
     message: str | None
@@ -327,7 +344,8 @@ class Jobs:
 
     async def checkpoint(self, job: ClaimedJob, value: str) -> bool:
         """Stores JSON text. False if the job is over, or another runner has it."""
-        stored = await self._database.row(CHECKPOINT_JOB, job=job.id, attempt=job.attempt, checkpoint=value)
+        values = {"owner": job.owner, "turn": job.turn, "job": job.id, "attempt": job.attempt, "checkpoint": value}
+        stored = await self._database.row(CHECKPOINT_JOB, **values)
         return stored is not None
 
     async def detach(self, job: ClaimedJob, detachment: Detachment) -> bool:
@@ -335,20 +353,21 @@ class Jobs:
         values = {"handle": detachment.handle, "message": detachment.message, **self._held_by(job)}
         if (question := detachment.question) is None:
             return await self._database.row(DETACH_JOB, after=detachment.after, **values) is not None
-        values |= {"turn": job.turn, "pause": detachment.pause, **_columns_of_question(question)}
+        values |= {"pause": detachment.pause, **_columns_of_question(question)}
         return await self._database.row(DETACH_TO_ASK, **values) is not None
 
     async def ask(self, job: ClaimedJob, question: JobQuestion) -> bool:
         """Asks the person for a job that runs. False if it is over or to stop, or another runner has it."""
-        values = {"turn": job.turn, **self._held_by(job), **_columns_of_question(question)}
+        values = {**self._held_by(job), **_columns_of_question(question)}
         return await self._database.row(ASK_FOR_JOB, **values) is not None
 
     async def answer_to(self, job: ClaimedJob, question: JobQuestion) -> AskAnswer | None:
-        row = await self._database.row(GET_ANSWER, turn=job.turn, round=job.job.round, question_id=question.id)
+        row = await self._database.row(GET_ANSWER, **self._held_by(job), question_id=question.id)
         return None if row is None else answer_from(row["answer"])
 
     def _held_by(self, job: ClaimedJob) -> Mapping[str, object]:
-        return {"job": job.id, "attempt": job.attempt, "replica": self._replica}
+        of_turn = {"owner": job.owner, "turn": job.turn, "round": job.job.round}
+        return {"job": job.id, "attempt": job.attempt, "replica": self._replica, **of_turn}
 
     async def wake(self, jobs: Collection[UUID]) -> None:
         """Makes detached jobs due, and notifies the runners. A running job is run once more."""
@@ -362,6 +381,7 @@ class Jobs:
     async def store_progress(self, reports: Sequence[Progress]) -> None:
         await self._database.rows(
             STORE_PROGRESS,
+            turns=[report.turn for report in reports],
             jobs=[report.job for report in reports],
             attempts=[report.attempt for report in reports],
             messages=[report.message for report in reports],
@@ -370,7 +390,7 @@ class Jobs:
 
     async def settle(self, job: ClaimedJob, outcome: object) -> bool:
         """Stores the outcome, once, and lets the turn continue. False if it came too late, or a second time."""
-        values = {"turn": job.turn, "job": job.id, "job_attempt": job.attempt, "outcome": to_json(outcome)}
+        values = {**self._held_by(job), "job_attempt": job.attempt, "outcome": to_json(outcome)}
         return bool(await self._database.rows(SETTLE_JOB, **values))
 
 

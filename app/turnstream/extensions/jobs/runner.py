@@ -122,7 +122,7 @@ class RunningJob:
         message, output, self._message, self._output = self._message, self._output, None, None
         if message is None and output is None:
             return None
-        return Progress(self.job.id, self.job.attempt, message, output)
+        return Progress(self.job.turn, self.job.id, self.job.attempt, message, output)
 
     async def checkpoint(self, value: Any) -> None:
         """Stores a JSON value for the next run of the job. Raises ClaimLost if the job is over."""

@@ -377,7 +377,7 @@ class SignIns:
         return server.name
 
     async def _store(self, owner: str, server: OAuthResource, grant: OAuthTokens) -> bool:
-        """The tokens and the answers in one transaction: a crash loses both, or none. False if the row is gone."""
+        """Stores the tokens and answers the waiting calls, in one transaction. False if the row is gone."""
         values = {
             "issuer": grant.issuer,
             "scopes": list(grant.scopes),

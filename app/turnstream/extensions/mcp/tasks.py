@@ -238,7 +238,7 @@ class McpTask:
                 yield key, types.ElicitRequest.model_validate(request, by_name=False).params
 
     def _question(self, params: types.ElicitRequestParams) -> PersonQuestion | None:
-        """None for a question that no person is asked: it is declined."""
+        """None: the question is declined, and no person is asked."""
         return None if self.seconds is None else question_of(params, self.seconds)
 
     async def _update(self, responses: Mapping[str, Any]) -> bool:

@@ -29,7 +29,8 @@ from turnstream.storage.chats.exchanges import (
     Exchanges,
     take_queued_place,
 )
-from turnstream.storage.chats.turns import GET_BLOCKS, by_turn
+from turnstream.storage.chats.turns import GET_BLOCKS, STEER_COLUMNS, by_turn, reads_turns
+from turnstream.storage.contents import STEERS
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import OPEN_STATUSES, WITH_TOOLS, block_from, columns_of, steer_from, to_json, turn_from
 from turnstream.storage.runs.record import ADD_BLOCKS
@@ -50,9 +51,10 @@ GET_PAIRS = Statement(_PAIRS)
 LOCK_PAIRS = Statement(_PAIRS + " FOR NO KEY UPDATE OF turns")
 GET_STEERS_OF_CHAT = Statement(
     f"""
-    SELECT steers.* FROM turns JOIN steers ON turn_id = turns.id
+    SELECT {STEER_COLUMNS} FROM turns JOIN steers ON turn_id = turns.id
     WHERE chat_id = :chat AND status IN {OPEN_STATUSES} AND taken_at IS NULL AND NOT is_report ORDER BY steers.id
-    """
+    """,
+    opens=[STEERS],
 )
 LOCK_TURN_OF_STEER = Statement(
     """
@@ -60,7 +62,7 @@ LOCK_TURN_OF_STEER = Statement(
     FOR NO KEY UPDATE
     """
 )
-LOCK_STEERABLE = Statement(
+LOCK_STEERABLE = reads_turns(
     f"""
     SELECT {WITH_TOOLS} FROM turns
     WHERE id = :turn AND status IN {OPEN_STATUSES} AND NOT cancel_requested FOR NO KEY UPDATE OF turns
@@ -122,7 +124,10 @@ DELETE_PAIR = Statement(
     """
 )
 DELETE_BLOCKS = Statement("DELETE FROM blocks WHERE turn_id = :turn RETURNING index")
-CHANGE_STEER = Statement("UPDATE steers SET blocks = CAST(:blocks AS json) WHERE id = :steer RETURNING id")
+CHANGE_STEER = Statement(
+    "UPDATE steers SET blocks = CAST(:blocks AS json) WHERE id = :steer RETURNING id",
+    seals=[STEERS.named(turn_id="turn", id="steer")],
+)
 # The row stays without its words, so that a repetition of the request finds it.
 WITHDRAW_STEER = Statement("UPDATE steers SET blocks = '[]', taken_at = now() WHERE id = :steer RETURNING id")
 DELETE_STEER = Statement("DELETE FROM steers WHERE id = :steer RETURNING id")
@@ -213,7 +218,7 @@ class _Queue:
 
     async def edit(self, entry: QueueEntry) -> None:
         if entry.kind == "steer":
-            await self.connection.row(CHANGE_STEER, steer=entry.id, blocks=to_json(entry.blocks))
+            await self.connection.row(CHANGE_STEER, turn=entry.turn, steer=entry.id, blocks=to_json(entry.blocks))
             await self.connection.row(TOUCH_CHAT, chat=self.chat)
             return
         await self.connection.rows(DELETE_BLOCKS, turn=entry.id)

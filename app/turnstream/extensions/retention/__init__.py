@@ -1,4 +1,4 @@
-"""Retention: chats and uploads are deleted after a number of days."""
+"""Retention: unused uploads are deleted, and chats and uploads after a number of days."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -28,9 +28,11 @@ class RetentionSettings(Section):
 def sweeps_of(settings: Settings, database: "Database") -> "Sequence[Sweep]":
     from turnstream.engine.upkeep.sweeps import HOURS, Sweep
     from turnstream.extensions.retention.aged import AGED_UPLOADS, old_chats
+    from turnstream.extensions.retention.unused import KEPT, unused_uploads
     from turnstream.storage.retention import aged_rows
 
-    given, sweeps = settings.section(RetentionSettings), []
+    given = settings.section(RetentionSettings)
+    sweeps = [Sweep("unused uploads", 6 * HOURS, partial(unused_uploads, database, KEPT))]
     if given.retain_chats_days is not None:
         sweeps.append(Sweep("old chats", HOURS, partial(old_chats, database, given.retain_chats_days)))
     if given.retain_uploads_days is not None:
@@ -44,5 +46,8 @@ def _work(context: Context) -> Work:
 
 
 EXTENSION = Extension(
-    "retention", "the deletion of chats and uploads by their age", settings=RetentionSettings, work=_work
+    "retention",
+    "the deletion of unused uploads, and of chats and uploads by their age",
+    settings=RetentionSettings,
+    work=_work,
 )

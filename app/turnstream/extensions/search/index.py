@@ -4,6 +4,7 @@ import re
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from turnstream.libraries.searches.excerpts import AFTER, BEFORE, excerpt_line, 
 from turnstream.libraries.searches.places import SEARCH_ANSWER_TIMEOUT, Places, limited
 from turnstream.storage.chats.chats import chat_from
 from turnstream.storage.chats.search import Excerpt, FoundDocument, Hit, SearchFilter
-from turnstream.storage.contents import IS_SEALED
+from turnstream.storage.contents import CHATS, IS_SEALED
 from turnstream.storage.database import LONG, Database, Row, Statement, Transaction
 
 # Windows that one page may look at: whether words are sought inside of others. That begins when all chats with their
@@ -40,9 +41,10 @@ _PAGE = """
     )
     ORDER BY rest IS NULL, score DESC, updated_at DESC, chats.id DESC LIMIT CAST(:limit AS int) + 1
     """
-SEARCH_CHATS = Statement(_PAGE.format(function="search_matches"), timeout=SEARCH_ANSWER_TIMEOUT)
+_searches = partial(Statement, timeout=SEARCH_ANSWER_TIMEOUT, opens=[CHATS])
+SEARCH_CHATS = _searches(_PAGE.format(function="search_matches"))
 # The chats that this finds are none of those.
-SEARCH_INSIDE = Statement(_PAGE.format(function="search_inside"), timeout=SEARCH_ANSWER_TIMEOUT)
+SEARCH_INSIDE = _searches(_PAGE.format(function="search_inside"))
 # The first place of the first of `words` that is in a text of the turn; else of a word with the same stem.
 GET_EXCERPTS = Statement(
     f"""

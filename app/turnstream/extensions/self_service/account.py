@@ -9,7 +9,7 @@ from uuid import UUID
 
 from turnstream.domain.errors import NotFound
 from turnstream.domain.identity import Identity
-from turnstream.storage.contents import BYTES_SIZE
+from turnstream.storage.contents import BYTES_SIZE, CHATS
 from turnstream.storage.database import LONG, Database, Row, Statement
 from turnstream.storage.owners.audit import AuditEntry
 from turnstream.storage.rows import from_json
@@ -68,7 +68,8 @@ LIST_GRANTS = Statement(
     SELECT grants.id, chat_id AS chat, title, tool, "when", grants.created_at, turn_id AS turn, tool_use_id
     FROM grants JOIN chats ON chats.id = chat_id
     WHERE owner = :owner AND revoked_at IS NULL ORDER BY grants.created_at DESC, grants.id LIMIT :limit
-    """
+    """,
+    opens=[CHATS.named(id="chat")],
 )
 LIST_OWN_ENTRIES = Statement(
     "SELECT * FROM audit WHERE owner = :owner AND id < :before ORDER BY id DESC LIMIT :limit", timeout=LONG

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from turnstream.domain.errors import Conflict, Forbidden, NotFound
 from turnstream.domain.identity import Identity, Scope
+from turnstream.storage.contents import CHATS
 from turnstream.storage.database import Database, Row, Statement
 
 MemberRole = Literal["read", "write", "approve"]
@@ -86,7 +87,8 @@ LIST_MEMBERSHIPS = Statement(
     SELECT chat_id AS chat, owner, title, role, chat_members.created_at, updated_at
     FROM chat_members JOIN chats ON chats.id = chat_id
     WHERE member = :person ORDER BY updated_at DESC, chat_id LIMIT :limit
-    """
+    """,
+    opens=[CHATS.named(id="chat")],
 )
 # By the owner of the chat, or by the member.
 REMOVE_MEMBER = Statement(

@@ -19,12 +19,14 @@ from turnstream.domain.identity import Identity
 from turnstream.extensions.sharing.members import Members
 from turnstream.extensions.sharing.schemas import ShareIn
 from turnstream.kit.ids import new_id
+from turnstream.storage.contents import CHATS
 from turnstream.storage.database import Database, Row, Statement
 
 MOST_SHARES: Final = 1000  # of an owner
 _FRESH: Final = 1.0  # seconds for which all readers of a link get the same content
 _MOST_KEPT: Final = 1000
 
+_OPENS = (CHATS.named(id="chat"),)
 _COLUMNS = "shares.id, chat_id AS chat, title, live, turn_id AS turn, results, files, shares.created_at, expires_at"
 CREATE_SHARE = Statement(
     f"""
@@ -41,14 +43,17 @@ CREATE_SHARE = Statement(
     )
     SELECT made.id, chat_id AS chat, title, live, turn_id AS turn, results, files, made.created_at, expires_at
     FROM made JOIN chats ON chats.id = chat_id
-    """
+    """,
+    opens=_OPENS,
 )
 LIST_SHARES = Statement(
     f"SELECT {_COLUMNS} FROM shares JOIN chats ON chats.id = chat_id"
-    " WHERE owner = :owner AND coalesce(chat_id = :chat, true) ORDER BY shares.created_at DESC, shares.id LIMIT :limit"
+    " WHERE owner = :owner AND coalesce(chat_id = :chat, true) ORDER BY shares.created_at DESC, shares.id LIMIT :limit",
+    opens=_OPENS,
 )
 GET_SHARE = Statement(
-    f"SELECT {_COLUMNS} FROM shares JOIN chats ON chats.id = chat_id WHERE shares.id = :id AND owner = :owner"
+    f"SELECT {_COLUMNS} FROM shares JOIN chats ON chats.id = chat_id WHERE shares.id = :id AND owner = :owner",
+    opens=_OPENS,
 )
 REVOKE_SHARE = Statement(
     """
@@ -65,7 +70,8 @@ REVOKE_SHARE = Statement(
 )
 FIND_SHARE = Statement(
     f"SELECT {_COLUMNS}, owner FROM shares JOIN chats ON chats.id = chat_id"
-    " WHERE digest = :digest AND coalesce(expires_at > now(), true)"
+    " WHERE digest = :digest AND coalesce(expires_at > now(), true)",
+    opens=_OPENS,
 )
 
 

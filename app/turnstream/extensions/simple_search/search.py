@@ -9,7 +9,7 @@ from turnstream.libraries.searches.excerpts import AFTER, BEFORE, excerpt_line, 
 from turnstream.libraries.searches.places import SEARCH_ANSWER_TIMEOUT, Places, limited
 from turnstream.storage.chats.chats import chat_from, page_behind, place_of_page
 from turnstream.storage.chats.search import Excerpt, ExcerptPiece, FoundDocument, Hit, SearchFilter
-from turnstream.storage.contents import IS_SEALED
+from turnstream.storage.contents import CHATS, IS_SEALED, is_sealed
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.owners.documents import DocumentInfo
 
@@ -39,7 +39,8 @@ FIND_CHATS = Statement(
         SELECT chats.*, CASE WHEN NOT titled THEN found.id END AS turn
         FROM chats LEFT JOIN found ON chat_id = chats.id CROSS JOIN LATERAL (
             SELECT coalesce(
-                to_tsvector('pg_catalog.simple', title) @@ to_tsquery('pg_catalog.simple', :sought), false
+                to_tsvector('pg_catalog.simple', title) @@ to_tsquery('pg_catalog.simple', :sought)
+                    AND NOT {is_sealed("title")}, false
             ) AND (CAST(:since AS timestamptz) IS NULL OR created_at >= :since)
               AND (CAST(:until AS timestamptz) IS NULL OR created_at < :until)
         ) AS each (titled)
@@ -57,6 +58,7 @@ FIND_CHATS = Statement(
     ) AS message ON true
     ORDER BY updated_at DESC, best.id DESC
     """,
+    opens=[CHATS],
     timeout=SEARCH_ANSWER_TIMEOUT,
 )
 # The words of a path are in the vector, too.

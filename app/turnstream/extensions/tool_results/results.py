@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from turnstream.domain.errors import NotFound
-from turnstream.storage.contents import BLOCKS
+from turnstream.storage.contents import BLOCKS, JOBS
 from turnstream.storage.database import Database, Row, Statement
 
 _REPORTED = """
@@ -27,7 +27,7 @@ GET_WHOLE_ON_PATH = Statement(
     WHERE tool_use_id = :tool_use_id AND type = 'tool_result'
     ORDER BY coalesce(reported, blocks.whole) IS NULL, depth, index DESC LIMIT 1
     """,
-    opens=[BLOCKS],
+    opens=[BLOCKS, JOBS.named(outcome="reported")],
 )
 GET_RESULT = Statement(
     f"""
@@ -37,7 +37,7 @@ GET_RESULT = Statement(
       AND tool_use_id = :tool_use_id AND type = 'tool_result'
     ORDER BY index DESC LIMIT 1
     """,
-    opens=[BLOCKS],
+    opens=[BLOCKS, JOBS.named(outcome="reported")],
 )
 
 

@@ -18,6 +18,7 @@ from turnstream.storage.chats.exchanges import (
     KeyTaken,
     take_queued_place,
 )
+from turnstream.storage.contents import CHATS
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import to_json
 
@@ -39,10 +40,11 @@ GET_PATH_IDS = Statement(
 COPY_CHAT = Statement(
     """
     INSERT INTO chats (id, owner, title, system_prompt, settings, updated_at)
-    SELECT :copy, owner, :title, system_prompt, settings, greatest(clock_timestamp(), updated_at)
+    SELECT :copy, owner, :title, :system_prompt, settings, greatest(clock_timestamp(), updated_at)
     FROM chats WHERE id = :chat
     RETURNING id
-    """
+    """,
+    seals=[CHATS.named(id="copy")],
 )
 
 
@@ -74,7 +76,7 @@ class Forks:
 
         original = fork.cut.turn
         source, before = original.chat_id, original.parent_id
-        async with self._exchanges.locked(owner, source, key) as (connection, _):
+        async with self._exchanges.locked(owner, source, key) as (connection, copied):
             rows = await connection.rows(GET_PATH_IDS, chat=source, turn=original.id, most=_MOST_COPIED)
             if not rows:
                 raise NotFound(f"There is no turn {original.id} in chat {source}.")
@@ -86,15 +88,15 @@ class Forks:
                 raise RequestRefused(f"`into` must be `branch` here: a new chat gets {longest}.", field="into")
             else:
                 chat, before = new_id(), None
-                await connection.row(COPY_CHAT, copy=chat, chat=source, title=fork.title)
+                texts = {"title": fork.title, "system_prompt": copied.system_prompt}
+                await connection.row(COPY_CHAT, owner=owner, copy=chat, chat=source, **texts)
             leaf = await copy_turns(connection, owner, fork.cut, chat, path, before)
             if fork.request is not None:
                 if before is not None:
                     await connection.row(MARK_FOLLOWED, turn=before)
                 await take_queued_place(connection, owner, most_queued)
-                row = await connection.row(
-                    CREATE_SIBLING, id=new_id(), chat=chat, parent=leaf, request=to_json(fork.request)
-                )
+                values = {"owner": owner, "chat": chat, "parent": leaf, "request": to_json(fork.request)}
+                row = await connection.row(CREATE_SIBLING, id=new_id(), **values)
                 assert row is not None
                 leaf = row["id"]
             if key and not await connection.row(

@@ -12,7 +12,7 @@ from turnstream.libraries.copies.cutting import FORKED, CutTurn, with_new_ids
 from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.chats.exchanges import TICK
 from turnstream.storage.chats.turns import BLOCK_COLUMNS
-from turnstream.storage.contents import BLOCKS, IS_SEALED
+from turnstream.storage.contents import BLOCKS, IS_SEALED, TEXT_MARK, TURNS
 from turnstream.storage.database import Statement, Transaction
 from turnstream.storage.rows import block_from, columns_of, sql_list, to_json
 from turnstream.storage.runs.record import ADD_BLOCKS
@@ -75,7 +75,25 @@ COPY_BLOCKS = Statement(
     """
 )
 # Encrypted blocks are opened, and encrypted for their new place.
-HAVE_SEALED = Statement(f"SELECT FROM blocks WHERE turn_id = ANY(CAST(:originals AS uuid[])) AND {IS_SEALED} LIMIT 1")
+HAVE_SEALED = Statement(
+    f"""
+    SELECT FROM blocks WHERE turn_id = ANY(CAST(:originals AS uuid[])) AND {IS_SEALED}
+    UNION ALL
+    SELECT FROM turns WHERE id = ANY(CAST(:originals AS uuid[])) AND strpos(request::text, '{TEXT_MARK}') > 0
+    LIMIT 1
+    """
+)
+GET_REQUESTS = Statement(
+    "SELECT id, request FROM turns WHERE id = ANY(CAST(:turns AS uuid[])) AND request IS NOT NULL", opens=[TURNS]
+)
+PUT_REQUESTS = Statement(
+    """
+    UPDATE turns SET request = copy.request
+    FROM unnest(CAST(:turns AS uuid[]), CAST(:requests AS json[])) AS copy (turn, request) WHERE id = turn
+    RETURNING id
+    """,
+    seals=[TURNS.named(id="turns", request="requests")],
+)
 GET_ORIGINALS = Statement(
     f"""
     SELECT turn_id, {_OF_BLOCKS} FROM blocks
@@ -134,6 +152,9 @@ async def _copy_opened(connection: Transaction, owner: str, cut: CutTurn, ids: M
     originals = list(ids)
     for start in range(0, len(originals), _PORTION):
         part = originals[start : start + _PORTION]
+        given = {row["id"]: row["request"] for row in await connection.rows(GET_REQUESTS, owner=owner, turns=part)}
+        copies = [ids[turn] for turn in given]
+        await connection.rows(PUT_REQUESTS, owner=owner, turns=copies, requests=list(given.values()))
         rows = await connection.rows(GET_ORIGINALS, owner=owner, originals=part, last=cut.turn.id, count=cut.kept)
         for turn, found in groupby(rows, itemgetter("turn_id")):
             of_turn = list(found)

@@ -316,7 +316,7 @@ async def continue_answer(
     key: IdempotencyKey | None,
     place: str,
 ) -> Turn | None:
-    """The turn that continues the text `answer`, in the chat that has the history. None if no chat is known to have it.
+    """Creates the turn that continues `answer`, in the chat with this history. None if no chat is known to have it.
     Raises RequestRefused.
     """
     found = await find_continuation(services, identity, history, answer)

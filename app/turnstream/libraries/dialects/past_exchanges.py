@@ -11,6 +11,7 @@ from turnstream.domain.errors import Conflict
 from turnstream.domain.turns import ENDED, Turn, TurnRequest
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.exchanges import GET_NEWEST_OF_CHAT, KEEP_KEY, TICK, Draft, Exchanges
+from turnstream.storage.contents import CHATS, TURNS
 from turnstream.storage.database import Database, Statement, Transaction
 from turnstream.storage.rows import columns_of, to_json
 from turnstream.storage.runs.record import ADD_BLOCKS
@@ -30,7 +31,8 @@ RECORD_EXCHANGE = Statement(
         'complete', 'end_turn'
     FROM touched, keep_tool_set(owner, CAST(:request AS json)) AS kept
     RETURNING id
-    """
+    """,
+    seals=[CHATS.named(id="chat"), TURNS.named(id="answer")],
 )
 RECORD_ROUNDS = Statement(
     """
@@ -138,7 +140,7 @@ async def _write(
     """Returns the last answer, `before` if there is none."""
     for exchange in exchanges:
         user_turn, answer = new_id(), new_id()
-        values = {"title": exchange.title, "request": to_json(request), "parent": before}
+        values = {"owner": owner, "title": exchange.title, "request": to_json(request), "parent": before}
         await connection.row(RECORD_EXCHANGE, chat=chat, user_turn=user_turn, answer=answer, **values)
         await connection.rows(ADD_BLOCKS, owner=owner, turn=user_turn, **columns_of(exchange.message))
         await connection.rows(ADD_BLOCKS, owner=owner, turn=answer, **columns_of(exchange.answer))

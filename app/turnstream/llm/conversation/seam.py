@@ -92,8 +92,8 @@ class Seam:
         return self._dense.startswith(once, start) and self._dense.startswith(again, start)
 
     def _repeated(self) -> int:
-        """The length of the held text that repeats the text before it, as much as possible. 0 if that text repeats
-        itself, as equal lines of a table do: a continuation looks the same, and no word of it may be lost.
+        """The length of the longest beginning of the held text that repeats the end of the text before. 0 if the
+        repeated text repeats itself, as equal lines of a table: a continuation looks the same, and no word may be lost.
         """
         for start in self._starts:
             if end := self._end_of_repetition(start):

@@ -12,6 +12,7 @@ from turnstream.domain.turns import ENDED, Turn
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.exchanges import ARRIVE, GET_KEY, KEEP_KEY, STEER, IdempotencyKey, key_refused
 from turnstream.storage.chats.turns import Turns
+from turnstream.storage.contents import ASKS
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import IS_ASKED, OPEN_STATUSES, ask_from, to_json
 
@@ -27,7 +28,8 @@ GET_OPEN_ASKS = Statement(
     SELECT asks.*, expires_at <= now() AS expired, NOT {IS_ASKED} AS gone,
         to_char(answered_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') AS at
     FROM asks JOIN turns ON turns.id = turn_id WHERE turn_id = :turn ORDER BY round DESC
-    """
+    """,
+    opens=[ASKS],
 )
 # The audit trail's triggers name the actor; they run behind the statement. A trigger before it compares the principals
 # of the request with the approvers of the ask.
@@ -41,7 +43,8 @@ ANSWER_ASKS = Statement(
         ) AS actor
     WHERE actor.name IS NOT NULL AND actor.names IS NOT NULL AND turn_id = :turn
       AND asks.round = a.round AND asks.tool_use_id = a.tool_use_id
-    """
+    """,
+    seals=[ASKS.named(turn_id="turn", round="rounds", tool_use_id="tool_use_ids", answer="answers")],
 )
 # The same permission twice would be listed twice.
 KEEP_GRANT = Statement(

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -10,19 +11,21 @@ from turnstream.domain.chats import Chat
 from turnstream.domain.errors import NoSuchPage, NotFound
 from turnstream.kit.ids import new_id
 from turnstream.kit.moments import from_microseconds, microseconds_of
+from turnstream.storage.contents import CHATS
 from turnstream.storage.database import LONG, Database, Row, Statement
 from turnstream.storage.rows import JOBS_OF_TURN, OPEN_STATUSES, from_json, to_json
 
 _TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
 
-CREATE_CHAT = Statement(
+_writes = partial(Statement, seals=[CHATS.named(id="chat")], opens=[CHATS])
+CREATE_CHAT = _writes(
     """
     INSERT INTO chats (id, owner, title, system_prompt, settings)
     VALUES (:chat, :owner, :title, :system_prompt, CAST(:settings AS json))
     ON CONFLICT (id) DO NOTHING RETURNING *
     """
 )
-GET_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner")
+GET_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner", opens=[CHATS])
 # An index has the few turns of a chat that are open.
 LIST_CHATS = Statement(
     f"""
@@ -32,10 +35,11 @@ LIST_CHATS = Statement(
     WHERE owner = :owner AND of_turn IS NULL
       AND (CAST(:before AS timestamptz) IS NULL OR (updated_at, id) < (:before, CAST(:before_id AS uuid)))
     ORDER BY updated_at DESC, id DESC LIMIT :limit
-    """
+    """,
+    opens=[CHATS],
 )
-LOCK_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner FOR NO KEY UPDATE")
-CHANGE_CHAT = Statement(
+LOCK_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner FOR NO KEY UPDATE", opens=[CHATS])
+CHANGE_CHAT = _writes(
     """
     UPDATE chats
     SET title = CASE WHEN 'title' = ANY(CAST(:changed AS text[])) THEN :title ELSE title END,
@@ -130,6 +134,7 @@ class Chats(ChatReads):
             changes = changed(chat_from(before))
             (row,) = await connection.rows(
                 CHANGE_CHAT,
+                owner=owner,
                 chat=chat,
                 changed=list(changes),
                 title=changes.get("title"),

@@ -15,13 +15,13 @@ from turnstream.domain.errors import Conflict, NotFound, RequestRefused, Stateme
 from turnstream.domain.turns import OPEN, Turn, TurnRequest
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.chats import CREATE_CHAT, LOCK_CHAT, chat_from
-from turnstream.storage.chats.turns import CANCEL_TURN, GET_TURN, Turns
-from turnstream.storage.contents import NEW_BLOCKS
+from turnstream.storage.chats.turns import CANCEL_TURN, GET_TURN, Turns, reads_turns
+from turnstream.storage.contents import CHATS, NEW_BLOCKS, REQUESTS, STEERS, TURNS
 from turnstream.storage.database import Database, Statement, Transaction
 from turnstream.storage.rows import OPEN_STATUSES, WITH_TOOLS, columns_of, from_json, to_json, turn_from
 
 # While a large branch is being deleted, the newest turn may be a user turn, which nothing can follow.
-GET_NEWEST_OF_CHAT = Statement(
+GET_NEWEST_OF_CHAT = reads_turns(
     f"""
     SELECT {WITH_TOOLS} FROM turns
     WHERE chat_id = :chat AND role = 'assistant' ORDER BY created_at DESC, id DESC LIMIT 1
@@ -36,17 +36,18 @@ GET_CHAT_AND_NEWEST = Statement(
         WHERE chat_id = chats.id AND role = 'assistant' ORDER BY created_at DESC, id DESC LIMIT 1
     ) AS newest ON true
     WHERE chats.id = :chat AND chats.owner = :owner
-    """
+    """,
+    opens=[TURNS, CHATS.named(id="chat")],
 )
-GET_TURN_OF_CHAT = Statement(f"SELECT {WITH_TOOLS} FROM turns WHERE chat_id = :chat AND id = :turn")
-GET_RUNNING_SIBLING = Statement(
+GET_TURN_OF_CHAT = reads_turns(f"SELECT {WITH_TOOLS} FROM turns WHERE chat_id = :chat AND id = :turn")
+GET_RUNNING_SIBLING = reads_turns(
     f"""
     SELECT {WITH_TOOLS} FROM turns
     WHERE chat_id = :chat AND parent_id = :parent AND status IN {OPEN_STATUSES}
     """
 )
 # From an answer towards the root: open turns, and the one before them that has ended.
-GET_BRANCH = Statement(
+GET_BRANCH = reads_turns(
     f"""
     WITH RECURSIVE branch AS (
         SELECT id, parent_id, status, 0 AS depth FROM turns WHERE chat_id = :chat AND id = :turn
@@ -100,7 +101,10 @@ _BEGUN = (
     """
     + _CREATED
 )
-_writes = partial(Statement, seals=[NEW_BLOCKS.named(turn_id="user_turn")])
+_writes = partial(
+    Statement,
+    seals=[NEW_BLOCKS.named(turn_id="user_turn"), CHATS.named(id="chat"), REQUESTS.named(id="assistant_turn")],
+)
 CREATE_EXCHANGE = _writes(
     f"""
     WITH touched AS (
@@ -135,8 +139,7 @@ BEGIN_CHAT = _writes(
     f"""
     WITH touched AS (
         INSERT INTO chats (id, owner, title, system_prompt, settings)
-        SELECT :chat, CAST(:owner AS text), coalesce(CAST(:own_title AS text), :title), :system_prompt,
-            CAST(:settings AS json)
+        SELECT :chat, CAST(:owner AS text), :title, :system_prompt, CAST(:settings AS json)
         WHERE {_MAY_RUN.format(owner=":owner")}
         ON CONFLICT (id) DO NOTHING
         RETURNING updated_at, owner
@@ -151,7 +154,8 @@ CREATE_SIBLING = Statement(
     SELECT :id, :chat, :parent, 'assistant', 'queued', updated_at, owner, kept.request, tool_set
     FROM touched, keep_tool_set(owner, CAST(:request AS json)) AS kept
     RETURNING id, created_at
-    """
+    """,
+    seals=[REQUESTS],
 )
 # A commit that waits in vain for a synchronous standby is visible here and nowhere else. So a key that is found is
 # acknowledged by a commit of its own, which waits for that standby too: the message in the WAL makes it one.
@@ -181,7 +185,8 @@ STEER = Statement(
         UPDATE asks SET answer = CAST(:answer AS json), answered_at = now() WHERE turn_id = :turn AND answer IS NULL
     )
     INSERT INTO steers (id, turn_id, blocks) VALUES (:steer, :turn, CAST(:blocks AS json))
-    """
+    """,
+    seals=[STEERS.named(turn_id="turn", id="steer")],
 )
 KEEP_KEY = Statement(
     """
@@ -293,7 +298,8 @@ class Draft:
         assert self.before is not None
         await take_queued_place(self.connection, self.chat.owner, self._most_queued)
         chat, parent = self.chat.id, self.before.parent_id
-        row = await self.connection.row(CREATE_SIBLING, id=new_id(), chat=chat, parent=parent, request=to_json(request))
+        values = {"id": new_id(), "owner": self.chat.owner, "chat": chat, "parent": parent, "request": to_json(request)}
+        row = await self.connection.row(CREATE_SIBLING, **values)
         assert row is not None
         await self._keep_key(row["id"])
         return Turn(row["id"], chat, parent, "assistant", "queued", request=request, created_at=row["created_at"])
@@ -383,7 +389,7 @@ class Exchanges:
             return None
         chat, parent = position.chat, position.before.id if position.before else None
         statement = BEGIN_CHAT if position.new else BEGIN_EXCHANGE
-        values = {"own_title": chat.title} if position.new else {"updated_at": chat.updated_at}
+        values = {} if position.new else {"updated_at": chat.updated_at}
         key, row = message.key, None
         user_turn, assistant_turn = new_id(), new_id()
         with suppress(StatementRefused):
@@ -391,7 +397,7 @@ class Exchanges:
                 statement,
                 chat=chat.id,
                 owner=chat.owner,
-                title=message.title,
+                title=message.title if chat.title is None else chat.title,
                 system_prompt=chat.system_prompt,
                 settings=to_json(chat.settings),
                 user_turn=user_turn,

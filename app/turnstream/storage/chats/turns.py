@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from turnstream.domain.blocks import CallKey
 from turnstream.domain.errors import ClaimLost, Conflict, NotFound, RequestRefused
 from turnstream.domain.turns import ENDED, WITHDRAWN, Turn
 from turnstream.kit.offload import BLOCK, offload
-from turnstream.storage.contents import BLOCKS, SealedColumns
+from turnstream.storage.contents import ASKS, BLOCKS, STEERS, TURNS, SealedColumns
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import (
     JOBS,
@@ -38,7 +39,8 @@ _COLUMNS = f"""turns.id, turns.chat_id, turns.parent_id, turns.role, turns.statu
     turns.arrivals, turns.hook_failures, turns.stop_reason, turns.error, turns.usage, turns.created_at,
     turns.started_at, turns.ended_at, turns.forked_from, turns.lineage, {PRELIMINARY}"""
 
-GET_TURN = Statement(
+reads_turns = partial(Statement, opens=[TURNS])
+GET_TURN = reads_turns(
     f"SELECT {_COLUMNS} FROM turns JOIN chats ON chats.id = chat_id"
     " WHERE turns.id = :turn AND chat_id = :chat AND owner = :owner"
 )
@@ -64,7 +66,7 @@ _SIZE = f"""coalesce(octet_length(turns.request::text), 0) + coalesce(octet_leng
     )"""
 # A page ends before the turn with which it would have more than `:bytes`, but has two turns at least: a client may know
 # the first one already.
-GET_PATH = Statement(
+GET_PATH = reads_turns(
     f"""
     WITH RECURSIVE path AS (
         SELECT id, parent_id, 0 AS depth FROM turns WHERE id = :leaf AND chat_id = :chat
@@ -81,7 +83,7 @@ GET_PATH = Statement(
     """
 )
 # The turns of the path to `leaf` that follow `after`, the first of them first. None if `after` is not on that path.
-GET_PATH_AFTER = Statement(
+GET_PATH_AFTER = reads_turns(
     f"""
     WITH RECURSIVE path AS (
         SELECT id, parent_id, 0 AS depth FROM turns WHERE id = :leaf AND chat_id = :chat
@@ -104,7 +106,7 @@ GET_PATH_AFTER = Statement(
 )
 GET_REPLICA = Statement("SELECT replica FROM turns WHERE id = :turn")
 # With the turn that it answers.
-GET_CLAIMED_TURNS = Statement(
+GET_CLAIMED_TURNS = reads_turns(
     f"""
     WITH RECURSIVE path AS (
         SELECT {_COLUMNS}, 0 AS depth FROM turns WHERE id = :turn AND replica = :replica
@@ -114,7 +116,7 @@ GET_CLAIMED_TURNS = Statement(
     SELECT path.*, owner FROM path JOIN chats ON chats.id = path.chat_id ORDER BY depth DESC
     """
 )
-GET_PATH_TO = Statement(
+GET_PATH_TO = reads_turns(
     f"""
     WITH RECURSIVE path AS (
         SELECT {_COLUMNS}, 0 AS depth FROM turns WHERE id = :leaf
@@ -175,11 +177,12 @@ BLOCK_COLUMNS = """blocks.turn_id, blocks.index, blocks.round, blocks.attempt, b
     blocks.tool_use_id, blocks.name, blocks.is_error, blocks.interrupted, blocks.notes,
     blocks.client_data"""
 GET_BLOCKS = _of_turns(BLOCK_COLUMNS, "blocks", "index", opens=[BLOCKS])
-GET_ASKS = _of_turns("*", "asks", "round, tool_use_id")
-GET_STEERS = _of_turns("*", "steers", "id", "taken_at IS NULL")
+GET_ASKS = _of_turns("*", "asks", "round, tool_use_id", opens=[ASKS])
+STEER_COLUMNS = "steers.*, blocks::text AS stored"
+GET_STEERS = _of_turns(STEER_COLUMNS, "steers", "id", "taken_at IS NULL", opens=[STEERS])
 TURN_EXISTS = Statement("SELECT id FROM turns WHERE id = :turn")
 GET_ARRIVALS = Statement("SELECT arrivals FROM turns WHERE id = :turn")
-GET_JOBS = Statement(f"SELECT {JOBS} FROM turns WHERE id = :turn")
+GET_JOBS = reads_turns(f"SELECT id, {JOBS} FROM turns WHERE id = :turn")
 
 GET_STARTED_CALLS = Statement("SELECT round, tool_use_id FROM tool_calls WHERE turn_id = :turn AND state = 'started'")
 # A turn that never ran ends at once, unless it follows an open one: turns of a branch end in their order. If

@@ -1,20 +1,18 @@
 """Uploads: files that turns refer to. They never change; equal bytes of one owner are one upload."""
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from turnstream.domain.limits import ReachedLimit
 from turnstream.domain.plans import Plan
-from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
 from turnstream.kit.offload import offload
 from turnstream.storage.contents import BYTES_SIZE, UPLOADS
-from turnstream.storage.database import LONG, Database, Row, Statement, Transaction
-from turnstream.storage.retention import NO_ID, ROWS
-from turnstream.storage.rows import MAY_NAME_UPLOADS, OPEN_STATUSES
+from turnstream.storage.database import Database, Row, Statement, Transaction
+from turnstream.storage.rows import MAY_NAME_UPLOADS
 
 UPLOAD_COLUMNS: Final = f"id, digest, media_type, {BYTES_SIZE} AS size, file_name, purpose"
 PUT_UPLOAD = Statement(
@@ -88,67 +86,6 @@ DELETE_UPLOAD = Statement(
     RETURNING id
     """
 )
-GET_OLD_UPLOADS = Statement(
-    """
-    SELECT id FROM uploads
-    WHERE id > :after AND created_at < now() - make_interval(secs => :kept) ORDER BY id LIMIT :most
-    """,
-    timeout=LONG,
-)
-# Blocks with files. Any text in them that looks like an id counts as a reference, and in the layouts of answers too:
-# better to keep an upload too many.
-_FILES: Final = f"{MAY_NAME_UPLOADS} AND data IS NOT NULL"
-_IDS: Final = "LATERAL regexp_matches(content, '[0-9a-f]{8}-[0-9a-f-]{27}', 'g') AS found"
-
-
-def _named(table: str, key: Sequence[str], content: str, condition: str) -> Statement:
-    """The ids in up to `most` rows behind a place in the order of `key`, and the place that it has come to."""
-    columns, place = ", ".join(key), ", ".join(f":{name}" for name in key)
-    return Statement(
-        f"""
-        WITH passed AS MATERIALIZED (
-            SELECT {columns}, {content} AS content FROM {table}
-            WHERE ({columns}) > ({place}) AND {condition} ORDER BY {columns} LIMIT :most
-        )
-        SELECT {columns}, ARRAY(SELECT DISTINCT found[1] FROM passed, {_IDS}) AS ids FROM passed
-        ORDER BY {", ".join(f"{name} DESC" for name in key)} LIMIT 1
-        """,
-        timeout=LONG,
-    )
-
-
-# The order of turns is that of their creation: what is sent while blocks are read comes at the end.
-NAMED: Final[Sequence[tuple[Statement, Mapping[str, Any]]]] = (
-    (
-        _named("asks", ["turn_id", "round", "tool_use_id"], "answer->>'layout'", "answer->>'layout' IS NOT NULL"),
-        {"turn_id": NO_ID, "round": 0, "tool_use_id": ""},
-    ),
-    (_named("blocks", ["turn_id", "index"], "data::text", _FILES), {"turn_id": NO_ID, "index": -1}),
-)
-# Asked again for the turns that are new since the references were read, and for those that may have changed.
-DELETE_UNNAMED = Statement(
-    f"""
-    WITH texts AS (
-        SELECT data::text AS content FROM blocks WHERE {_FILES} AND turn_id >= :since
-        UNION ALL
-        SELECT data::text FROM turns JOIN blocks ON turn_id = turns.id WHERE {_FILES} AND status IN {OPEN_STATUSES}
-        UNION ALL
-        SELECT answer->>'layout' FROM turns JOIN asks ON turn_id = turns.id
-        WHERE answer->>'layout' IS NOT NULL AND status IN {OPEN_STATUSES}
-    ), named AS MATERIALIZED (
-        SELECT DISTINCT found[1] AS id FROM texts, {_IDS}
-    )
-    DELETE FROM uploads
-    WHERE id = ANY(CAST(:ids AS uuid[])) AND created_at < now() - make_interval(secs => :kept)
-        AND NOT EXISTS (SELECT FROM named WHERE named.id = uploads.id::text)
-    RETURNING id
-    """,
-    timeout=LONG,
-)
-
-_CANDIDATES = 20_000  # uploads that one walk over all references is for; some megabytes of memory
-_STEP = 100  # uploads that are deleted at once; each may have megabytes
-_MARGIN = 3_600_000  # milliseconds by which the clocks of replicas may differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,30 +185,6 @@ class Uploads:
     async def delete(self, owner: str, id: UUID, *, only_unused: bool = False) -> bool:
         """Deletes an upload. Returns False if there is none, or if `only_unused` is set and a turn refers to it."""
         return await self._database.row(DELETE_UPLOAD, owner=owner, id=id, only_unused=only_unused) is not None
-
-    async def sweep(self, kept: float) -> AsyncGenerator[int, None]:
-        """Deletes uploads that are older than `kept` seconds and that no turn refers to. References have no index by
-        upload: all are read, once for many uploads, in portions.
-        """
-        after: UUID | None = NO_ID
-        while after is not None:
-            since = UUID(int=max(0, int(CLOCK.seconds() * 1000) - _MARGIN) << 80)
-            unnamed: set[str] = set()
-            while after is not None and len(unnamed) < _CANDIDATES:
-                rows = await self._database.rows(GET_OLD_UPLOADS, after=after, most=ROWS, kept=kept)
-                unnamed.update(str(row["id"]) for row in rows)
-                after = rows[-1]["id"] if rows else None
-                yield 0
-            for statement, begin in NAMED:
-                place = begin
-                while unnamed and (row := await self._database.row(statement, most=ROWS, **place)) is not None:
-                    unnamed.difference_update(row["ids"])
-                    place = {name: row[name] for name in begin}
-                    yield 0
-            found = sorted(unnamed)
-            for start in range(0, len(found), _STEP):
-                some = found[start : start + _STEP]
-                yield len(await self._database.rows(DELETE_UNNAMED, ids=some, since=since, kept=kept))
 
 
 def upload_from(row: Row) -> Upload:

@@ -25,7 +25,8 @@ from turnstream.domain.jobs import JobKind
 from turnstream.domain.kinds import STEERED, TOOL_RESULT
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Status, Turn
-from turnstream.storage.contents import NEW_BLOCKS
+from turnstream.storage import contents
+from turnstream.storage.contents import ASKS, CALLS, NEW_BLOCKS
 from turnstream.storage.database import Database, Row, Statement, retry_while_unavailable
 from turnstream.storage.owners.charges import CHARGES, charging, columns_of_charges
 from turnstream.storage.rows import IS_OF_JOB, columns_of, columns_of_rounds, from_json, to_json
@@ -215,9 +216,12 @@ _COUNT_JOBS = f"""
     )
     SELECT whole, pg_notify({CHANNEL}, '{JOBS}') FROM held
 """
-START_JOBS = Statement(f"{_fence()}, started AS ({_START_CALLS}), {_START_JOBS}, {_COUNT_JOBS}")
+_NEW_JOBS = contents.JOBS.named(turn_id="turn", input="job_inputs")
+START_JOBS = Statement(f"{_fence()}, started AS ({_START_CALLS}), {_START_JOBS}, {_COUNT_JOBS}", seals=[_NEW_JOBS])
 # The call has its result with the job. The ledger of calls has no row of it: it is never run inside the turn.
-START_REPORTS = _writes(f"{_fence()}, results AS ({INSERT_BLOCKS}), {_START_JOBS}, {_COUNT_JOBS}")
+START_REPORTS = Statement(
+    f"{_fence()}, results AS ({INSERT_BLOCKS}), {_START_JOBS}, {_COUNT_JOBS}", seals=[NEW_BLOCKS, _NEW_JOBS]
+)
 
 START_CALLS = Statement(_fence() + f", started AS ({_START_CALLS}) SELECT whole FROM held")
 
@@ -230,7 +234,8 @@ STORE_PRELIMINARY = Statement(
         WHERE turn_id = fenced.id AND round = :round AND tool_use_id = :tool_use_id AND state = 'started'
     )
     SELECT whole FROM held
-    """
+    """,
+    seals=[CALLS.named(turn_id="turn")],
 )
 
 _ASK = """
@@ -255,7 +260,10 @@ _ASK = """
         UPDATE turns SET asked = :asked FROM fenced WHERE turns.id = fenced.id
     )
 """
-ASK = Statement(f"{_fence()}, {_ASK} SELECT whole FROM held")
+_NEW_ASKS = ASKS.named(
+    turn_id="turn", round="ask_rounds", tool_use_id="asked_calls", question="questions", answer="answers"
+)
+ASK = Statement(f"{_fence()}, {_ASK} SELECT whole FROM held", seals=[_NEW_ASKS])
 # The call was refused before it was made: the ledger forgets it.
 ASK_TO_SIGN_IN = Statement(
     f"""
@@ -264,7 +272,8 @@ ASK_TO_SIGN_IN = Statement(
         WHERE turn_id = fenced.id AND round = :round AND tool_use_id = :tool_use_id AND state = 'started'
     )
     SELECT whole FROM held
-    """
+    """,
+    seals=[_NEW_ASKS],
 )
 
 # WAIT and END_TURN put the turn back into the queue where something has arrived that the run does not know of. Each may
@@ -413,7 +422,7 @@ FORGET_BLOCKS = Statement(
     RETURNING index
     """
 )
-RESTORE = _writes(
+RESTORE = partial(Statement, seals=[NEW_BLOCKS, _NEW_ASKS, _NEW_JOBS])(
     f"""
     WITH fenced AS (SELECT id, chat_id FROM turns WHERE id = :turn)
     {_CHARGE_ROUNDS}, blocks_again AS ({INSERT_BLOCKS}), rounds_again AS ({INSERT_ROUNDS}), {_ASK}, {_TAKE_STEERS},

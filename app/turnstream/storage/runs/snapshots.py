@@ -8,7 +8,7 @@ from uuid import UUID
 from turnstream.domain.blocks import Block
 from turnstream.domain.turns import Turn
 from turnstream.kit.offload import BLOCK, offload
-from turnstream.storage.chats.turns import BLOCK_COLUMNS, GET_ROUNDS, asks_and_steers_of, by_turn
+from turnstream.storage.chats.turns import BLOCK_COLUMNS, GET_ROUNDS, asks_and_steers_of, by_turn, reads_turns
 from turnstream.storage.contents import BLOCKS
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import PRELIMINARY, block_from, round_from, turn_from
@@ -23,7 +23,7 @@ from turnstream.storage.runs.journal import (
 )
 
 # Without the request, which never changes and may be long.
-GET_TURNS = Statement(
+GET_TURNS = reads_turns(
     f"""
     SELECT id, chat_id, parent_id, role, status, NULL AS request, attempt, cancel_requested, recoveries, deaths,
         asked, arrivals, hook_failures, stop_reason, error, usage, created_at, started_at, ended_at, forked_from,
@@ -102,8 +102,8 @@ class ReplicaLog:
 
 class Snapshots:
     """The snapshots of one mirror. The logs of replicas are read on from the tick that the snapshot before has seen.
-    The stored text is asked for only if that is not enough: for a turn that is new here or was claimed again, and
-    if ticks were deleted before they were read.
+    Stored text is read only if ticks do not suffice: for a turn that is new here or was claimed again, and if ticks
+    were deleted before they were read.
     """
 
     def __init__(self, database: Database) -> None:

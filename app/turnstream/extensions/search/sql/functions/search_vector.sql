@@ -1,9 +1,9 @@
--- The words of a text as they are, and their stems, marked by ~, where these are no words of it. Long "words" are data.
--- The limits hold the vector below 1 MB. Most texts have no stems to add and no word to leave out: 26 characters may
--- have more than 100 bytes.
+-- The words of a text as they are, and their stems, marked by ~, where these are no words of it; none of an encrypted one.
+-- Long "words" are data. The limits hold the vector below 1 MB. Most texts have no stems to add and no word to leave
+-- out: 26 characters may have more than 100 bytes.
 CREATE OR REPLACE FUNCTION search_vector(language text, content text) RETURNS tsvector LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    plain text := search_plain(left(content, 50000));
+    plain text := search_plain(CASE WHEN starts_with(content, 'turnstream-text:1:') THEN '' ELSE left(content, 50000) END);
     vector tsvector := strip(to_tsvector('pg_catalog.simple', plain));
     words text[];
     stems text[];
