@@ -7,9 +7,10 @@ from uuid import uuid4
 import httpx2
 import pytest
 import pytest_asyncio
-from playwright.async_api import expect
+from playwright.async_api import Locator, expect
 
 from tests.browser.conftest import SitDown
+from tests.browser.person import Person
 from tests.browser.test_budgets import violations
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
@@ -45,11 +46,7 @@ async def test_a_person_makes_schedules_and_triggers(people: SitDown, site: Serv
         await tides.get_by_role("button", name="Run Tides now").click()
         await dialog.get_by_label("Name", exact=True).focus()  # what has the focus is not drawn again
         await expect(tides.get_by_role("link")).to_contain_text("done")
-        await tides.get_by_role("button", name="Pause Tides").click()
-        await expect(tides).to_contain_text("paused")
-        assert (await api.json("GET", f"/api/schedules/{schedule['id']}"))["paused"] == "person"
-        await tides.get_by_role("button", name="Resume Tides").click()
-        await expect(tides).to_contain_text("next")
+        await _pause_and_change(ada, dialog, tides, api, schedule["id"])
 
         await dialog.get_by_label("Sends").select_option("for each signed message")
         await dialog.get_by_label("Name", exact=True).fill("Builds")
@@ -82,3 +79,30 @@ async def test_a_person_makes_schedules_and_triggers(people: SitDown, site: Serv
         await tides.get_by_role("link").click()
         await expect(dialog).to_have_count(0)
         await expect(ada.page.get_by_role("heading", name="Tides")).to_be_visible()
+
+
+async def _pause_and_change(ada: Person, dialog: Locator, tides: Locator, api: Client, id: str) -> None:
+    await tides.get_by_role("button", name="Pause Tides").click()
+    await expect(tides).to_contain_text("paused")
+    assert (await api.json("GET", f"/api/schedules/{id}"))["paused"] == "person"
+    await tides.get_by_role("button", name="Resume Tides").click()
+    await expect(tides).to_contain_text("next")
+
+    await tides.get_by_role("button", name="Change Tides").click()
+    change = dialog.get_by_role("region", name="Change Tides")
+    await expect(change.get_by_label("Message", exact=True)).to_have_value("When is the tide high?")
+    await change.get_by_label("Message", exact=True).fill("When is the tide low?")
+    await change.get_by_label("Sends").select_option("by a cron expression")
+    await change.get_by_label("Minute, hour, day, month, weekday").fill("30 7 * *")
+    assert await violations(ada) == []
+    ada.expects("422")
+    await change.get_by_role("button", name="Save").click()
+    await expect(dialog.get_by_role("alert")).not_to_be_empty()
+    await change.get_by_label("Minute, hour, day, month, weekday").fill("30 7 * * *")
+    await change.get_by_label("Time zone").fill("Europe/Berlin")
+    await change.get_by_label("Messages that are late").select_option("are left out")
+    await change.get_by_role("button", name="Save").click()
+    await expect(tides).to_contain_text("30 7 * * * Europe/Berlin")
+    changed = await api.json("GET", f"/api/schedules/{id}")
+    assert (changed["missed"], changed["every"], changed["paused"]) == ("skip", None, None)
+    assert changed["request"]["blocks"] == [{"type": "text", "text": "When is the tide low?"}]

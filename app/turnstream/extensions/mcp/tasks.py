@@ -80,6 +80,10 @@ class TaskExtension(ClientExtension):
         raise TaskCreated(task)
 
 
+class NotSignedIn(ToolUnavailable):
+    """The owner of a task has signed out of its server."""
+
+
 # Sends a request about a task over the connection of the moment. Raises ToolUnavailable without one, and MCPError.
 SendTask = Callable[[TaskRequest], Awaitable[TaskState | types.EmptyResult]]
 
@@ -134,9 +138,9 @@ class McpTask:
         if given and await self._update(given):
             answered, given = answered | given.keys(), {}
         try:
-            state = await self._state()
-            if state is None:
-                return self._detach(context, TaskPause(self._longer(handle["pause"])), answered, given)
+            state = await self._state(handle["pause"])
+            if isinstance(state, TaskPause):
+                return self._detach(context, state, answered, given)
             if (end := self._end_of(state)) is not None:
                 return end
             seconds = self._longer(handle["pause"]) if given else self._interval(state.poll_interval_ms)
@@ -172,23 +176,25 @@ class McpTask:
         self, context: ToolContext, answered: set[str], paused: float
     ) -> "types.CallToolResult | Outcome | TaskPause":
         """One poll: the end of the task, or the pause before the next poll."""
-        state = await self._state()
-        if state is None:
-            return TaskPause(self._longer(paused))
+        state = await self._state(paused)
+        if isinstance(state, TaskPause):
+            return state
         if (end := self._end_of(state)) is not None:
             return end
         await self._answer(context, state, answered)
         return TaskPause(self._interval(state.poll_interval_ms), state.status_message)
 
-    async def _state(self) -> TaskState | None:
-        """None if the server cannot be asked now: the task may continue without us."""
+    async def _state(self, paused: float) -> TaskState | TaskPause:
+        """A pause if the server cannot be asked now: the task may continue without us."""
         try:
             state = await self.send(_request("tasks/get", self.id))
+        except NotSignedIn as missing:
+            return TaskPause(self._longer(paused), str(missing))
         except ToolUnavailable:
-            return None
+            return TaskPause(self._longer(paused))
         except MCPError as error:
             if error.code not in {types.INVALID_PARAMS, types.METHOD_NOT_FOUND}:
-                return None
+                return TaskPause(self._longer(paused))
             log.warning("mcp.task_lost", server=self.server, task=self.id, error=error.message[:_MAX_MESSAGE])
             return TaskState(status="lost", status_message=error.message)
         assert isinstance(state, TaskState)

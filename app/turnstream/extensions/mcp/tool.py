@@ -127,10 +127,10 @@ def tool_of(
         retry_safe=bool(hints and hints.idempotent_hint),
     )
     output = _output_schema(tool.output_schema, room)
-    # A job cannot wait for a sign-in.
-    uri, detaches = app_of(tool), not server.per_owner
+    # Replicas claim jobs by the names of shared tools, which those of one owner are not among.
+    uri, is_shared = app_of(tool), server.allowed is None and not server.owner_tools
     app = None if uri is None else {"server": server.name, "resourceUri": uri}
-    return McpTool(spec, server.policy_of(tool.name), tool.name, call, output, task, detaches, app)
+    return McpTool(spec, server.policy_of(tool.name), tool.name, call, output, task, is_shared, app)
 
 
 def _output_schema(schema: dict[str, Any] | None, room: SchemaRoom) -> InputSchema | None:

@@ -1,4 +1,4 @@
-// Schedules and triggers: the dialog that makes, pauses, runs and deletes them, with their next and last runs.
+// Schedules and triggers: the dialog that makes, changes, pauses, runs and deletes them, with their next and last runs.
 
 import { asked, attempts, confirmed, copy, h, iconButton } from './dom.js'
 import { TEXTS } from './texts.js'
@@ -27,7 +27,7 @@ export async function showSchedules(client, chat) {
     h('p', { class: 'hint' }, texts.about),
     list,
     none,
-    form(client, chat, attempt, add),
+    newForm(client, chat, attempt, add),
     trouble,
     h('footer', {}, h('button', { value: '' }, TEXTS.close)),
   )
@@ -69,15 +69,29 @@ function itemOf(client, each, attempt) {
     texts.run(each.name),
     change(() => client.request('POST', `${path}/run`)),
   )
+  const edit = () => {
+    const show = (now) => item.replaceWith(itemOf(client, { ...now, secret: each.secret }, attempt))
+    item.replaceChildren(changeForm(each, put, attempt, show))
+    item.querySelector('select, input').focus()
+  }
   const words = h('div', {}, h('bdi', {}, each.name), ...about(each))
   const more = each.path ? iconButton('key', texts.secret(each.name), secret) : run
-  const item = h('li', { class: 'row' }, words, pause, more, iconButton('bin', texts.remove(each.name), remove))
+  const editing = iconButton('edit', texts.edit(each.name), edit)
+  const item = h(
+    'li',
+    { class: 'row' },
+    words,
+    editing,
+    pause,
+    more,
+    iconButton('bin', texts.remove(each.name), remove),
+  )
   if (['pending', 'started'].includes(each.last_run?.state)) setTimeout(refresh, LOOK)
   return item
 
   async function refresh() {
     if (!item.isConnected) return
-    const focused = item.contains(document.activeElement)
+    const focused = item.contains(document.activeElement) || item.querySelector('section')
     const now = focused ? each : await client.request('GET', path).catch(() => each)
     if (focused || now === each) setTimeout(refresh, LOOK)
     else item.replaceWith(itemOf(client, { ...now, secret: each.secret }, attempt))
@@ -113,49 +127,90 @@ function copied(label, value) {
 const timeOf = (time) => new Date(time).toLocaleString()
 const every = (seconds) => texts.every(Math.round((seconds / MINUTE) * 100) / 100)
 
-function form(client, chat, attempt, add) {
-  const kinds = Object.entries(texts.kinds).map(([value, text]) => h('option', { value }, text))
-  const kind = h('select', {}, ...kinds)
-  const name = h('input', { type: 'text', maxlength: 300, autocomplete: 'off' })
-  const words = h('textarea', { rows: 2, dir: 'auto' })
-  const minutes = h('input', { type: 'number', min: 1, value: 60 })
-  const cron = h('input', { type: 'text', placeholder: '30 7 * * 1-5', autocomplete: 'off', spellcheck: 'false' })
-  const zone = h('input', {
+/** The fields of a schedule or a trigger, with the values of `each`, and the body that they make. */
+function fieldsOf(each, kind) {
+  const name = h('input', { type: 'text', maxlength: 300, autocomplete: 'off', value: each.name ?? '' })
+  const message = h('textarea', { rows: 2, dir: 'auto' })
+  const blocks = each.request?.blocks ?? []
+  const first = blocks.find((block) => block.type === 'text')
+  message.value = first?.text ?? ''
+  const minutes = h('input', { type: 'number', min: 0, step: 'any', value: (each.every ?? 60 * MINUTE) / MINUTE })
+  const cron = h('input', {
     type: 'text',
-    value: Intl.DateTimeFormat().resolvedOptions().timeZone,
+    placeholder: '30 7 * * 1-5',
+    autocomplete: 'off',
     spellcheck: 'false',
+    value: each.cron ?? '',
   })
-  const here = h('input', { type: 'checkbox', disabled: !chat })
-  const fields = {
-    every: [h('label', {}, texts.minutes, minutes)],
-    cron: [h('label', {}, texts.cron, cron), h('label', {}, texts.zone, zone)],
-    trigger: [],
+  const own = Intl.DateTimeFormat().resolvedOptions().timeZone
+  const zone = h('input', { type: 'text', value: each.cron ? each.zone : own, spellcheck: 'false' })
+  const options = Object.entries(texts.policies).map(([value, text]) => h('option', { value }, text))
+  const missed = h('select', {}, ...options)
+  missed.value = each.missed ?? 'run_once'
+  const most = h('input', { type: 'number', min: 1, max: 600, value: each.per_minute ?? 60 })
+  const late = h('label', {}, texts.missed, missed)
+  const rules = {
+    every: [h('label', {}, texts.minutes, minutes), late],
+    cron: [h('label', {}, texts.cron, cron), h('label', {}, texts.zone, zone), late],
+    trigger: [h('label', {}, texts.most, most)],
   }
   const place = h('div', { class: 'pair' })
-  const show = () => place.replaceChildren(...fields[kind.value])
+  const show = () => place.replaceChildren(...rules[kind.value])
   kind.addEventListener('change', show)
   show()
+  const body = () => {
+    const text = { type: 'text', text: message.value }
+    const changed = first ? blocks.map((block) => (block === first ? { ...first, ...text } : block)) : [text, ...blocks]
+    const rule = {
+      every: { every: Number(minutes.value) * MINUTE, cron: null, missed: missed.value },
+      cron: { cron: cron.value, every: null, zone: zone.value, missed: missed.value },
+      trigger: { per_minute: Number(most.value) },
+    }[kind.value]
+    return { name: name.value, request: { ...each.request, blocks: changed }, ...rule }
+  }
+  const clear = () => (name.value = message.value = '')
+  return { body, clear, rows: [place, h('label', {}, texts.name, name), h('label', {}, texts.words, message)] }
+}
+
+const kindsFor = (names) => h('select', {}, ...names.map((value) => h('option', { value }, texts.kinds[value])))
+
+function newForm(client, chat, attempt, add) {
+  const kind = kindsFor(Object.keys(texts.kinds))
+  const here = h('input', { type: 'checkbox', disabled: !chat })
+  const { body, clear, rows } = fieldsOf({}, kind)
   const create = () =>
     attempt(async () => {
-      const rule = {
-        every: { every: Number(minutes.value) * MINUTE },
-        cron: { cron: cron.value, zone: zone.value },
-        trigger: {},
-      }[kind.value]
-      const request = { blocks: [{ type: 'text', text: words.value }] }
-      const body = { name: name.value, request, ...(here.checked && { chat }), ...rule }
-      add(await client.request('POST', kind.value === 'trigger' ? '/api/triggers' : '/api/schedules', body))
-      name.value = words.value = ''
+      const path = kind.value === 'trigger' ? '/api/triggers' : '/api/schedules'
+      add(await client.request('POST', path, { ...body(), ...(here.checked && { chat }) }))
+      clear()
     })
   return h(
     'section',
     { 'aria-label': texts.new },
     h('h3', {}, texts.new),
     h('label', {}, texts.kind, kind),
-    place,
-    h('label', {}, texts.name, name),
-    h('label', {}, texts.words, words),
+    ...rows,
     h('label', { class: 'tick' }, here, texts.here),
     h('button', { type: 'button', class: 'primary', onclick: create }, texts.add),
+  )
+}
+
+/** A schedule stays a schedule, and a trigger a trigger. What is paused stays paused. */
+function changeForm(each, put, attempt, show) {
+  const kind = kindsFor(each.path ? ['trigger'] : ['every', 'cron'])
+  kind.value = each.path ? 'trigger' : each.cron ? 'cron' : 'every'
+  const { body, rows } = fieldsOf(each, kind)
+  const save = () => attempt(async () => show(await put({ ...body(), paused: Boolean(each.paused) })))
+  return h(
+    'section',
+    { 'aria-label': texts.edit(each.name) },
+    !each.path && h('label', {}, texts.kind, kind),
+    ...rows,
+    h(
+      'div',
+      { class: 'pair' },
+      h('button', { type: 'button', class: 'primary', onclick: save }, texts.save),
+      h('button', { type: 'button', onclick: () => show(each) }, texts.keep),
+    ),
   )
 }
