@@ -295,6 +295,7 @@ async def test_a_task_is_cancelled_by_another_replica_when_its_server_is_back(
             while not await rows.fetchval("SELECT max(tries) FROM stopped_jobs"):  # noqa: ASYNC110, rows have no event
                 await asyncio.sleep(0.01)
             async with listening(MODULE, tmp_path, port):
+                await servers.changes.until(lambda: "tasks" in servers.connected)
                 while await rows.fetchval("SELECT count(*) FROM stopped_jobs"):
                     await rows.execute("UPDATE stopped_jobs SET due_at = now()")
                     second.jobs.receive("jobs")
