@@ -29,7 +29,11 @@ SHORT_WAIT = Statement("SELECT set_config('lock_timeout', '5s', true)")
 # An entry gets its id before its transaction commits. Behind this lock, all smaller ids are committed or will never be.
 AWAIT_WRITERS = Statement("LOCK TABLE audit IN SHARE MODE")
 GET_LAST_ID = Statement("SELECT coalesce(max(id), 0) AS id FROM audit")
-GET_ENTRIES = Statement("SELECT * FROM audit WHERE id > :behind AND id <= :until ORDER BY id LIMIT :most", timeout=LONG)
+GET_ENTRIES = Statement(
+    "SELECT id, created_at, kind, owner, actor, detail FROM audit"
+    " WHERE id > :behind AND id <= :until ORDER BY id LIMIT :most",
+    timeout=LONG,
+)
 GET_HEADS = Statement(f"SELECT detail FROM audit WHERE kind = '{EXPORTED}' ORDER BY id", timeout=LONG)
 
 

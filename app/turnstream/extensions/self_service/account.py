@@ -72,7 +72,9 @@ LIST_GRANTS = Statement(
     opens=[CHATS.named(id="chat")],
 )
 LIST_OWN_ENTRIES = Statement(
-    "SELECT * FROM audit WHERE owner = :owner AND id < :before ORDER BY id DESC LIMIT :limit", timeout=LONG
+    "SELECT id, created_at, kind, owner, actor, detail FROM audit"
+    " WHERE owner = :owner AND id < :before ORDER BY id DESC LIMIT :limit",
+    timeout=LONG,
 )
 ASK_ERASURE = Statement(
     """

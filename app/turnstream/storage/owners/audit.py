@@ -19,7 +19,7 @@ NOTE = Statement(
 )
 LIST_ENTRIES = Statement(
     """
-    SELECT * FROM audit
+    SELECT id, created_at, kind, owner, actor, detail FROM audit
     WHERE (CAST(:owner AS text) IS NULL OR owner = :owner) AND (CAST(:kind AS text) IS NULL OR starts_with(kind, :kind))
       AND created_at >= now() - CAST(:age AS interval) AND id < :before
     ORDER BY id DESC LIMIT :limit
