@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
 from typing import get_args
@@ -339,6 +340,15 @@ def test_files_that_a_script_names_exist(script: str) -> None:
     )
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("script", ["Dockerfile", "Makefile"])
+def test_modules_that_a_script_imports_exist(script: str) -> None:
+    text = (ROOT / script).read_text(encoding="utf-8").replace("\\\n", "")
+    (listed,) = re.findall(r"import (turnstream\.[\w., ]+)", text)
+    modules = [name.strip() for name in listed.split(",")]
+    assert "turnstream.cli.serve" in modules
+    assert [name for name in modules if find_spec(name) is None] == []
 
 
 def test_every_page_can_be_found_from_the_readme() -> None:
