@@ -61,5 +61,9 @@ async def test_the_first_imported_documents_replace_the_samples(database_url: st
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "a.md").write_text("A.")
         done = turnstream(tmp_path, "docs", "import", "mine", DATABASE_URL=database_url)
-        assert done.stdout.startswith("Imported 1 document for local into ")
+        first, second = done.stdout.splitlines()
+        assert first.startswith("Imported 1 document for local into ")
+        assert second.startswith("Deleted the unchanged samples of the demo: ")
+        assert second.count(".md") == 5
+        assert "handbook/setup.md" not in second
         assert [document.path for document in await documents.tree("local")] == ["a.md", "handbook/setup.md"]

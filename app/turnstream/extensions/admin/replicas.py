@@ -7,6 +7,7 @@ import click
 
 from turnstream.extension import read_settings
 from turnstream.extensions.admin.operations import Operations, ReplicaState
+from turnstream.libraries.command_tables import print_table
 from turnstream.setup.databases import open_present_database
 
 _COLUMNS = ("replica", "address", "state", "lease", "running", "since")
@@ -16,17 +17,19 @@ _COLUMNS = ("replica", "address", "state", "lease", "running", "since")
 def replicas() -> None:
     """List the replicas, with what is left of their leases.
 
-    Columns have tabs between them; leases are in seconds, times are UTC.
+    Leases are in seconds, times are UTC.
     """
 
     async def find() -> list[ReplicaState]:
         async with open_present_database(read_settings()) as database:
             return list(await Operations(database).replicas())
 
-    click.echo("\t".join(_COLUMNS))
-    for each in asyncio.run(find()):
-        lease, since = f"{each.lease_left:.0f}", f"{each.since:%Y-%m-%d %H:%M}"
-        click.echo("\t".join([str(each.id), each.address, each.state, lease, str(each.running), since]))
+    print_table([_COLUMNS, *map(_cells, asyncio.run(find()))])
+
+
+def _cells(each: ReplicaState) -> list[str]:
+    lease, since = f"{each.lease_left:.0f}", f"{each.since:%Y-%m-%d %H:%M}"
+    return [str(each.id), each.address, each.state, lease, str(each.running), since]
 
 
 @click.command()

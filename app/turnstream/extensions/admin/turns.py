@@ -9,6 +9,7 @@ from uuid import UUID
 import click
 
 from turnstream.extension import read_settings, selected
+from turnstream.libraries.command_tables import print_table
 from turnstream.libraries.explanations.reasons import OpenJob, TurnState, reasons
 from turnstream.libraries.explanations.rows import TurnStates
 from turnstream.setup.databases import open_present_database
@@ -24,12 +25,10 @@ _COLUMNS = ("turn", "owner", "status", "age", "attempt", "replica", "stage", "si
 def turns(limit: int) -> None:
     """List the turns that have not ended, oldest first.
 
-    Columns have tabs between them; times are in seconds.
+    Times are in seconds.
     """
     found = _with_states(lambda states: states.open(limit))
-    click.echo("\t".join(_COLUMNS))
-    for turn in found:
-        click.echo("\t".join(_cells(turn)))
+    print_table([_COLUMNS, *map(_cells, found)])
 
 
 @click.command()

@@ -8,6 +8,7 @@ from datetime import datetime
 import click
 
 from turnstream.extension import read_settings
+from turnstream.libraries.command_tables import print_table
 from turnstream.setup.databases import open_present_database
 from turnstream.storage.database import LONG, Database, Statement
 
@@ -56,10 +57,17 @@ def list_owners() -> None:
 
     async def run() -> None:
         async with open_present_database(read_settings()) as database:
-            for each in await owners_of(database):
-                click.echo(
-                    f"{each.owner}\t{each.chats} chats\t{each.uploads} uploads\t{each.bytes} bytes"
-                    f"\t{each.documents} documents\t{each.tokens} tokens\t{each.changed_at:%Y-%m-%d}"
-                )
+            print_table(map(_cells, await owners_of(database)))
 
     asyncio.run(run())
+
+
+def _cells(each: OwnerInfo) -> list[str]:
+    counts = {
+        "chats": each.chats,
+        "uploads": each.uploads,
+        "bytes": each.bytes,
+        "documents": each.documents,
+        "tokens": each.tokens,
+    }
+    return [each.owner, *(f"{count} {name}" for name, count in counts.items()), f"{each.changed_at:%Y-%m-%d}"]

@@ -35,17 +35,19 @@ def import_folder(folder: Path, owner: str, prefix: str) -> None:
     deletes those sample documents of the demo that were not changed.
     """
     settings = read_settings()
-    written, left_out = asyncio.run(_import(settings, folder, owner, prefix))
+    written, removed, left_out = asyncio.run(_import(settings, folder, owner, prefix))
     documents = f"{written} document{'' if written == 1 else 's'}"
     click.echo(f"Imported {documents} for {owner} into {database_name(settings)}.")
+    if removed:
+        click.echo(f"Deleted the unchanged samples of the demo: {', '.join(removed)}.")
     if left_out:
         click.echo(f"Left out {len(left_out)}:")
     for line in left_out:
         click.echo(f"  {storable(line)}")
 
 
-async def _import(settings: Settings, folder: Path, owner: str, prefix: str) -> tuple[int, list[str]]:
-    written, left_out = 0, []
+async def _import(settings: Settings, folder: Path, owner: str, prefix: str) -> tuple[int, list[str], list[str]]:
+    written, removed, left_out = 0, list[str](), list[str]()
     async with open_present_database(settings) as database:
         documents = Documents(database)
         for path, reason in _files(folder, root=folder):
@@ -55,10 +57,10 @@ async def _import(settings: Settings, folder: Path, owner: str, prefix: str) -> 
                 left_out.append(f"{name}: {content}")
                 continue
             if not written:
-                await drop_samples(documents, owner)
+                removed = await drop_samples(documents, owner)
             await documents.put(owner, name, content)
             written += 1
-    return written, left_out
+    return written, removed, left_out
 
 
 def _files(folder: Path, root: Path) -> Iterator[tuple[Path, str | None]]:

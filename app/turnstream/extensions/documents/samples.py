@@ -11,8 +11,9 @@ async def offer_samples(documents: Documents, owner: str) -> None:
             await documents.put(owner, path, content)
 
 
-async def drop_samples(documents: Documents, owner: str) -> None:
-    """Deletes samples that are unchanged, so that they are not among documents of the owner."""
-    for path, content in sample_documents().items():
-        if await documents.read(owner, path) == content:
-            await documents.delete(owner, path)
+async def drop_samples(documents: Documents, owner: str) -> list[str]:
+    """Deletes samples that are unchanged, so that they are not among documents of the owner. Returns their paths."""
+    unchanged = [path for path, content in sample_documents().items() if await documents.read(owner, path) == content]
+    for path in unchanged:
+        await documents.delete(owner, path)
+    return unchanged

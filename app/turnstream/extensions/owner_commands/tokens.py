@@ -13,6 +13,7 @@ from turnstream.config import Settings
 from turnstream.domain.errors import NotFound
 from turnstream.domain.identity import OF_A_PERSON, SCOPES, Identity, Scope
 from turnstream.extension import own_cell, read_settings, selected
+from turnstream.libraries.command_tables import print_table
 from turnstream.libraries.command_values import checked_name, checked_owner
 from turnstream.setup.databases import database_name, open_database, open_present_database
 from turnstream.storage.database import Database
@@ -107,17 +108,19 @@ def list_tokens() -> None:
         click.echo(
             f"There is no token in {database_name(settings)}; make one with `turnstream tokens create`.", err=True
         )
-    for token in found:
-        columns = [
+    lines = [
+        [
             token.name,
             token.owner,
             f"{token.created_at:%Y-%m-%d}",
             ",".join(token.scopes),
             f"expires {token.expires_at:%Y-%m-%d %H:%M}" if token.expires_at else "expires never",
             f"used {token.last_used_at:%Y-%m-%d %H:%M}" if token.last_used_at else "used never",
-            *([f"plan {token.plan}"] if token.plan else []),
+            f"plan {token.plan}" if token.plan else "",
         ]
-        click.echo("\t".join(columns))
+        for token in found
+    ]
+    print_table(lines)
 
 
 @tokens.command()

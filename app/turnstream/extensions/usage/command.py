@@ -9,6 +9,7 @@ import click
 
 from turnstream.config import Settings
 from turnstream.extension import read_settings
+from turnstream.libraries.command_tables import print_table
 from turnstream.libraries.usage_sums import UsageGroup, UsageSum, usage_sums
 from turnstream.setup.databases import open_present_database
 
@@ -24,7 +25,7 @@ _MOST = 1_000_000
 def usage(by: str, owner: str | None, since: datetime | None, until: datetime | None) -> None:
     """List what owners have used and what it cost.
 
-    Columns have tabs between them. The last line is the sum.
+    The last line is the sum.
     """
     today = datetime.now(UTC).date()
     groups = [group.strip() for group in by.split(",")]
@@ -37,12 +38,9 @@ def usage(by: str, owner: str | None, since: datetime | None, until: datetime | 
     by_groups = cast("Sequence[UsageGroup]", groups)
     total, *rows = asyncio.run(_usage(read_settings(), owner, by_groups, first, last))
     figures = ["calls", "input", "cache_read", "cache_write", "output", "cost"]
-    click.echo("\t".join([*groups, *figures]))
-    for row in rows:
-        # Embeddings have no chat.
-        names = [str(getattr(row, group) or "-") for group in groups]
-        click.echo("\t".join([*names, *_figures(row)]))
-    click.echo("\t".join(["total", *([""] * (len(groups) - 1)), *_figures(total)]))
+    # Embeddings have no chat.
+    lines = [[*(str(getattr(row, group) or "-") for group in groups), *_figures(row)] for row in rows]
+    print_table([[*groups, *figures], *lines, ["total", *([""] * (len(groups) - 1)), *_figures(total)]])
 
 
 async def _usage(
