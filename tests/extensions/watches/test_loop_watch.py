@@ -1,5 +1,7 @@
 import asyncio
 import threading
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -49,6 +51,34 @@ async def test_what_holds_the_loop_is_named_in_a_metric_and_the_log(monkeypatch:
                 await noted.wait()
             await asyncio.sleep(0)  # a watch that has no CPU ends this test, and not its process
     assert count(HERE) > before
+
+
+async def test_a_loop_that_waits_for_a_processor_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures say that others have run for all of the time."""
+    looked = threading.Event()
+
+    def without(native: int) -> float:
+        assert native == threading.main_thread().native_id
+        return perf_counter()
+
+    def look(*arguments: Any) -> str:
+        looked.set()
+        return HERE
+
+    monkeypatch.setattr(loop_watch, "_seconds_without_processor", without)
+    monkeypatch.setattr(loop_watch, "_place", look)
+    before = count(HERE)
+    with LoopWatch("tests") as watch:
+        assert looked.wait(60)
+    await asyncio.to_thread(watch._thread.join, 10)
+    assert count(HERE) == before
+
+
+def test_linux_counts_the_time_without_a_processor() -> None:
+    seconds = loop_watch._seconds_without_processor(threading.get_native_id())
+    assert seconds >= 0
+    assert (seconds > 0) == Path("/proc/self/schedstat").exists()
+    assert loop_watch._seconds_without_processor(0) == 0
 
 
 async def test_the_watch_ends_with_its_block() -> None:

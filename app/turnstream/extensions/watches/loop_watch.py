@@ -3,7 +3,8 @@
 import asyncio
 import sys
 import time
-from threading import Event, Thread, get_ident
+from pathlib import Path
+from threading import Event, Thread, get_ident, get_native_id
 from time import perf_counter
 from types import FrameType, TracebackType
 from typing import Self
@@ -22,14 +23,15 @@ _LONG = 1.0  # seconds after which it is logged before its end, which may never 
 
 class LoopWatch:
     """Runs in a thread of its own, from `with` to its end, on the event loop that enters it. A stack is named by its
-    function in `package`, if there is one, else by a function of a library.
+    function in `package`, if there is one, else by a function of a library. A busy machine holds no loop: the time for
+    which the loop's thread could run and had no processor does not count.
     """
 
     def __init__(self, package: str = "turnstream") -> None:
         self._package = package
 
     def __enter__(self) -> Self:
-        self._loop, self._watched = asyncio.get_running_loop(), get_ident()
+        self._loop, self._watched, self._native = asyncio.get_running_loop(), get_ident(), get_native_id()
         self._stopped = Event()
         self._thread = Thread(target=self._run, name="loop-watch", daemon=True)
         self._thread.start()
@@ -43,7 +45,7 @@ class LoopWatch:
 
     def _run(self) -> None:
         while not self._stopped.wait(PAUSE):
-            answered, asked, used = Event(), perf_counter(), _processor_seconds(self._watched)
+            answered, asked, used = Event(), self._time(), _processor_seconds(self._watched)
             try:
                 self._loop.call_soon_threadsafe(answered.set)
             except RuntimeError:  # it was closed
@@ -51,14 +53,20 @@ class LoopWatch:
             if not answered.wait(LIMIT):
                 where = _place(sys._current_frames().get(self._watched), self._package)
                 if not answered.wait(_LONG) and not self._stopped.is_set():
-                    self._log(perf_counter() - asked, _processor_seconds(self._watched) - used, where)
+                    self._log(self._time() - asked, _processor_seconds(self._watched) - used, where)
                 while not answered.wait(_LONG):
                     if self._stopped.is_set():
                         return  # a loop that has ended answers no more, and is held by nothing
-                held, used = perf_counter() - asked, _processor_seconds(self._watched) - used
+                held, used = self._time() - asked, _processor_seconds(self._watched) - used
+                if held < LIMIT:
+                    continue
                 LOOP_HELD_SECONDS.labels(where).observe(held)
                 if held >= _LOGGED:
                     self._log(held, used, where)
+
+    def _time(self) -> float:
+        """The seconds of a clock that stops while the loop's thread waits for a processor."""
+        return perf_counter() - _seconds_without_processor(self._native)
 
     @staticmethod
     def _log(held: float, used: float, where: str) -> None:
@@ -70,6 +78,15 @@ def _processor_seconds(thread: int) -> float:
     if sys.platform != "linux":
         return perf_counter()
     return time.clock_gettime(time.pthread_getcpuclockid(thread))
+
+
+def _seconds_without_processor(native: int) -> float:
+    """For which a thread could run, and others did. Only Linux counts them."""
+    try:
+        figures = Path(f"/proc/self/task/{native}/schedstat").read_text(encoding="ascii")
+    except OSError:
+        return 0.0
+    return int(figures.split()[1]) / 1e9
 
 
 def _place(frame: FrameType | None, package: str) -> str:
