@@ -15,6 +15,10 @@ STREAMING = replace(RUNNING, activity=Activity("streaming", 40.0, 31.0))
 ASKS = (OpenAsk("pay", "approval", 130), OpenAsk("find", "client", 1), OpenAsk("book", "elicitation", 8_000))
 SIGN_IN = OpenAsk("events", "sign_in", 90)
 GONE = "The replica that ran it is gone; another one takes it over within seconds."
+FROZEN = [
+    "Its replica has not reported for 7 seconds: it is frozen, overloaded or cut off.",
+    "Unless it renews its lease within 5 seconds, another one takes the turn over.",
+]
 CALLS = (RunningCall("dig", 40.0),)
 DETACHED = OpenJob(OTHER, "dig", 40.0, detached=True, deadline=7200.0)
 ON_DETACHED = f"It waits for the job {OTHER} of the tool dig, which has been detached for 40 seconds"
@@ -56,7 +60,8 @@ UNTAKEN = "which is due, and no replica has taken it for"
             ["The replica that ran it is gone; another one takes it over within seconds."],
         ),
         (replace(RUNNING, activity=None), ["Its replica has not reported about it yet."]),
-        (replace(STREAMING, reported=60), ["Its replica has not reported about it yet."]),
+        (replace(STREAMING, reported=7), FROZEN),
+        (replace(RUNNING, activity=None, reported=7), FROZEN),
         (replace(STREAMING, reported=3), ["The provider of the model m has been silent for 34 seconds."]),
         (replace(STREAMING, activity=Activity("processing", 1, 1)), ["The model m is answering."]),
         (replace(STREAMING, activity=Activity("streaming", 1)), ["The model m is answering."]),

@@ -10,7 +10,7 @@ from turnstream.domain.activity import REPORTS, Activity, RunningCall
 from turnstream.domain.asks import AskKind
 from turnstream.domain.turns import ENDED, Status
 
-_LATE = 4 * REPORTS  # after which the last report of a replica counts no more
+_LATE = 2 * REPORTS  # after which the last report of a replica counts no more
 _QUIET = 2.0  # seconds of silence that are not worth a word
 
 
@@ -152,7 +152,11 @@ def _why_running(turn: TurnState) -> Iterator[str]:
         yield "The replica that ran it is gone; another one takes it over within seconds."
         return
     activity = turn.activity
-    if activity is None or turn.reported > _LATE:
+    if turn.reported > _LATE:
+        yield f"Its replica has not reported for {ago(turn.reported)}: it is frozen, overloaded or cut off."
+        yield f"Unless it renews its lease within {ago(turn.lease_left)}, another one takes the turn over."
+        return
+    if activity is None:
         yield "Its replica has not reported about it yet."
         return
     for call in turn.known_calls:
