@@ -189,7 +189,7 @@ class World:
         taking.worker.wake()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(420)
 async def test_what_any_reader_puts_together_is_what_the_database_holds(harness: Harness) -> None:
     seed = int(os.environ.get("PROPERTY_SEED") or SystemRandom().randrange(10**9))
     random = Random(seed)

@@ -114,7 +114,7 @@ ATTACKS: Mapping[str, Attack] = {
     "49,900 numbers in a parameter": Attack(_most_numbers, frozenset({422})),
     "49,000 unknown members": Attack(_members, frozenset({422})),
     "a document of 3.9 MB, named 50 times": Attack(_documents, frozenset({422})),
-    "a message of 3.9 MB and 100 streams that are not read": Attack(_unread_streams, frozenset({200, 201})),
+    "a message of 3.9 MB and 100 streams that are not read": Attack(_unread_streams, frozenset({200, 201, 503})),
     "8 messages of 2 MB, and 5 pages of them": Attack(_pages, frozenset({200, 201})),
     "a header of 12 MB": Attack(_endless_header, frozenset({431})),
 }

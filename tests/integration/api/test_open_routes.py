@@ -20,7 +20,7 @@ from tests.support.http_server import Server, serving
 from tests.support.locks import Locker
 from tests.support.openapi_document import Document
 from turnstream.api.dispatch import RouteWithHeader
-from turnstream.extensions.jobs.result_rows import PUT_RESULT
+from turnstream.extensions.jobs.result_rows import GET_TURN_OF_JOB
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
 from turnstream.extensions.mcp.sign_ins import GET_LINKED_ASK, GET_PENDING
@@ -70,7 +70,7 @@ LOOK_UP = {
     "GET /sign-in/callback": GET_PENDING,
     "GET /api/shared/{secret}": FIND_SHARE,
     "GET /api/shared/{secret}/files/{upload}": FIND_SHARE,
-    "POST /api/jobs/{job}/result": PUT_RESULT,
+    "POST /api/jobs/{job}/result": GET_TURN_OF_JOB,
     "POST /api/triggers/{trigger}": FIND_TRIGGER,
 }
 WAITING = """

@@ -14,6 +14,7 @@ from turnstream.domain.results import layout_of
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import ToolSpec
 from turnstream.llm.anthropic.render import render, render_block
+from turnstream.llm.anthropic.rhythm import hour_pays
 from turnstream.llm.conversation.translation import SILENT_FAILURE
 from turnstream.llm.provider import Message, ModelRequest
 
@@ -240,6 +241,16 @@ def test_marks_of_automatic_length_follow_the_rhythm_of_the_path() -> None:
     slow = [(20.0 * number, 10_000) for number in range(10)]
     assert pays(*slow)
     assert not pays(*slow, *((200.0 + number, 10_000 + 500 * number) for number in range(30)))  # the last ones count
+
+
+def test_rounds_without_a_time_have_no_rhythm() -> None:
+    usage = {"input_tokens": 100, "cache_read_input_tokens": 9_900, "output_tokens": 900}
+    past = [Round(number, 0, usage=usage) for number in range(3)]
+    assert not hour_pays(past)
+    begun = datetime(2026, 1, 1, tzinfo=UTC)
+    timed = [replace(round, started_at=begun + timedelta(minutes=20 * round.number)) for round in past]
+    assert hour_pays(timed)
+    assert not hour_pays([timed[0], past[1], timed[2]])
 
 
 def test_blocks_that_take_no_mark_are_passed_over() -> None:
