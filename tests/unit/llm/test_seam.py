@@ -55,6 +55,11 @@ def joined(stands: str, pieces: Sequence[str], earlier: str = "") -> str:
         ("word w283 w284 w285", "3 w284 w285 w286", "word w283 w284 w285 w286"),
         ("word w283 w284 w285", "85 w286", "word w283 w284 w28585 w286"),
         ("the year 1000000000000000", "00000000000000 more", "the year 100000000000000000000000000000 more"),
+        # a longer word, which begins as the last one does
+        ("0.0.0 ", "0.0.1 0.0.2", "0.0.0 0.0.1 0.0.2"),
+        ("see 1.1", " 1.1.2 and", "see 1.1 1.1.2 and"),
+        ("see 1.1", "1.1.2 and", "see 1.1.2 and"),
+        ("as of version 1.1 ", "version 1.1 there", "as of version 1.1 there"),
         # the last sentence
         ("No. It was the wors", "It was the worst of times.", "No. It was the worst of times."),
         # the whole text again

@@ -18,8 +18,7 @@ _SURE = 12  # characters that are not the same by chance
 
 class Seam:
     """Holds the first text block of a reply back until it differs from the text that `stands`, or is known to repeat
-    it. `stands` is not blank. A repetition may begin in the `earlier` text of the same answer, and ends where `stands`
-    ends.
+    it. `stands` is not blank. A repetition may begin in the `earlier` text of the same answer. It ends with `stands`.
 
     At most twice as much is held back as both texts have, and REACH characters. White space makes no difference. A
     reply that begins the text again and then differs is passed on whole, and so is a reply that begins with that text
@@ -115,6 +114,9 @@ class Seam:
         if not self._dense_held.startswith(repeated):
             return 0
         end = _place_after(self._held, len(repeated))
+        is_whole, behind = self._held[0].isspace() or self._stands[-1].isspace(), self._held[end : end + 1].strip()
+        if is_whole and "" < behind < _IDEOGRAPHS:  # 1.1 begins 1.1.2, and does not repeat it
+            return 0
         words = re.findall(r"\w+", self._held[:end])
         if start not in self._words:
             return end if len(words) > 2 else 0
@@ -132,9 +134,7 @@ def _without_space(text: str) -> str:
 
 
 def _word_starts(text: str) -> list[int]:
-    """The positions of the beginnings of words, counted without white space: 0, and those in the last REACH characters
-    of `text`.
-    """
+    """Positions, without white space, of beginnings of words: 0, and those in the last REACH characters of `text`."""
     starts, count, before = [0], 0, " "
     first = len(text) - REACH
     for place, character in enumerate(text):
