@@ -40,9 +40,8 @@ TABLES: Final[Mapping[str, Ownership]] = {
     # `declined`: the replicas that cannot run it, one several times if none can, and until when the last one leaves it
     # alone. `asked`: how many calls ever waited for a person or had a job. `arrivals`: how many answers, steers and
     # outcomes of jobs have arrived while the turn was open. `forked_from`: the turn that a fork copied. It may be gone.
-    # `lineage`: the numbers of its attempts, from the one on that it was made with; null while that is the only one. A
-    # trigger keeps it (`keep_lineage`). `queue_owner`: the owner of the chat, for turns that are open
-    # (`keep_owner_of_turn`): the queue is shared out by it.
+    # `lineage`: the numbers of its attempts, from the one on that it was made with; null if it is the only one
+    # (`keep_lineage`). `queue_owner`: the owner of an open turn, for a queue that is shared out (`keep_owner_of_turn`).
     "turns": owned("chat_id", "content"),
     # The tools of requests, once for each owner. `digest` is a SHA-256 of the owner who has stored them and of their
     # text. `used_at` is behind the last use by an hour at most (`keep_tool_set`).

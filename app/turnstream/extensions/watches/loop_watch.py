@@ -81,7 +81,7 @@ def _processor_seconds(thread: int) -> float:
 
 
 def _seconds_without_processor(native: int) -> float:
-    """For which a thread could run, and others did. Only Linux counts them."""
+    """The time for which a thread could run and had no processor. Only Linux counts it."""
     try:
         figures = Path(f"/proc/self/task/{native}/schedstat").read_text(encoding="ascii")
     except OSError:

@@ -422,13 +422,14 @@ FORGET_BLOCKS = Statement(
     RETURNING index
     """
 )
-RESTORE = partial(Statement, seals=[NEW_BLOCKS, _NEW_ASKS, _NEW_JOBS])(
+RESTORE = Statement(
     f"""
     WITH fenced AS (SELECT id, chat_id FROM turns WHERE id = :turn)
     {_CHARGE_ROUNDS}, blocks_again AS ({INSERT_BLOCKS}), rounds_again AS ({INSERT_ROUNDS}), {_ASK}, {_TAKE_STEERS},
     started AS ({_START_CALLS}), {_START_JOBS}
     SELECT id FROM fenced
     """,
+    seals=[NEW_BLOCKS, _NEW_ASKS, _NEW_JOBS],
 )
 
 
