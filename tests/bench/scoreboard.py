@@ -201,7 +201,7 @@ def capacity(it: Contestant, server: Server, provider: FakeProvider) -> Figures:
     result = server.run(Load(f"deltas=100 rate={RATE}", chats=20, single=it.single))
     wanted = (cpu_seconds(server.process) - before) / result.deltas * RATE
     start = min(600, max(10, int(0.7 / wanted)))
-    return {"streams of a core": highest_passing(passes, start=start, ceiling=1000, probes=4)}
+    return {"streams of a core": highest_passing(passes, start=start, ceiling=1000, probes=9)}
 
 
 def killed(it: Contestant, provider: FakeProvider, folder: Path) -> Figures:

@@ -1,12 +1,13 @@
 """Settings as they are read from the environment and from a file `.env`."""
 
+import re
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
 from tests.support.server_process import clean_environment
-from turnstream.config import Section, Settings, secret_files, variables
+from turnstream.config import OF_THE_CLIENT, Section, Settings, secret_files, variables
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import read_settings, sections
 from turnstream.extensions.webhooks import WebhookSettings
@@ -69,6 +70,24 @@ def test_a_wrong_setting_is_refused_in_a_sentence(
     assert str(refused.value) == sentence
 
 
+ROOT = Path(__file__).parents[3]
+# Variables of the compose file.
+NO_SETTINGS = {"TURNSTREAM_API_POSTGRES_PASSWORD", "TURNSTREAM_POSTGRES_PASSWORD"}
+
+
+def test_the_variables_of_benchmarks_examples_and_deployments_are_settings() -> None:
+    every = [Settings, *sections()]
+    names = {name for section in every for name in variables(section).values()} | set(secret_files(sections()))
+    text = "".join(
+        file.read_text(encoding="utf-8")
+        for folder in ("tests/bench", "tests/faults", "tests/acceptance", "examples", "docs/deploy", ".ci")
+        for file in (ROOT / folder).rglob("*")
+        if file.suffix in {".py", ".sh", ".yaml", ".yml", ".toml", ".env", ""} and file.is_file()
+    )
+    used = set(re.findall(r"\bTURNSTREAM_[A-Z_]+", text))
+    assert used - names - OF_THE_CLIENT - NO_SETTINGS == set()
+
+
 SECTIONS: list[type[Section]] = [Settings, *sections()]
 BOUNDED = [
     (section, name)
@@ -117,7 +136,7 @@ def test_a_secret_that_cannot_be_read_from_its_file_stops_the_start(
 
 
 def test_the_page_names_every_secret_that_may_stand_in_a_file() -> None:
-    page = (Path(__file__).parents[3] / "docs/settings.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
     files = secret_files(sections())
     assert [name for name in files if f"`{name}`" not in page] == []
     assert len(files) == 14
