@@ -19,7 +19,7 @@ RUN /opt/turnstream/bin/python -m pip install --no-cache-dir --no-compile --no-d
     # boto3 signs calls of models: of the descriptions of 400 services it needs those that give credentials.
     && find /opt/turnstream/lib/python3.11/site-packages/botocore/data -mindepth 1 -maxdepth 1 -type d \
        ! -name sts ! -name 'sso*' ! -name signin -exec rm -rf {} + \
-    && /opt/turnstream/bin/python -c "import turnstream.cli.serve, turnstream.llm.anthropic.provider, turnstream.extensions.openai.provider, \
+    && /opt/turnstream/bin/python -c "import turnstream.cli.serve, turnstream.libraries.providers.anthropic.provider, turnstream.extensions.openai.provider, \
        turnstream.libraries.copies.turn_copies, alembic.command"
 
 FROM python:3.11-slim

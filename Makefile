@@ -13,7 +13,7 @@ FLOCK := $(shell command -v flock)
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )))
 # Bytecode is kept whatever the environment says: a server that is compiled anew takes three times as long to start.
 # An installation compiles what the server imports, and not the other nine tenths of the libraries.
-WARM = import turnstream.cli.serve, turnstream.extension, turnstream.llm.anthropic.provider, turnstream.extensions.openai.provider, turnstream.libraries.copies.turn_copies, alembic.command; [each.calls() for each in turnstream.extension.installed().values()]
+WARM = import turnstream.cli.serve, turnstream.extension, turnstream.libraries.providers.anthropic.provider, turnstream.extensions.openai.provider, turnstream.libraries.copies.turn_copies, alembic.command; [each.calls() for each in turnstream.extension.installed().values()]
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 PYTEST_ARGS ?=
 # The floors are those of a full run: a run of some tests, and one in a hurry, does not count coverage.

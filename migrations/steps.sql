@@ -1,4 +1,4 @@
--- The revisions between the baseline 0036 and 0070, for databases that have one of them: a database continues with the
+-- The revisions between the baseline 0036 and 0087, for databases that have one of them: a database continues with the
 -- step behind its own. A step creates only the functions that its rows need before `sql/` is applied. What is here may
 -- be in databases: it does not change.
 
@@ -339,3 +339,148 @@ ALTER TABLE asks DROP CONSTRAINT ck_asks_kind, DROP CONSTRAINT ck_asks_elicitati
 -- revision 0070: valid constraints of asks
 ALTER TABLE asks VALIDATE CONSTRAINT ck_asks_kind;
 ALTER TABLE asks VALIDATE CONSTRAINT ck_asks_elicitation_has_question;
+
+-- revision 0071: reports, outcomes of jobs that their turn does not wait for
+ALTER TABLE jobs ADD COLUMN reports boolean DEFAULT false NOT NULL, ADD COLUMN delivery text,
+    ADD COLUMN delivered_to uuid, ADD COLUMN delivered_round integer;
+ALTER TABLE steers ADD COLUMN is_report boolean DEFAULT false NOT NULL;
+ALTER TABLE replicas ADD COLUMN knows_reports boolean DEFAULT false NOT NULL;
+
+-- revision 0072: index of reports
+CREATE INDEX CONCURRENTLY IF NOT EXISTS ix_jobs_undelivered ON jobs (settled_at)
+    WHERE reports AND settled_at IS NOT NULL AND delivery IS NULL;
+
+-- revision 0073: questions of jobs
+ALTER TABLE jobs ADD COLUMN asked_in integer;
+
+-- revision 0074: shares
+CREATE TABLE shares (
+    id uuid NOT NULL,
+    chat_id uuid NOT NULL,
+    turn_id uuid,
+    digest bytea NOT NULL,
+    live boolean NOT NULL,
+    results boolean NOT NULL,
+    files boolean NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    expires_at timestamp with time zone,
+    CONSTRAINT ck_shares_end CHECK (live = (turn_id IS NULL)),
+    CONSTRAINT fk_shares_chat_id FOREIGN KEY (chat_id) REFERENCES chats (id) ON DELETE CASCADE,
+    CONSTRAINT fk_shares_turn_id FOREIGN KEY (turn_id) REFERENCES turns (id) ON DELETE CASCADE,
+    CONSTRAINT pk_shares PRIMARY KEY (id)
+);
+CREATE UNIQUE INDEX ix_shares_digest ON shares (digest);
+CREATE INDEX ix_shares_chat_id ON shares (chat_id);
+CREATE INDEX ix_shares_turn_id ON shares (turn_id);
+
+-- revision 0075: sessions of people who signed in at an issuer
+CREATE TABLE login_sessions (
+    id uuid NOT NULL,
+    owner text NOT NULL,
+    hash bytea NOT NULL,
+    state bytea NOT NULL,
+    issuer text NOT NULL,
+    subject text NOT NULL,
+    sid text,
+    name text,
+    scopes text[] NOT NULL,
+    roles text[] NOT NULL,
+    plan text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    last_used_at timestamp with time zone DEFAULT now() NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    CONSTRAINT ck_login_sessions_sha256 CHECK (octet_length(hash) = 32 AND octet_length(state) = 32),
+    CONSTRAINT pk_login_sessions PRIMARY KEY (id),
+    CONSTRAINT uq_login_sessions_hash UNIQUE (hash),
+    CONSTRAINT uq_login_sessions_state UNIQUE (state)
+);
+CREATE INDEX ix_login_sessions_owner ON login_sessions (owner);
+CREATE INDEX ix_login_sessions_issuer_subject ON login_sessions (issuer, subject);
+CREATE INDEX ix_login_sessions_expires_at ON login_sessions (expires_at);
+
+-- revision 0076: owners of jobs that are not settled
+ALTER TABLE jobs ADD COLUMN queue_owner text;
+-- Replicas of the version before, which run beside, do not write the column.
+CREATE OR REPLACE FUNCTION keep_owner_of_job() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    BEGIN
+        NEW.queue_owner := (SELECT owner FROM turns JOIN chats ON chats.id = chat_id WHERE turns.id = NEW.turn_id);
+        RETURN NEW;
+    END
+    $$;
+CREATE OR REPLACE TRIGGER owner_of_job BEFORE INSERT ON jobs FOR EACH ROW
+    WHEN (NEW.queue_owner IS NULL AND NEW.settled_at IS NULL) EXECUTE FUNCTION keep_owner_of_job();
+CREATE OR REPLACE FUNCTION follow_owner_of_chat() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    BEGIN
+        UPDATE turns SET queue_owner = NEW.owner WHERE chat_id = NEW.id AND status IN ('queued', 'running', 'waiting');
+        UPDATE jobs SET queue_owner = NEW.owner FROM turns
+            WHERE turns.chat_id = NEW.id AND turn_id = turns.id AND settled_at IS NULL;
+        RETURN NULL;
+    END
+    $$;
+UPDATE jobs SET queue_owner = owner FROM turns JOIN chats ON chats.id = chat_id
+    WHERE turns.id = turn_id AND settled_at IS NULL;
+
+-- revision 0077: index of the jobs of an owner
+CREATE INDEX CONCURRENTLY IF NOT EXISTS ix_jobs_owners ON jobs (queue_owner, name, due_at) WHERE settled_at IS NULL;
+
+-- revision 0078: index of the deadlines of jobs
+CREATE INDEX CONCURRENTLY IF NOT EXISTS ix_jobs_deadlines ON jobs (deadline) WHERE settled_at IS NULL;
+
+-- revision 0079: index of the jobs that a replica runs
+CREATE INDEX CONCURRENTLY IF NOT EXISTS ix_jobs_runners ON jobs (replica) WHERE replica IS NOT NULL;
+
+-- revision 0080: index of the jobs that are to report
+CREATE INDEX CONCURRENTLY IF NOT EXISTS ix_jobs_reporting ON jobs (turn_id) WHERE reports AND settled_at IS NULL;
+
+-- revision 0081: handles of stopped jobs; triggers add the rows
+CREATE TABLE stopped_jobs (
+    id uuid NOT NULL,
+    owner text NOT NULL,
+    turn_id uuid NOT NULL,
+    round integer NOT NULL,
+    tool_use_id text NOT NULL,
+    name text NOT NULL,
+    handle json NOT NULL,
+    tries integer DEFAULT 0 NOT NULL,
+    due_at timestamp with time zone DEFAULT now() NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT pk_stopped_jobs PRIMARY KEY (id)
+);
+CREATE INDEX ix_stopped_jobs_owner ON stopped_jobs (owner);
+CREATE INDEX ix_stopped_jobs_due_at ON stopped_jobs (due_at);
+
+-- revision 0082: rates of the keys of providers
+CREATE TABLE provider_rates (
+    key text NOT NULL,
+    state json NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT pk_provider_rates PRIMARY KEY (key)
+);
+
+-- revision 0083: members of chats
+CREATE TABLE chat_members (
+    chat_id uuid NOT NULL,
+    member text NOT NULL,
+    role text NOT NULL,
+    plan text,
+    created_by text NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT ck_chat_members_role CHECK (role IN ('read', 'write', 'approve')),
+    CONSTRAINT fk_chat_members_chat_id FOREIGN KEY (chat_id) REFERENCES chats (id) ON DELETE CASCADE,
+    CONSTRAINT pk_chat_members PRIMARY KEY (chat_id, member)
+);
+CREATE INDEX ix_chat_members_member ON chat_members (member);
+
+-- revision 0084: what an owner has accepted of the tools of an MCP server
+ALTER TABLE sign_ins ADD COLUMN tools json;
+
+-- revision 0085: a condition of triggers, which are in files
+
+-- revision 0086: schedules that signed messages start
+ALTER TABLE schedules ADD COLUMN trigger json, ADD COLUMN busy_until timestamp with time zone,
+    DROP CONSTRAINT ck_schedules_one_rule,
+    ADD CONSTRAINT ck_schedules_one_rule CHECK (num_nonnulls(cron, every, trigger) = 1);
+
+-- revision 0087: encrypted documents are searched by their paths alone; the function is in a file

@@ -116,16 +116,6 @@ class Settings(Section):
         None,
         description="URL of the same Postgres for the API, with a role that owns nothing (row-level security)",
     )
-    anthropic_api_key: SecretStr | None = Field(
-        None,
-        validation_alias=AliasChoices("ANTHROPIC_API_KEY"),
-        description="key for Anthropic's models; without the key of any provider a scripted demo answers",
-    )
-    anthropic_base_url: str | None = Field(
-        None,
-        validation_alias=AliasChoices("ANTHROPIC_BASE_URL"),
-        description="another base URL of the Anthropic API",
-    )
     master_key: SecretStr | None = Field(
         None,
         description="keys for secrets in rows, each 32 bytes in base64, separated by commas: the first encrypts, all"

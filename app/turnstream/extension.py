@@ -36,11 +36,10 @@ if TYPE_CHECKING:
     from turnstream.engine.text_checks import TextChecks, TextGuard
     from turnstream.engine.upkeep.sweeps import Sweep
     from turnstream.kit.signals import Signals
-    from turnstream.llm.models.api import ModelApi
+    from turnstream.llm.interceptor import Interceptor
+    from turnstream.llm.models.api import MakeCalls, ModelApi
     from turnstream.llm.models.catalog import Models
     from turnstream.llm.models.connect import MakePool
-    from turnstream.llm.transport.calls import MakeCalls
-    from turnstream.llm.transport.interceptor import Interceptor
     from turnstream.storage.chats.search import Search
     from turnstream.storage.contents import Codec
     from turnstream.storage.database import Database

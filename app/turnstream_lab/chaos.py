@@ -15,7 +15,7 @@ import httpx2
 import msgspec
 import structlog
 
-from turnstream.llm.transport.interceptor import Send
+from turnstream.llm.interceptor import Send
 from turnstream_lab.filtering import filter_body
 
 log = structlog.get_logger(__name__)

@@ -13,9 +13,9 @@ from turnstream.domain.errors import ConfigError
 from turnstream.extension import Context, Extension, Work
 
 if TYPE_CHECKING:
+    from turnstream.llm.interceptor import Interceptor
     from turnstream.llm.models.catalog import Models
     from turnstream.llm.provider import ModelCall
-    from turnstream.llm.transport.interceptor import Interceptor
     from turnstream_lab.recordings import Recordings
 
 

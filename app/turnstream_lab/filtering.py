@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Callable
 
 import httpx2
 
+from turnstream.llm.interceptor import CALL
 from turnstream.llm.provider import ModelCall
-from turnstream.llm.transport.interceptor import CALL
 
 BodyFilter = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
 

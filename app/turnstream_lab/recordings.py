@@ -19,8 +19,8 @@ import httpx2
 import structlog
 
 from turnstream.domain.errors import ConfigError
+from turnstream.llm.interceptor import Send
 from turnstream.llm.provider import ModelCall
-from turnstream.llm.transport.interceptor import Send
 from turnstream_lab.filtering import current_call, filter_body
 from turnstream_lab.recording import Ending, Failure, RecordedChunk, Recording, decode, encode, redact, redact_reads
 

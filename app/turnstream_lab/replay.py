@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 import httpx2
 import msgspec
 
-from turnstream.llm.transport.interceptor import Send
+from turnstream.llm.interceptor import Send
 from turnstream_lab.recording import Recording, redact
 
 _NO_MORE = msgspec.json.encode(

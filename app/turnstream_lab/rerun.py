@@ -17,8 +17,8 @@ from turnstream.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn
 from turnstream.engine.frame_clock import FrameClock
 from turnstream.engine.worker import Worker, WorkerPolicy
 from turnstream.kit.ids import new_id
+from turnstream.llm.interceptor import Interceptor, Send
 from turnstream.llm.models.catalog import Models
-from turnstream.llm.transport.interceptor import Interceptor, Send
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database
 from turnstream.storage.runs.queue import Queue

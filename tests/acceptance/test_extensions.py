@@ -1,5 +1,5 @@
-"""The core without any extension, where the packages of the extras are not installed: it posts, streams, runs tools and
-survives a kill.
+"""The core without any extension, where the packages of the extras are not installed: with a provider of a program it
+posts, streams, runs tools and survives a kill.
 """
 
 import json
@@ -38,7 +38,36 @@ from harbour import TOOLS
 from turnstream import Toolset, create_app, read_settings
 
 settings = read_settings()
-uvicorn.run(create_app(settings, toolset=Toolset(TOOLS)), port=settings.port)
+uvicorn.run(create_app(settings, toolset=Toolset(TOOLS), models=None), port=settings.port)
+"""
+PROVIDER = """
+import asyncio
+from pathlib import Path
+
+from turnstream import BlockClosed, BlockOpened, BlockText, MessageDelta, MessageEnded, MessageStarted
+from turnstream.llm.models.catalog import Models, ProviderModels
+
+
+class Almanac:
+    name = "almanac"
+
+    async def stream(self, request):
+        blocks = [block for message in request.messages for block in message.blocks]
+        results = [block.text for block in blocks if block.type == "tool_result"]
+        yield [MessageStarted({"input_tokens": 9})]
+        if not results:
+            yield [BlockOpened(0, "text"), BlockText(0, "I look it up."), BlockClosed(0)]
+            yield [BlockOpened(1, "tool_use", tool_use_id="call_1", name="high_water")]
+            yield [BlockText(1, '{"port": "Dover"}'), BlockClosed(1)]
+            yield [MessageDelta("tool_use", {"output_tokens": 9}), MessageEnded()]
+        else:
+            yield [BlockOpened(0, "text"), BlockText(0, f"The tool answered: {results[0]}")]
+            if not Path("killed").exists():
+                await asyncio.Event().wait()
+            yield [BlockClosed(0), MessageDelta("end_turn", {"output_tokens": 9}), MessageEnded()]
+
+
+MODELS = Models([ProviderModels(Almanac(), ["almanac-1"])])
 """
 IMPORTS = """
 import sys
@@ -81,12 +110,14 @@ def test_the_environment_of_the_core_has_no_package_of_an_extra(programs: Path) 
     assert not {*left_out} & {*present}
 
 
-@pytest.mark.parametrize("offer", ["of a package", "of a program"])
+@pytest.mark.parametrize("extensions", ["anthropic", "none"])
 async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
-    programs: Path, database_url: str, tmp_path: Path, offer: str
+    programs: Path, database_url: str, tmp_path: Path, extensions: str
 ) -> None:
+    """Without an extension a program gives the provider and the tool; the command takes the tool from a package."""
+
     class Core(Server):
-        command = (programs / "turnstream", "serve") if offer == "of a package" else (programs / "python", "program.py")
+        command = (programs / "turnstream", "serve") if extensions != "none" else (programs / "python", "program.py")
 
     killed = False
 
@@ -97,8 +128,13 @@ async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
         return answer if killed else [*answer, Silence()]
 
     (tmp_path / "harbour.py").write_text(TOOLS)
-    (tmp_path / "program.py").write_text(PROGRAM)
-    if offer == "of a package":
+    (tmp_path / "almanac.py").write_text(PROVIDER)
+    (tmp_path / "program.py").write_text(
+        PROGRAM.replace("models=None", "models=MODELS").replace(
+            "import uvicorn", "import uvicorn\nfrom almanac import MODELS"
+        )
+    )
+    if extensions != "none":
         package = tmp_path / "harbour-1.0.dist-info"
         package.mkdir()
         (package / "METADATA").write_text("Metadata-Version: 2.1\nName: harbour\nVersion: 1.0\n")
@@ -109,12 +145,11 @@ async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
             database_url,
             tmp_path,
             {
-                "TURNSTREAM_EXTENSIONS": "none",
+                "TURNSTREAM_EXTENSIONS": extensions,
                 "TURNSTREAM_DEMO_DELAY": "",
                 "TURNSTREAM_TOOLS_FILE": str(tmp_path / "tools.toml"),
                 "PYTHONPATH": str(tmp_path),
-                "ANTHROPIC_API_KEY": "sk-ant-0",
-                "ANTHROPIC_BASE_URL": model.url,
+                **({} if extensions == "none" else {"ANTHROPIC_API_KEY": "sk-ant-0", "ANTHROPIC_BASE_URL": model.url}),
             },
         )
         try:
@@ -129,6 +164,7 @@ async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
                         if "14:07" in "".join(str(event.data.get("text")) for event in first):
                             break
                 killed = True
+                (tmp_path / "killed").touch()
                 await running.kill()
                 await running.start()
                 refused = await client.post("/api/turns", json={**said("Look."), "tools": [HTTP_TOOL]})
@@ -147,7 +183,13 @@ async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
 
 @pytest.mark.parametrize(
     ("extensions", "libraries"),
-    [("none", set()), ("ai_sdk,guardrails", {"dialects", "guards", "outgoing", "side_calls"})],
+    [
+        ("anthropic", {"providers"}),
+        (
+            "ai_sdk,anthropic,guardrails",
+            {"dialects", "guards", "outgoing", "providers", "side_calls"},
+        ),
+    ],
 )
 async def test_a_server_imports_the_libraries_of_its_extensions_and_no_others(
     database_url: str, tmp_path: Path, extensions: str, libraries: set[str]
@@ -170,7 +212,11 @@ async def test_a_server_imports_the_libraries_of_its_extensions_and_no_others(
                 "TURNSTREAM_DEMO_DELAY": "",
                 "ANTHROPIC_API_KEY": "sk-ant-0",
                 "ANTHROPIC_BASE_URL": model.url,
-                **({} if extensions == "none" else {"TURNSTREAM_GUARDRAILS_FILE": str(tmp_path / "guardrails.toml")}),
+                **(
+                    {"TURNSTREAM_GUARDRAILS_FILE": str(tmp_path / "guardrails.toml")}
+                    if "guardrails" in extensions
+                    else {}
+                ),
             },
         )
         try:
@@ -194,7 +240,9 @@ async def test_a_server_imports_the_libraries_of_its_extensions_and_no_others(
 
 
 async def test_calls_of_extensions_are_not_there_without_them(server: StartServer) -> None:
-    running = await server(TURNSTREAM_EXTENSIONS="openapi", TURNSTREAM_DEMO_DELAY="", ANTHROPIC_API_KEY="sk-ant-0")
+    running = await server(
+        TURNSTREAM_EXTENSIONS="anthropic,openapi", TURNSTREAM_DEMO_DELAY="", ANTHROPIC_API_KEY="sk-0"
+    )
     present = (*CORE.endpoints, *CALLS.endpoints)
     left_out = [endpoint for endpoint in (*ENDPOINTS, *OPENAI) if endpoint not in present]
     shared = {endpoint.path for endpoint in present}  # one of its methods is there

@@ -9,7 +9,7 @@ from tests.bench.trials import Rows, Site
 from tests.support.harness import Harness
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Limits, Turn
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
 from turnstream.storage.database import connect
 from turnstream.storage.migrations import upgrade
 from turnstream.telemetry import configure_logging

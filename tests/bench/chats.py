@@ -19,7 +19,7 @@ from turnstream.config import Settings
 from turnstream.domain.turns import TurnRequest
 from turnstream.extensions.direct_calls.calls import DirectCalls
 from turnstream.kit.ids import new_id
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.main import running
 from turnstream.setup.parts import Given

@@ -142,7 +142,15 @@ def ai_sdk(logs: Path) -> Iterator[Contestant]:
     if not (folder / "installed").exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        run("npm", "install", "--silent", "--prefix", ".", *(f"{package}@{pin}" for package, pin in AI_SDK.items()), folder=folder)
+        run(
+            "npm",
+            "install",
+            "--silent",
+            "--prefix",
+            ".",
+            *(f"{package}@{pin}" for package, pin in AI_SDK.items()),
+            folder=folder,
+        )
         (folder / "installed").touch()
     server = folder / "server.mjs"
     shutil.copyfile(SOURCES / "ai-sdk.mjs", server)

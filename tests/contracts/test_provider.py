@@ -15,7 +15,7 @@ from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.demo.provider import DemoProvider
 from turnstream.extensions.gemini.provider import GeminiProvider
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIProvider, OpenAIResponsesProvider
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
 from turnstream.llm.provider import (
     BlockClosed,
     BlockOpened,

@@ -15,7 +15,7 @@ from turnstream.domain.errors import ProviderError
 from turnstream.extensions.direct_calls.calls import DirectCalls
 from turnstream.extensions.gemini.provider import GeminiProvider
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
 from turnstream.llm.provider import BlockText, Message, ModelRequest, Part
 
 Adapter = AnthropicProvider | OpenAIChatProvider | OpenAIResponsesProvider

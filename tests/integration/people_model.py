@@ -10,7 +10,7 @@ from tests.integration.people_tools import NAMES
 from tests.support.legal.anthropic import request_problems
 from tests.support.model_requests import flattened
 from turnstream.domain.errors import PermanentError, TransientError
-from turnstream.llm.anthropic.render import render
+from turnstream.libraries.providers.anthropic.render import render
 from turnstream.llm.provider import BlockClosed, BlockOpened, BlockText, ModelRequest, Part
 from turnstream.scripted import message_of, text, thinking, tool_use
 

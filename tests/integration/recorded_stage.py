@@ -16,7 +16,7 @@ from tests.support.harness import OWNER, Asked, Harness, Replica
 from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
 from turnstream.domain.turns import Limits, ToolSpec, Turn, TurnRequest
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.owners.uploads import Uploads

@@ -19,9 +19,9 @@ from turnstream.domain.errors import ProviderError
 from turnstream.domain.results import ResultPart, joined_texts, layout_of
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Turn, TurnRequest
+from turnstream.libraries.providers.transport.wire import Wire
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.provider import Message, ModelRequest, Provider
-from turnstream.llm.transport.wire import Wire
 
 Json = dict[str, Any]
 

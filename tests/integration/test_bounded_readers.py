@@ -4,8 +4,8 @@ import pytest
 
 from tests.support.endless import ANSWERS, check_documented, documented_bounds, read_answer, read_count
 from tests.support.pages import ROOT
-from turnstream.llm.anthropic.provider import AnthropicProvider
-from turnstream.llm.transport.http import MAX_COUNT_BYTES
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.transport.http import MAX_COUNT_BYTES
 
 LARGE = "tests/integration/api/test_refusals.py::test_a_body_that_is_too_large_is_refused"
 MCP = "tests/extensions/mcp/test_bounded_readers.py::"

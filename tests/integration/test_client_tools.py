@@ -12,7 +12,7 @@ from tests.support.legal import anthropic as anthropic_legal
 from tests.support.legal import responses as responses_legal
 from turnstream.domain.turns import Turn
 from turnstream.extensions.openai.provider import OpenAIResponsesProvider
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
 from turnstream.llm.provider import Provider
 from turnstream.tools.tool import tool
 

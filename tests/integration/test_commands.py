@@ -19,7 +19,7 @@ from turnstream.cli import MODULES, commands
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import arriving_name
 from turnstream.extensions.admin.statement_list import statements
-from turnstream.storage.migrations import downgrade
+from turnstream.storage.migrations import downgrade, oldest_in_versions
 
 # A guard against a process that never ends. The default of a minute also counts the start of Postgres, the migrations
 # and up to three processes, which take longer when the machine is busy with other tests.
@@ -186,6 +186,6 @@ def test_statements_are_found_by_their_name_or_that_of_their_module(
     assert by_name in CliRunner().invoke(commands, ["statements", "accounts"]).output
     refused = CliRunner().invoke(commands, ["statements", "NONE"])
     assert str(refused.exception) == "There is no statement of the name NONE; `turnstream statements` prints all."
-    downgrade(database_url, "0070")
+    downgrade(database_url, oldest_in_versions())
     older = CliRunner().invoke(commands, ["statements", "OPEN_ACCOUNT"])
     assert "run `turnstream migrate` first" in str(older.exception)

@@ -19,10 +19,10 @@ from turnstream.domain.history import COMPACTED
 from turnstream.domain.turns import Limits, ToolSpec, Turn
 from turnstream.engine import requests
 from turnstream.extensions.openai.provider import OpenAIResponsesProvider
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
+from turnstream.llm.interceptor import CallPublisher
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import Message, ModelCall, ModelRequest, count_tokens
-from turnstream.llm.transport.interceptor import CallPublisher
 from turnstream.scripted import ScriptedProvider, message_of, text
 from turnstream_lab.recordings import RecordingInterceptor, Recordings
 from turnstream_lab.replay import ReplayInterceptor

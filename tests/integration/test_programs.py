@@ -14,7 +14,7 @@ from tests.support.legal.anthropic import request_problems
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import PermanentError
 from turnstream.domain.turns import Limits
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
 from turnstream.llm.provider import Message, MessageEnded, ModelRequest
 from turnstream.tools.tool import tool
 

@@ -15,7 +15,7 @@ from turnstream.domain.history import COMPACTED
 from turnstream.domain.kinds import SHORTENED, SUMMARY
 from turnstream.domain.rounds import Prices, Round
 from turnstream.domain.turns import Limits, Turn, TurnError
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 

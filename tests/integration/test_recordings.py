@@ -36,9 +36,9 @@ from tests.support.canned import Answer, CannedServer, canned_server
 from tests.support.legal.anthropic import request_problems
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import AccountRefused, PermanentError, TooLong, TransientError
-from turnstream.llm.anthropic.provider import AnthropicProvider
-from turnstream.llm.anthropic.render import render, render_block
-from turnstream.llm.anthropic.wire import AnthropicWire
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.render import render, render_block
+from turnstream.libraries.providers.anthropic.wire import AnthropicWire
 from turnstream.llm.conversation.messages import build_messages
 from turnstream.llm.provider import ModelRequest
 

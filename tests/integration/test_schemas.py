@@ -108,8 +108,8 @@ async def test_a_database_of_an_earlier_version_keeps_its_table_of_revisions(
     connection = await asyncpg.connect(database_url)
     await connection.execute("ALTER TABLE turnstream_alembic_version RENAME TO alembic_version")
     assert await present_revision(database_url) == newest_revision()
-    await connection.execute("UPDATE alembic_version SET version_num = '0072'")
-    assert await present_revision(database_url) == "0072"
+    await connection.execute("UPDATE alembic_version SET version_num = '0087'")
+    assert await present_revision(database_url) == "0087"
     await connection.close()
 
 
@@ -119,8 +119,8 @@ def test_a_database_is_taken_back_to_the_revision_of_an_older_version(
     monkeypatch.setenv("DATABASE_URL", empty_database_url)
     monkeypatch.setenv("TURNSTREAM_DB_SCHEMA", "chat")
     assert CliRunner().invoke(commands, ["migrate"]).exit_code == 0
-    done = CliRunner().invoke(commands, ["migrate", "--to", "0072"])
-    assert done.output.endswith("back to revision 0072.\n")
-    assert asyncio.run(present_revision(in_schema(empty_database_url, "chat"))) == "0072"
-    refused = CliRunner().invoke(commands, ["migrate", "--to", "0073"])
-    assert "--to must be a revision from 0070 on, up to that of the database, 0072" in str(refused.exception)
+    done = CliRunner().invoke(commands, ["migrate", "--to", "0087"])
+    assert done.output.endswith("back to revision 0087.\n")
+    assert asyncio.run(present_revision(in_schema(empty_database_url, "chat"))) == "0087"
+    refused = CliRunner().invoke(commands, ["migrate", "--to", "0088"])
+    assert "--to must be a revision from 0087 on, up to that of the database, 0087" in str(refused.exception)

@@ -23,7 +23,7 @@ from turnstream.domain.cursor import Cursor
 from turnstream.domain.degraded import degraded
 from turnstream.domain.kinds import TOOL_RESULT
 from turnstream.domain.turns import Limits, Turn
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
 from turnstream.stream.reader import follow
 from turnstream.tools.tool import tool
 

@@ -21,7 +21,7 @@ from turnstream.domain.output import output_of
 from turnstream.domain.turns import OutputSpec, Turn
 from turnstream.engine.hooks import AfterTool, BeforeTool, Hooks
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
 from turnstream.llm.conversation.messages import NO_TEXT
 from turnstream.llm.provider import Part
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use

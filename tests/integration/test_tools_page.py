@@ -22,7 +22,7 @@ from tests.support.http_server import Server, pausing, serving
 from tests.support.pages import BLOCKS
 from tests.support.server_process import clean_environment
 from turnstream.extensions.demo.provider import DemoProvider
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text

@@ -25,8 +25,8 @@ from turnstream.domain.turns import Limits, Turn
 from turnstream.extensions.openai.chat import render as openai_render
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.extensions.openai.responses import render as responses_render
-from turnstream.llm.anthropic import render as anthropic_render
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic import render as anthropic_render
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
 from turnstream.llm.conversation.messages import build_messages
 from turnstream.llm.provider import ModelRequest, Provider
 from turnstream.tools.tool import tool

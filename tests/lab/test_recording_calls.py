@@ -19,10 +19,10 @@ from tests.support.sweeping import swept
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ConfigError, ProviderError, TransientError
 from turnstream.extensions.openai.provider import OpenAIChatProvider
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.transport.http import http_client
+from turnstream.llm.interceptor import CallPublisher, Interceptor, Send
 from turnstream.llm.provider import Message, ModelCall, ModelRequest, Part, Provider
-from turnstream.llm.transport.http import http_client
-from turnstream.llm.transport.interceptor import CallPublisher, Interceptor, Send
 from turnstream.scripted import text
 from turnstream_lab import recordings as recordings_module
 from turnstream_lab.chaos import ChaosInterceptor, ChaosPlan

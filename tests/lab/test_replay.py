@@ -28,9 +28,9 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Limits, ToolSpec, Turn
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
+from turnstream.llm.interceptor import CallPublisher
 from turnstream.llm.models.catalog import Models
-from turnstream.llm.transport.interceptor import CallPublisher
 from turnstream.scripted import text, tool_use
 from turnstream.setup.policies import worker_policy
 from turnstream.storage.chats.actions import Actions, Decision

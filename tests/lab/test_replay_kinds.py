@@ -22,10 +22,10 @@ from turnstream.domain.output import output_of, output_tools, phase_of
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Limits, OutputSpec, Turn
 from turnstream.engine.model_route import ModelPolicy
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
+from turnstream.llm.interceptor import CallPublisher
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.provider import BlockOpened, Part
-from turnstream.llm.transport.interceptor import CallPublisher
 from turnstream.scripted import text, tool_use
 from turnstream.setup.policies import worker_policy
 from turnstream.storage.database import Database, Statement, connect

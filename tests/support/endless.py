@@ -12,9 +12,9 @@ import pytest
 from tests.support.pages import ROOT
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ProviderError
-from turnstream.llm.provider import Message, ModelRequest
-from turnstream.llm.transport.http import MAX_EVENT_BYTES, Adapter
-from turnstream.llm.transport.response import MAX_FAILURE_BYTES
+from turnstream.libraries.providers.transport.http import Adapter
+from turnstream.libraries.providers.transport.response import MAX_FAILURE_BYTES
+from turnstream.llm.provider import MAX_EVENT_BYTES, Message, ModelRequest
 
 REQUEST = ModelRequest("a-model", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))
 PIECE = b"x" * 65_536

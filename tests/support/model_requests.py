@@ -10,7 +10,7 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.results import ResultPart, joined_texts, layout_of
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Turn, TurnRequest
-from turnstream.llm.anthropic.render import render_block
+from turnstream.libraries.providers.anthropic.render import render_block
 from turnstream.llm.provider import Message
 
 REQUEST = TurnRequest("claude-opus-5-5", "Be kind.")

@@ -28,7 +28,7 @@ from turnstream.domain.turns import ENDED, TRANSITIONS
 from turnstream.engine.metrics import _LASTING_ERRORS, _RETRY_REASONS
 from turnstream.extension import installed, sections
 from turnstream.extensions.openai.quirks import QUIRKS
-from turnstream.llm.transport.failures import TOO_LONG
+from turnstream.libraries.providers.transport.failures import TOO_LONG
 from turnstream.storage.all_tables import ALL_TABLES
 
 PROTOCOL = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
@@ -171,7 +171,7 @@ _ASIDE = {"bad_count", "breaker_open", "no_summary"}
 def test_troubleshooting_has_every_type_of_a_failed_turn() -> None:
     page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
     told = {type for types, _, _ in rows_after(page, "## A turn failed") for type in _CODE.findall(types)}
-    folders = ("engine", "llm/transport", "tools")
+    folders = ("engine", "libraries/providers/transport", "tools")
     modules = [path for folder in folders for path in (ROOT / "app/turnstream" / folder).glob("*.py")]
     made = {
         node.args[0].value

@@ -40,8 +40,8 @@ from turnstream.extensions.openai.chat.render import render as render_chat
 from turnstream.extensions.openai.responses.render import render as render_responses
 from turnstream.extensions.openai_api.events import ResponseEvents
 from turnstream.kit.offload import Portions
-from turnstream.llm.anthropic.render import render as render_anthropic
-from turnstream.llm.anthropic.render import render_block
+from turnstream.libraries.providers.anthropic.render import render as render_anthropic
+from turnstream.libraries.providers.anthropic.render import render_block
 from turnstream.llm.conversation.messages import build_messages
 from turnstream.llm.provider import Message, ModelRequest
 from turnstream.stream.live import LiveView

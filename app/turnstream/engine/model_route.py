@@ -17,8 +17,7 @@ from turnstream.engine.openings import Openings
 from turnstream.engine.retries import Retries, RetryPolicy
 from turnstream.kit.circuit import OwnersCircuit
 from turnstream.kit.text import sentence
-from turnstream.llm.provider import Provider, kept_open
-from turnstream.llm.transport.failures import report_account
+from turnstream.llm.provider import Provider, kept_open, report_account
 from turnstream.telemetry import MODEL_BREAKER_OPEN, PROVIDER_CALL_SECONDS
 
 log = structlog.get_logger(__name__)

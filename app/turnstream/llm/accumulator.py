@@ -10,8 +10,8 @@ from turnstream.domain.events import BlockStart
 from turnstream.domain.kinds import TEXT, TOOL_USE
 from turnstream.domain.rounds import merge_usage
 from turnstream.kit.text import storable
-from turnstream.llm.conversation.translation import UNNAMED, generated_call_id
 from turnstream.llm.provider import (
+    UNNAMED,
     BlockClosed,
     BlockData,
     BlockOpened,
@@ -21,6 +21,7 @@ from turnstream.llm.provider import (
     MessageStarted,
     Part,
     Unknown,
+    generated_call_id,
 )
 from turnstream.llm.raw_json import is_object, members_of, to_json
 

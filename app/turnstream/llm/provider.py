@@ -1,15 +1,25 @@
 """The interface between the engine and model APIs: requests, and the parts that answers stream in."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
+import structlog
+
 from turnstream.domain.blocks import Block
+from turnstream.domain.errors import AccountRefused, ProviderError
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import ToolSpec
 from turnstream.kit.offload import BLOCK
+
+log = structlog.get_logger(__name__)
+
+# Weight of an event that ends an answer, if no setting says another.
+MAX_EVENT_BYTES = 8_000_000
+UNNAMED = "unnamed"  # the name of a tool in a call that came without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +180,17 @@ class Provider(Protocol):
         ...
 
 
+# Gets the provider's id of the model, and the headers.
+Observe = Callable[[str, Mapping[str, str]], None]
+
+
+@runtime_checkable
+class ObservedProvider(Protocol):
+    """A provider that gives the headers of each answer to `observe`."""
+
+    observe: Observe | None
+
+
 class OwnedProvider(Provider, Protocol):
     """A provider with connections, which its owner closes."""
 
@@ -244,3 +265,15 @@ def kept_open(provider: Provider) -> AbstractAsyncContextManager[None]:
 async def discard_answer(provider: Provider, retained: Mapping[str, Any]) -> None:
     if isinstance(provider, AnswerKeeper):
         await provider.discard(retained)
+
+
+def generated_call_id(seed: bytes, number: int) -> str:
+    """Returns an id for a call that came without one: the same for the same request and number."""
+    digest = sha256(seed + b" %d" % number).hexdigest()
+    return f"call_{digest[:24]}"
+
+
+def report_account(error: ProviderError) -> None:
+    """Tells the operator what users are not shown."""
+    if isinstance(error, AccountRefused):
+        log.warning("provider.account", error=error.type, message=error.message)

@@ -10,12 +10,11 @@ from pydantic import SecretStr
 from turnstream.config import Section, Settings, read_environment, variables
 from turnstream.domain.errors import ConfigError, RequestRefused
 from turnstream.extension import Extension, left_out, refused
-from turnstream.llm.models.api import ANTHROPIC, CallOptions, ModelApi, ProviderSpec
+from turnstream.llm.models.api import CallOptions, ModelApi, ProviderSpec
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.models.connect import connect_providers, import_adapter
 from turnstream.llm.models.registry import read_registry
-from turnstream.llm.transport.calls import Calls
-from turnstream.llm.transport.http import MAX_EVENT_BYTES
+from turnstream.llm.provider import MAX_EVENT_BYTES
 
 PREFERRED = "claude-sonnet-5-5"
 # Providers whose models come first in the list. The others follow in the order of their extensions and of the file.
@@ -23,7 +22,7 @@ _FIRST = ("anthropic", "openai", "gemini")
 
 
 def model_apis(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ModelApi]:
-    return [ANTHROPIC, *(api for extension in extensions for api in extension.providers(settings))]
+    return [api for extension in extensions for api in extension.providers(settings)]
 
 
 @asynccontextmanager
@@ -33,7 +32,7 @@ async def open_models(settings: Settings, extensions: Sequence[Extension]) -> As
         interceptors = [each for several in opened for each in several]
         longest_event = max(MAX_EVENT_BYTES, 2 * settings.max_reply_chars)
         senders = (extension.model_calls(settings) for extension in extensions)
-        make_calls = next((each for each in senders if each is not None), Calls)
+        make_calls = next((each for each in senders if each is not None), None)
         options = CallOptions(interceptors, longest_event, make_calls)
         specs = usable_providers(settings, extensions)
         pools = (extension.pool(settings) for extension in extensions)
@@ -59,13 +58,13 @@ def usable_providers(settings: Settings, extensions: Sequence[Extension]) -> Seq
     if not specs:
         raise ConfigError(
             "No provider of models has its key: set ANTHROPIC_API_KEY or TURNSTREAM_MODELS_FILE, or add the extension"
-            " demo to TURNSTREAM_EXTENSIONS, whose model needs no key."
+            " of a provider to TURNSTREAM_EXTENSIONS, such as demo, whose model needs no key."
         )
     return [spec for spec in specs if not spec.api.stand_in] or specs
 
 
 def all_providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ProviderSpec]:
-    environment = {**read_environment(), **_given(settings, ("anthropic_api_key", "anthropic_base_url"))}
+    environment = dict(read_environment())
     for extension in extensions:
         if extension.settings is not None:
             environment |= _given(settings.section(extension.settings), extension.settings.model_fields)

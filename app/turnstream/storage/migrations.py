@@ -32,7 +32,7 @@ FOLDER = next(filter(Path.is_dir, [_PACKAGE / "migrations"]), _PACKAGE.parents[1
 
 OLDEST_POSTGRES = 15  # the major version; it and the embedded one are tested
 
-OLDEST_REVISION: Final = "0036"  # those before it are one baseline, and those up to 0070 steps
+OLDEST_REVISION: Final = "0036"  # those before it are one baseline, and those up to 0087 steps
 LAST_WITH_ALL_REVISIONS: Final = "638e240"
 LAST_WITH_WAY_BACK: Final = "6a76940"  # from the steps
 

@@ -17,8 +17,8 @@ from tests.support.owner_rows import rows_of
 from tests.support.pictures import PIXEL
 from turnstream.domain.errors import AccountRefused, PermanentError, TransientError
 from turnstream.kit.sealing import SEALED, new_master_key
-from turnstream.llm.anthropic.parameters import PARAMETERS
-from turnstream.llm.anthropic.render import render, render_count
+from turnstream.libraries.providers.anthropic.parameters import PARAMETERS
+from turnstream.libraries.providers.anthropic.render import render, render_count
 from turnstream.llm.models.catalog import Model, ProviderModels
 from turnstream.llm.parameters import COMMON
 from turnstream.llm.provider import BlockClosed, BlockOpened, MessageDelta, MessageEnded, ModelRequest

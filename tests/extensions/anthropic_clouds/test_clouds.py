@@ -24,7 +24,7 @@ from turnstream.config import Settings
 from turnstream.domain.errors import AccountRefused, ConfigError, ProviderError, TransientError
 from turnstream.extensions.anthropic_clouds.options import OPTIONS, values_of
 from turnstream.libraries import extras
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.api import CallOptions
 from turnstream.llm.provider import ModelRequest, Part
 from turnstream.setup.models import default_model

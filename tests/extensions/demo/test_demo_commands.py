@@ -18,8 +18,8 @@ from turnstream.extensions.demo.commands import FAILURES, HELP, commands_of
 from turnstream.extensions.demo.provider import DemoProvider
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.conversation.messages import GO_ON
+from turnstream.llm.interceptor import Send
 from turnstream.llm.provider import Message, ModelCall, ModelRequest
-from turnstream.llm.transport.interceptor import Send
 from turnstream.setup.models import open_models
 from turnstream_lab.chaos import ChaosInterceptor, ChaosPlan
 

@@ -28,9 +28,9 @@ from turnstream.extensions.direct_calls import calls as direct_calls
 from turnstream.extensions.direct_calls import kept_open as kept_open_module
 from turnstream.extensions.direct_calls import pausing
 from turnstream.extensions.direct_calls.calls import DirectCalls
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.transport.calls import Calls
 from turnstream.llm.provider import ModelRequest, Part, ProviderWrapper, kept_open
-from turnstream.llm.transport.calls import Calls
 
 BOTH = {"direct": DirectCalls, "by the SDK": Calls}
 

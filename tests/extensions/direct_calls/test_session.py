@@ -10,7 +10,7 @@ from yarl import URL
 from tests.support.canned import canned_server
 from turnstream.extensions.direct_calls.kept_open import pooled_connection
 from turnstream.extensions.direct_calls.sdk_session import session_for
-from turnstream.llm.transport.http import http_client
+from turnstream.libraries.providers.transport.http import http_client
 
 
 @pytest.mark.parametrize("make", [anthropic.DefaultAioHttpClient, openai.DefaultAioHttpClient])

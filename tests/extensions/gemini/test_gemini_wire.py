@@ -20,8 +20,8 @@ from tests.extensions.gemini.streams import (
     read,
 )
 from turnstream.domain.errors import PermanentError, TransientError
+from turnstream.libraries.providers.transport.failures import provider_error
 from turnstream.llm.provider import MessageEnded, MessageStarted, Unknown
-from turnstream.llm.transport.failures import provider_error
 
 
 def data_of(block: Any) -> dict[str, Any]:

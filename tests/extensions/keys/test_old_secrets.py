@@ -22,7 +22,7 @@ from turnstream.cli import commands
 from turnstream.extensions.keys.old_secrets import COLUMNS, encrypt
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import SEALED, MasterKeys, new_master_key
-from turnstream.llm.anthropic.parameters import PARAMETERS
+from turnstream.libraries.providers.anthropic.parameters import PARAMETERS
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.parameters import COMMON
 from turnstream.llm.provider import ModelRequest

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.endless import ANSWERS, read_answer, read_count
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
-from turnstream.llm.transport.http import Adapter
+from turnstream.libraries.providers.transport.http import Adapter
 
 
 @pytest.mark.parametrize("make", [OpenAIChatProvider, OpenAIResponsesProvider])

@@ -16,8 +16,8 @@ from tests.support.pages import blocks
 from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TransientError
 from turnstream.extensions.openai.provider import OpenAIChatProvider
 from turnstream.extensions.openai.quirks import Quirks
+from turnstream.libraries.providers.transport import http
 from turnstream.llm.provider import MessageEnded, Part
-from turnstream.llm.transport import http
 
 SAID = chunk({"role": "assistant", "content": "Hi"})
 STOP = chunk({}, "stop")

@@ -33,7 +33,7 @@ from turnstream.domain.turns import Limits, Turn
 from turnstream.extensions.openai.chat import render as openai_render
 from turnstream.extensions.openai.quirks import QUIRKS, Quirks
 from turnstream.extensions.openai.responses import render as responses_render
-from turnstream.llm.anthropic import render as anthropic_render
+from turnstream.libraries.providers.anthropic import render as anthropic_render
 from turnstream.llm.conversation.messages import GO_ON, PROGRAM_CUT, build_messages
 from turnstream.llm.provider import Message, ModelRequest
 

@@ -12,8 +12,8 @@ from tests.support.model_requests import call, result, server_call, server_resul
 from turnstream.domain.blocks import Block
 from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.openai.responses.render import render as render_responses
-from turnstream.llm.anthropic.render import render
-from turnstream.llm.conversation.translation import (
+from turnstream.libraries.providers.anthropic.render import render
+from turnstream.libraries.providers.translation import (
     CallRules,
     provider_of,
     split_definitions,

@@ -9,6 +9,7 @@ import pytest
 
 from turnstream.domain.blocks import Block
 from turnstream.extensions.openai.chat.wire import ChatWire
+from turnstream.libraries.providers.transport.wire import BadStream
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.provider import (
     BlockClosed,
@@ -21,7 +22,6 @@ from turnstream.llm.provider import (
     Part,
     Unknown,
 )
-from turnstream.llm.transport.wire import BadStream
 
 Json = dict[str, Any]
 DONE = b"data: [DONE]\n\n"

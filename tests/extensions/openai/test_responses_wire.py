@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.support.effort import tries
 from turnstream.domain.blocks import Block
 from turnstream.extensions.openai.responses.wire import ResponsesWire
+from turnstream.libraries.providers.transport.wire import BadStream
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
-from turnstream.llm.transport.wire import BadStream
 
 Json = dict[str, Any]
 

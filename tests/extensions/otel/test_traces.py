@@ -22,7 +22,7 @@ from turnstream.domain.errors import ConfigError, TransientError
 from turnstream.extensions.otel import EXTENSION, tracer
 from turnstream.libraries import extras
 from turnstream.libraries.explanations.rows import TurnStates
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.tool import tool

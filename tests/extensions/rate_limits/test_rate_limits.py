@@ -19,11 +19,12 @@ from turnstream.extension import installed
 from turnstream.extensions.rate_limits import EXTENSION
 from turnstream.extensions.rate_limits.amounts import NONE, Amounts, RateLimits
 from turnstream.extensions.rate_limits.pool import KeyPool, key_id, pool_of
-from turnstream.llm.models.api import ANTHROPIC, ProviderSpec
+from turnstream.llm.models.api import ProviderSpec
 from turnstream.llm.models.catalog import Model, Models
 from turnstream.llm.models.connect import connect_providers
 from turnstream.setup.models import open_models
 
+(ANTHROPIC,) = installed()["anthropic"].providers(Settings(_env_file=None))
 FIVE_A_SECOND = RateLimits.per_minute(requests=300)
 KEYS = ("sk-first", "sk-second")
 
@@ -232,7 +233,7 @@ def settings_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str) -> S
 
 async def test_the_file_of_models_has_keys_and_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(tmp_path, monkeypatch, "limits = { requests = 60, input_tokens = 1000 }")
-    async with open_models(settings, [EXTENSION]) as models:
+    async with open_models(settings, [EXTENSION, installed()["anthropic"]]) as models:
         pool = pool_in(models)
         assert [key.id for key in pool.keys] == [key_id("anthropic", key) for key in ("sk-a", "sk-c")]
         assert pool.stated == RateLimits.per_minute(requests=60, input_tokens=1000)

@@ -12,7 +12,7 @@ from tests.support.openapi_document import Document
 from tests.support.owner_rows import rows_of
 from turnstream.domain.secret_headers import MASK
 from turnstream.kit.sealing import SEALED, new_master_key
-from turnstream.llm.anthropic.parameters import PARAMETERS as OF_ANTHROPIC
+from turnstream.libraries.providers.anthropic.parameters import PARAMETERS as OF_ANTHROPIC
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.parameters import COMMON
 from turnstream.llm.provider import ModelRequest

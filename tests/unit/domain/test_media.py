@@ -21,7 +21,7 @@ from turnstream.extensions.ai_sdk.messages import ui_message
 from turnstream.extensions.openai.chat.render import render as render_chat
 from turnstream.extensions.openai.responses.render import render as render_responses
 from turnstream.kit.offload import Portions
-from turnstream.llm.anthropic.render import render as render_anthropic
+from turnstream.libraries.providers.anthropic.render import render as render_anthropic
 from turnstream.llm.conversation.attachments import with_uploads
 from turnstream.llm.models.catalog import NEEDED_ABILITY
 from turnstream.llm.provider import Message, ModelRequest

@@ -13,9 +13,9 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.results import layout_of
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import ToolSpec
-from turnstream.llm.anthropic.render import render, render_block
-from turnstream.llm.anthropic.rhythm import hour_pays
-from turnstream.llm.conversation.translation import SILENT_FAILURE
+from turnstream.libraries.providers.anthropic.render import render, render_block
+from turnstream.libraries.providers.anthropic.rhythm import hour_pays
+from turnstream.libraries.providers.translation import SILENT_FAILURE
 from turnstream.llm.provider import Message, ModelRequest
 
 TOOL = ToolSpec("look", "Looks.", '{"type":"object", "properties":{"n":{"maximum":1e2}}}')

@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from turnstream.llm.anthropic.wire import AnthropicWire
+from turnstream.libraries.providers.anthropic.wire import AnthropicWire
+from turnstream.libraries.providers.transport.wire import BadStream
 from turnstream.llm.provider import (
     BlockClosed,
     BlockData,
@@ -15,7 +16,6 @@ from turnstream.llm.provider import (
     Part,
     Unknown,
 )
-from turnstream.llm.transport.wire import BadStream
 
 
 def frame(data: bytes | str | dict[str, Any]) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.model_apis import providers_of
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.extensions.openai.think_tags import ThinkTagFilter
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.models.connect import OnDemand, connect_providers
 from turnstream.llm.provider import MessageEnded, ModelRequest, OwnedProvider, Part, Provider, kept_open

@@ -17,12 +17,12 @@ from structlog.testing import capture_logs
 
 from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TooLong, TransientError
 from turnstream.libraries.dialects.failures import failure_class
-from turnstream.llm.transport.failures import (
+from turnstream.libraries.providers.transport.failures import (
     connection_error,
     provider_error,
-    report_account,
     retry_after,
 )
+from turnstream.llm.provider import report_account
 
 
 def openai(code: str | None = None, type: str | None = "invalid_request_error", message: str = "No.") -> dict[str, Any]:

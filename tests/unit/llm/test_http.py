@@ -10,11 +10,11 @@ import pytest
 from tests.extensions.openai.test_openai_wire import DONE, chunk, frame, text
 from turnstream.domain.errors import ProviderError
 from turnstream.extensions.openai.chat.wire import ChatWire
+from turnstream.libraries.providers.transport import http
+from turnstream.libraries.providers.transport.http import Adapter
+from turnstream.libraries.providers.transport.response import ModelResponse
+from turnstream.libraries.providers.transport.wire import Wire
 from turnstream.llm.provider import BlockText, MessageEnded, ModelRequest, Part
-from turnstream.llm.transport import http
-from turnstream.llm.transport.http import Adapter
-from turnstream.llm.transport.response import ModelResponse
-from turnstream.llm.transport.wire import Wire
 
 STOP = chunk(finish="stop")
 LOST = httpx2.ReadError("lost")

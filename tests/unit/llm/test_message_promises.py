@@ -55,7 +55,7 @@ from turnstream.domain.steps import (
 from turnstream.domain.turns import Limits, Turn, TurnRequest
 from turnstream.kit.ids import new_id
 from turnstream.libraries.copies.cutting import cut_after
-from turnstream.llm.anthropic.render import render_block
+from turnstream.libraries.providers.anthropic.render import render_block
 from turnstream.llm.conversation.messages import GIVEN_UP, GO_ON, KnownEntries, build_messages, messages_to_summarise
 
 WORDS = st.sampled_from(["", " \n", "words", "wörds"])

@@ -16,7 +16,7 @@ from turnstream.domain.rounds import Prices, Round
 from turnstream.domain.steps import CallModel, Finish, next_step
 from turnstream.domain.turns import Limits, Turn, TurnRequest
 from turnstream.extensions.demo.provider import DemoProvider
-from turnstream.llm.anthropic.render import betas_of, render, render_count
+from turnstream.libraries.providers.anthropic.render import betas_of, render, render_count
 from turnstream.llm.conversation.messages import build_messages
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import Message, ModelRequest, ProviderCompaction

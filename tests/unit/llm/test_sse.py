@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnstream.llm.transport.wire import EventSplitter
+from turnstream.libraries.providers.transport.wire import EventSplitter
 
 
 def split(*chunks: bytes) -> list[bytes]:

@@ -80,6 +80,6 @@ def test_the_demo_answers_others_only_where_it_is_named() -> None:
 
 def test_without_a_key_and_without_the_demo_the_start_names_both_ways() -> None:
     with pytest.raises(
-        ConfigError, match=r"^No provider of models has its key: set ANTHROPIC_API_KEY .* extension demo"
+        ConfigError, match=r"^No provider of models has its key: set ANTHROPIC_API_KEY .* extension of a provider"
     ):
         setup.default_model(settings(), [])

@@ -10,6 +10,7 @@ from tests.support.server_process import clean_environment
 from turnstream.config import OF_THE_CLIENT, Section, Settings, secret_files, variables
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import read_settings, sections
+from turnstream.extensions.anthropic import AnthropicSettings
 from turnstream.extensions.webhooks import WebhookSettings
 
 
@@ -76,7 +77,7 @@ NO_SETTINGS = {"TURNSTREAM_API_POSTGRES_PASSWORD", "TURNSTREAM_POSTGRES_PASSWORD
 
 
 def test_the_variables_of_benchmarks_examples_and_deployments_are_settings() -> None:
-    every = [Settings, *sections()]
+    every: list[type[Section]] = [Settings, *sections()]
     names = {name for section in every for name in variables(section).values()} | set(secret_files(sections()))
     text = "".join(
         file.read_text(encoding="utf-8")
@@ -111,7 +112,10 @@ def test_a_secret_may_stand_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("ANTHROPIC_API_KEY_FILE", str(tmp_path / "key"))
     (tmp_path / ".env").write_text("TURNSTREAM_WEBHOOK_SECRET_FILE=key\n")
     settings = read_settings()
-    secrets = (settings.anthropic_api_key, settings.section(WebhookSettings).webhook_secret)
+    secrets = (
+        settings.section(AnthropicSettings).anthropic_api_key,
+        settings.section(WebhookSettings).webhook_secret,
+    )
     assert [secret and secret.get_secret_value() for secret in secrets] == ["sk-ant-1"] * 2
 
 

@@ -12,7 +12,7 @@ from turnstream.extensions.anthropic_api.errors import failure, failure_of
 from turnstream.extensions.anthropic_api.inputs import items_of, new_turn, options_of
 from turnstream.extensions.anthropic_api.schemas import CountIn
 from turnstream.libraries.dialects.counting import count_input
-from turnstream.llm.transport.failures import report_account
+from turnstream.llm.provider import report_account
 
 
 async def count_message_tokens(request: Request) -> Response:

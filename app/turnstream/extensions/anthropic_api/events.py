@@ -33,8 +33,8 @@ from turnstream.libraries.dialects.projection import (
     Retract,
     calls_of_client,
 )
-from turnstream.llm.anthropic.render import render_block
-from turnstream.llm.conversation.translation import provider_of
+from turnstream.libraries.providers.anthropic.render import render_block
+from turnstream.libraries.providers.translation import provider_of
 from turnstream.llm.raw_json import NULL, members_of
 from turnstream.stream.live import LiveView
 

@@ -29,7 +29,7 @@ def _connect(spec: "ProviderSpec", options: "CallOptions") -> "OwnedProvider":
 
 def _providers(_: Settings) -> "Sequence[ModelApi]":
     from turnstream.extensions.anthropic_clouds.options import OPTIONS
-    from turnstream.llm.anthropic.parameters import OWN_MEMBERS, PARAMETERS
+    from turnstream.libraries.providers.anthropic.parameters import OWN_MEMBERS, PARAMETERS
     from turnstream.llm.models.api import ModelApi
 
     return [

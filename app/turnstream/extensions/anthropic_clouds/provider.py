@@ -13,13 +13,12 @@ from anthropic._constants import ANTHROPIC_API_VERSION
 from turnstream.domain.errors import AccountRefused, ConfigError, TransientError
 from turnstream.extensions.anthropic_clouds.options import PACKAGES, values_of
 from turnstream.kit.offload import offload
-from turnstream.llm.anthropic.parameters import SAMPLING
-from turnstream.llm.anthropic.provider import AnthropicProvider, SdkClient
-from turnstream.llm.anthropic.render import render, render_count
+from turnstream.libraries.providers.anthropic.parameters import SAMPLING
+from turnstream.libraries.providers.anthropic.provider import AnthropicProvider, SdkClient
+from turnstream.libraries.providers.anthropic.render import render, render_count
+from turnstream.libraries.providers.transport.calls import Calls
 from turnstream.llm.models.api import CallOptions, ProviderSpec
-from turnstream.llm.provider import ModelRequest
-from turnstream.llm.transport.calls import Calls
-from turnstream.llm.transport.failures import report_account
+from turnstream.llm.provider import ModelRequest, report_account
 
 # The version that has sampling parameters, by its name at Vertex.
 _WITH_SAMPLING = "vertex-2023-10-16"

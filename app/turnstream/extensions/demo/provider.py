@@ -16,9 +16,15 @@ import msgspec
 from turnstream.extensions.demo.commands import Failure
 from turnstream.extensions.demo.script import Answer, answer_of
 from turnstream.kit.offload import offload
-from turnstream.llm.anthropic.render import render
-from turnstream.llm.anthropic.wire import AnthropicWire
+from turnstream.libraries.providers.anthropic.render import render
+from turnstream.libraries.providers.anthropic.wire import AnthropicWire
+from turnstream.libraries.providers.transport.failures import connection_error, provider_error
+from turnstream.libraries.providers.transport.http import Adapter, InterceptingTransport
+from turnstream.libraries.providers.transport.response import ModelResponse, open_response
+from turnstream.libraries.providers.transport.wire import Wire
+from turnstream.llm.interceptor import Interceptor
 from turnstream.llm.provider import (
+    MAX_EVENT_BYTES,
     BlockClosed,
     BlockData,
     BlockOpened,
@@ -28,11 +34,6 @@ from turnstream.llm.provider import (
     ModelRequest,
     Part,
 )
-from turnstream.llm.transport.failures import connection_error, provider_error
-from turnstream.llm.transport.http import MAX_EVENT_BYTES, Adapter
-from turnstream.llm.transport.interceptor import InterceptingTransport, Interceptor
-from turnstream.llm.transport.response import ModelResponse, open_response
-from turnstream.llm.transport.wire import Wire
 from turnstream.scripted import message_of
 
 DEMO = "demo"

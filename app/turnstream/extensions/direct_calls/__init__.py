@@ -8,7 +8,7 @@ from turnstream.config import Section, Settings
 from turnstream.extension import Extension
 
 if TYPE_CHECKING:
-    from turnstream.llm.transport.calls import MakeCalls
+    from turnstream.llm.models.api import MakeCalls
 
 
 class DirectCallSettings(Section):

@@ -21,9 +21,9 @@ from yarl import URL
 from turnstream.extensions.direct_calls.kept_open import kept_open, pooled_connection
 from turnstream.extensions.direct_calls.pausing import PausingReader
 from turnstream.extensions.direct_calls.sdk_session import session_for
-from turnstream.llm.transport.calls import Calls, SdkPost
-from turnstream.llm.transport.failures import LOST, Unanswered
-from turnstream.llm.transport.response import ModelResponse
+from turnstream.libraries.providers.transport.calls import Calls, SdkPost
+from turnstream.libraries.providers.transport.failures import LOST, Unanswered
+from turnstream.libraries.providers.transport.response import ModelResponse
 from turnstream.tracing import TRACING
 
 _MAX_TEMPLATES = 100  # of one client; a template is for a path and its headers

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from turnstream.llm.transport.failures import LOST
+from turnstream.libraries.providers.transport.failures import LOST
 
 # Options of a call that tell connections of a pool apart.
 _OF_CONNECTIONS = {"proxy", "proxy_auth", "proxy_headers", "server_hostname"}

@@ -10,7 +10,7 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import Request
 
 from turnstream.domain.errors import AccountRefused, TransientError
-from turnstream.llm.transport.failures import report_account
+from turnstream.llm.provider import report_account
 
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 

@@ -12,12 +12,12 @@ from turnstream.domain.errors import TransientError
 from turnstream.extensions.gemini.render import render, render_count
 from turnstream.extensions.gemini.wire import GeminiWire
 from turnstream.kit.offload import offload
-from turnstream.llm.provider import ModelRequest
-from turnstream.llm.transport.failures import LOST, Unanswered, connection_error, provider_error
-from turnstream.llm.transport.http import MAX_COUNT_BYTES, MAX_EVENT_BYTES, Adapter, http_client
-from turnstream.llm.transport.interceptor import Interceptor
-from turnstream.llm.transport.response import ModelResponse, cut_failure, open_response
-from turnstream.llm.transport.wire import Wire
+from turnstream.libraries.providers.transport.failures import LOST, Unanswered, connection_error, provider_error
+from turnstream.libraries.providers.transport.http import MAX_COUNT_BYTES, Adapter, http_client
+from turnstream.libraries.providers.transport.response import ModelResponse, cut_failure, open_response
+from turnstream.libraries.providers.transport.wire import Wire
+from turnstream.llm.interceptor import Interceptor
+from turnstream.llm.provider import MAX_EVENT_BYTES, ModelRequest
 from turnstream.tracing import TRACING
 
 BASE_URL = "https://generativelanguage.googleapis.com/v1"

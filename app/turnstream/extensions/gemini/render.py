@@ -18,9 +18,7 @@ from turnstream.domain.results import joined_texts, parts_of
 from turnstream.extensions.gemini.parameters import is_older, request_members, tool_config
 from turnstream.extensions.gemini.schema import declared_schema
 from turnstream.extensions.gemini.wire import PROVIDER, SIGNATURE
-from turnstream.llm.conversation.attachments import LEFT_OUT
-from turnstream.llm.conversation.messages import GO_ON
-from turnstream.llm.conversation.translation import (
+from turnstream.libraries.providers.translation import (
     SILENT_FAILURE,
     CallRules,
     provider_of,
@@ -28,6 +26,8 @@ from turnstream.llm.conversation.translation import (
     tool_input,
     with_valid_calls,
 )
+from turnstream.llm.conversation.attachments import LEFT_OUT
+from turnstream.llm.conversation.messages import GO_ON
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.raw_json import members_of
 

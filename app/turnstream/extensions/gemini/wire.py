@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from turnstream.domain.kinds import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING, TOOL_USE
-from turnstream.llm.conversation.translation import generated_call_id
+from turnstream.libraries.providers.transport.wire import Wire
 from turnstream.llm.provider import (
     BlockClosed,
     BlockData,
@@ -22,9 +22,9 @@ from turnstream.llm.provider import (
     MessageStarted,
     Part,
     Unknown,
+    generated_call_id,
 )
 from turnstream.llm.raw_json import NULL, decode_text, members_of, to_json
-from turnstream.llm.transport.wire import Wire
 
 PROVIDER = "gemini"
 SIGNATURE = "thoughtSignature"

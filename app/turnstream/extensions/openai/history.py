@@ -11,8 +11,8 @@ from typing import Any
 from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import FILES, TEXT, THINKING, TOOL_RESULT
 from turnstream.domain.results import count_files, joined_texts, parts_of, result_as_text
+from turnstream.libraries.providers.translation import SILENT_FAILURE
 from turnstream.llm.conversation.messages import GO_ON
-from turnstream.llm.conversation.translation import SILENT_FAILURE
 from turnstream.llm.provider import Message
 
 FAILED = "Error: "

@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from turnstream.extensions.openai.quirks import Quirks
 from turnstream.kit.strict_schema import is_strict
-from turnstream.llm.conversation.translation import split_definitions
+from turnstream.libraries.providers.translation import split_definitions
 from turnstream.llm.provider import ModelRequest
 
 LONGEST_NAME = 64  # characters of a tool's name

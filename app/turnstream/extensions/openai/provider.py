@@ -22,13 +22,14 @@ from turnstream.extensions.openai.responses.retained import RetainedAnswer
 from turnstream.extensions.openai.responses.socket import CallBody, Chain, Socket, SocketCall, Sockets
 from turnstream.extensions.openai.responses.wire import ResponsesWire
 from turnstream.kit.offload import offload
-from turnstream.llm.provider import ModelRequest
-from turnstream.llm.transport.calls import Calls, MakeCalls, SdkPost
-from turnstream.llm.transport.failures import LOST, Unanswered, connection_error, provider_error
-from turnstream.llm.transport.http import MAX_EVENT_BYTES, Adapter, http_client, read_token_count
-from turnstream.llm.transport.interceptor import Interceptor
-from turnstream.llm.transport.response import MAX_FAILURE_BYTES, ModelResponse
-from turnstream.llm.transport.wire import Wire
+from turnstream.libraries.providers.transport.calls import Calls, SdkPost
+from turnstream.libraries.providers.transport.failures import LOST, Unanswered, connection_error, provider_error
+from turnstream.libraries.providers.transport.http import Adapter, http_client, read_token_count
+from turnstream.libraries.providers.transport.response import MAX_FAILURE_BYTES, ModelResponse
+from turnstream.libraries.providers.transport.wire import Wire
+from turnstream.llm.interceptor import Interceptor
+from turnstream.llm.models.api import MakeCalls
+from turnstream.llm.provider import MAX_EVENT_BYTES, ModelRequest
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +57,7 @@ class OpenAIProvider(Adapter):
         read_timeout: float | None = None,
         max_event_bytes: int = MAX_EVENT_BYTES,
         interceptors: Sequence[Interceptor] = (),
-        make_calls: MakeCalls = Calls,
+        make_calls: MakeCalls | None = None,
         client_certificate: str | None = None,
     ) -> None:
         self.name = name
@@ -67,7 +68,7 @@ class OpenAIProvider(Adapter):
             read_timeout=read_timeout,
             client_certificate=client_certificate,
         )
-        self._calls = Calls(network) if interceptors else make_calls(network)
+        self._calls = Calls(network) if interceptors or make_calls is None else make_calls(network)
         self._client = openai.AsyncOpenAI(
             api_key=api_key or "none",  # the SDK requires a key; a server without keys does not read it
             base_url=base_url,

@@ -20,7 +20,7 @@ from turnstream.domain.errors import (
 from turnstream.extensions.openai_api.objects import Json, failure_of
 from turnstream.kit.requirements import sentence
 from turnstream.libraries.dialects.streams import wait_headers
-from turnstream.llm.transport.failures import report_account
+from turnstream.llm.provider import report_account
 
 # Fields of a turn's options by the names that they have in OpenAI's requests.
 _RENAMED = {

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from turnstream.domain.guards import GUARDRAIL
-from turnstream.llm.transport.failures import (
+from turnstream.libraries.providers.transport.failures import (
     ACCOUNT_STATUSES,
     BUSY,
     BUSY_STATUSES,

@@ -1,28 +1,30 @@
-"""APIs of models. The core has Anthropic's; extensions add others."""
+"""APIs of models, each of an extension."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from turnstream.llm.anthropic.parameters import OWN_MEMBERS, PARAMETERS
+import httpx2
+
+from turnstream.llm.interceptor import Interceptor
 from turnstream.llm.models.catalog import Model
 from turnstream.llm.parameters import COMMON, Parameter
-from turnstream.llm.provider import OwnedProvider, Provider
-from turnstream.llm.transport.calls import Calls, MakeCalls
-from turnstream.llm.transport.http import MAX_EVENT_BYTES
-from turnstream.llm.transport.interceptor import Interceptor
+from turnstream.llm.provider import MAX_EVENT_BYTES, OwnedProvider, Provider
+
+# Makes the sender of an adapter's calls, over the client of the network (`libraries/providers/transport/calls.py`).
+MakeCalls = Callable[[httpx2.AsyncClient], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """How model calls are made. Their requests pass through `interceptors`, and `make_calls` sends them if there are
-    none. An event of more than `max_event_bytes` ends an answer.
+    """How model calls are made. Their requests pass through `interceptors`; without one, what `make_calls` makes sends
+    them, or else the SDK of the provider. An event of more than `max_event_bytes` ends an answer.
     """
 
     interceptors: Sequence[Interceptor] = ()
     max_event_bytes: int = MAX_EVENT_BYTES
-    make_calls: MakeCalls = Calls
+    make_calls: MakeCalls | None = None
 
 
 def _is_usable(_: object) -> None:
@@ -92,32 +94,6 @@ class ProviderSpec:
     def parameters(self) -> Sequence[Parameter]:
         """The parameters that this provider takes."""
         return self.api.parameters_of(self.quirks, self.params)
-
-
-def _connect_anthropic(spec: ProviderSpec, options: CallOptions) -> OwnedProvider:
-    from turnstream.llm.anthropic.provider import AnthropicProvider  # noqa: PLC0415, a second of CPU
-
-    return AnthropicProvider(
-        spec.key or "",
-        spec.base_url,
-        params=spec.params,
-        headers=spec.headers,
-        max_event_bytes=options.max_event_bytes,
-        interceptors=options.interceptors,
-        make_calls=options.make_calls,
-        client_certificate=spec.client_certificate,
-    )
-
-
-ANTHROPIC = ModelApi(
-    "anthropic",
-    _connect_anthropic,
-    "turnstream.llm.anthropic.provider",
-    PARAMETERS,
-    own_members=OWN_MEMBERS,
-    model_options={"cache": ("5m", "1h", "auto")},
-    catalog=Path(__file__).with_name("models.toml"),
-)
 
 
 def guarded_names(apis: Sequence[ModelApi]) -> frozenset[str]:

@@ -9,10 +9,13 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Protocol
 
+from turnstream.llm.interceptor import CallPublisher
 from turnstream.llm.models.api import CallOptions, ModelApi, ProviderSpec
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.provider import (
     ModelRequest,
+    Observe,
+    ObservedProvider,
     OwnedProvider,
     Part,
     Provider,
@@ -20,8 +23,6 @@ from turnstream.llm.provider import (
     discard_answer,
     kept_open,
 )
-from turnstream.llm.transport.http import Adapter, Observe
-from turnstream.llm.transport.interceptor import CallPublisher
 
 _OPTIONS = CallOptions()
 
@@ -82,7 +83,7 @@ class OnDemand:
         await import_adapter(self._spec.api)
         # It reads the certificates of all authorities, which takes 20 ms.
         adapter = await asyncio.to_thread(self._spec.api.connect, self._spec, self._options)
-        if isinstance(adapter, Adapter):
+        if isinstance(adapter, ObservedProvider):
             adapter.observe = self._observe
         return adapter
 

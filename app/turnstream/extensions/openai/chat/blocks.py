@@ -12,8 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from turnstream.domain.kinds import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING, TOOL_USE
-from turnstream.llm.conversation.translation import UNNAMED, generated_call_id
-from turnstream.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Part
+from turnstream.llm.provider import UNNAMED, BlockClosed, BlockData, BlockOpened, BlockText, Part, generated_call_id
 from turnstream.llm.raw_json import is_object, to_json
 
 # The signature of a thought is this prefix and the member it came in; no other provider accepts it.

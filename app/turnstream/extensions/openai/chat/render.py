@@ -29,8 +29,8 @@ from turnstream.extensions.openai.params import (
     tool_choice,
 )
 from turnstream.extensions.openai.quirks import OPENAI, Quirks
+from turnstream.libraries.providers.translation import CallRules, tool_input, with_valid_calls
 from turnstream.llm.conversation.attachments import LEFT_OUT
-from turnstream.llm.conversation.translation import CallRules, tool_input, with_valid_calls
 from turnstream.llm.provider import ModelRequest
 
 # Parameters that have another name or form here.

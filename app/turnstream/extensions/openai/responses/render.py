@@ -36,8 +36,8 @@ from turnstream.extensions.openai.params import (
 from turnstream.extensions.openai.quirks import OPENAI, Quirks
 from turnstream.extensions.openai.responses.item_types import CUSTOM, FUNCTION, PROGRAM
 from turnstream.extensions.openai.responses.items import PROVIDER
+from turnstream.libraries.providers.translation import CallRules, provider_of, tool_input, with_valid_calls
 from turnstream.llm.conversation.attachments import LEFT_OUT
-from turnstream.llm.conversation.translation import CallRules, provider_of, tool_input, with_valid_calls
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.raw_json import members_of
 

@@ -11,8 +11,8 @@ import structlog
 
 from turnstream.domain.errors import PermanentError, TransientError
 from turnstream.extensions.openai.responses.wire import ResponsesWire
-from turnstream.llm.transport.failures import LOST
-from turnstream.llm.transport.response import ModelResponse
+from turnstream.libraries.providers.transport.failures import LOST
+from turnstream.libraries.providers.transport.response import ModelResponse
 
 log = structlog.get_logger(__name__)
 

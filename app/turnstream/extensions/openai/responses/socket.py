@@ -19,8 +19,8 @@ import structlog
 from msgspec import Raw, Struct
 
 from turnstream.extensions.openai.responses.wire import ResponsesWire
-from turnstream.llm.transport.failures import LOST
-from turnstream.llm.transport.response import ModelResponse
+from turnstream.libraries.providers.transport.failures import LOST
+from turnstream.libraries.providers.transport.response import ModelResponse
 
 log = structlog.get_logger(__name__)
 

@@ -8,16 +8,17 @@ import anthropic
 
 from turnstream.domain.errors import ProviderError
 from turnstream.kit.offload import offload
-from turnstream.llm.anthropic.parameters import MEMBERS, SAMPLING
-from turnstream.llm.anthropic.render import betas_of, earlier_container, render, render_count
-from turnstream.llm.anthropic.wire import AnthropicWire
-from turnstream.llm.provider import ModelRequest
-from turnstream.llm.transport.calls import Calls, MakeCalls
-from turnstream.llm.transport.failures import LOST, Unanswered, connection_error, provider_error
-from turnstream.llm.transport.http import MAX_EVENT_BYTES, Adapter, http_client, read_token_count
-from turnstream.llm.transport.interceptor import Interceptor
-from turnstream.llm.transport.response import ModelResponse
-from turnstream.llm.transport.wire import Wire
+from turnstream.libraries.providers.anthropic.parameters import MEMBERS, SAMPLING
+from turnstream.libraries.providers.anthropic.render import betas_of, earlier_container, render, render_count
+from turnstream.libraries.providers.anthropic.wire import AnthropicWire
+from turnstream.libraries.providers.transport.calls import Calls
+from turnstream.libraries.providers.transport.failures import LOST, Unanswered, connection_error, provider_error
+from turnstream.libraries.providers.transport.http import Adapter, http_client, read_token_count
+from turnstream.libraries.providers.transport.response import ModelResponse
+from turnstream.libraries.providers.transport.wire import Wire
+from turnstream.llm.interceptor import Interceptor
+from turnstream.llm.models.api import MakeCalls
+from turnstream.llm.provider import MAX_EVENT_BYTES, ModelRequest
 
 # The clients of other clouds are subclasses of the first one.
 SdkClient = anthropic.AsyncAnthropic | anthropic.AsyncAnthropicBedrockMantle | anthropic.AsyncAnthropicVertex
@@ -44,7 +45,7 @@ class AnthropicProvider(Adapter):
         read_timeout: float | None = None,
         max_event_bytes: int = MAX_EVENT_BYTES,
         interceptors: Sequence[Interceptor] = (),
-        make_calls: MakeCalls = Calls,
+        make_calls: MakeCalls | None = None,
         client_certificate: str | None = None,
     ) -> None:
         network = http_client(
@@ -53,7 +54,7 @@ class AnthropicProvider(Adapter):
             read_timeout=read_timeout,
             client_certificate=client_certificate,
         )
-        self._calls = Calls(network) if interceptors else make_calls(network)
+        self._calls = Calls(network) if interceptors or make_calls is None else make_calls(network)
         self._client = make(
             api_key=api_key,
             base_url=base_url,

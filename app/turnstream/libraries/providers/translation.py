@@ -16,11 +16,10 @@ from msgspec import Raw
 from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import PORTABLE, TOOL_RESULT, TOOL_USE
 from turnstream.llm.conversation.sendable import drop_blank_reply, drop_last_thoughts, group_by_role
-from turnstream.llm.provider import Message, ModelRequest
+from turnstream.llm.provider import UNNAMED, Message, ModelRequest
 from turnstream.llm.raw_json import NULL, is_object, members_of, other_members, repaired_json, to_json
 
 SILENT_FAILURE = "The tool failed and said nothing."
-UNNAMED = "unnamed"  # the name of a tool in a call that came without one
 
 # Members of a tool of ours that no definition of a turn replaces.
 _DESCRIPTION = frozenset({"description", "input_schema", "name", "parameters", "type"})
@@ -129,9 +128,3 @@ def _renamed(block: Block, id: str, members: Mapping[str, str]) -> Block:
         return block
     data = None if block.data is None else to_json({**members_of(block.data), **members})
     return replace(block, tool_use_id=id, name=name, data=data)
-
-
-def generated_call_id(seed: bytes, number: int) -> str:
-    """Returns an id for a call that came without one: the same for the same request and number."""
-    digest = sha256(seed + b" %d" % number).hexdigest()
-    return f"call_{digest[:24]}"

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from turnstream.domain.kinds import CALLS
+from turnstream.libraries.providers.transport.wire import Wire
 from turnstream.llm.provider import (
     BlockClosed,
     BlockData,
@@ -23,7 +24,6 @@ from turnstream.llm.provider import (
     Unknown,
 )
 from turnstream.llm.raw_json import NULL, decode_text, members_of, other_members_json
-from turnstream.llm.transport.wire import Wire
 
 # Members of a message that are read here, or are not needed again.
 _KNOWN = frozenset({"id", "type", "role", "model", "content", "stop_reason", "usage", "delta", "message"})

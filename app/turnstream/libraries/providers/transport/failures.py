@@ -167,12 +167,6 @@ def provider_error(
     )
 
 
-def report_account(error: ProviderError) -> None:
-    """Tells the operator what users are not shown."""
-    if isinstance(error, AccountRefused):
-        log.warning("provider.account", error=error.type, message=error.message)
-
-
 def content_type_error(kind: str, body: bytes, request_id: str | None) -> TransientError:
     """Returns the error for a success of another content type, such as the log-in page of a proxy. The provider itself
     did not answer, so a later try or another provider may succeed.

@@ -5,8 +5,9 @@ import contextlib
 import re
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -16,18 +17,17 @@ import structlog
 
 from turnstream.domain.errors import PermanentError, TransientError
 from turnstream.kit.json_values import weight_of
-from turnstream.llm.provider import ModelRequest, Part
-from turnstream.llm.transport.failures import LOST, content_type_error, provider_error
-from turnstream.llm.transport.interceptor import InterceptingTransport, Interceptor
-from turnstream.llm.transport.response import MAX_FAILURE_BYTES, ModelResponse
-from turnstream.llm.transport.wire import BadStream, Wire
+from turnstream.libraries.providers.transport.failures import LOST, content_type_error, provider_error
+from turnstream.libraries.providers.transport.response import MAX_FAILURE_BYTES, ModelResponse
+from turnstream.libraries.providers.transport.wire import BadStream, Wire
+from turnstream.llm.interceptor import Interceptor, Send
+from turnstream.llm.provider import ModelRequest, Observe, Part
 
 log = structlog.get_logger(__name__)
 
 _MAX_DRAIN = 1.0  # seconds
 # Seconds of silence that are allowed after the reason to stop: some servers never send the event that ends a stream.
 _MAX_TAIL = 5.0
-MAX_EVENT_BYTES = 8_000_000
 MAX_COUNT_BYTES = 10_000
 # How an event begins, and as many bytes as show it.
 _EVENT = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:data|event|id|retry)?:")
@@ -65,8 +65,23 @@ def http_client(
     return httpx2.AsyncClient(transport=InterceptingTransport(network, interceptors), timeout=timeout)
 
 
-# Gets the provider's id of the model, and the headers.
-Observe = Callable[[str, Mapping[str, str]], None]
+class InterceptingTransport(httpx2.AsyncBaseTransport):
+    """The transport of a client whose requests pass through interceptors. The first is the nearest to the network.
+
+    The network is another client, which it owns: proxies, redirects and connections stay the business of that one.
+    """
+
+    def __init__(self, network: httpx2.AsyncClient, interceptors: Sequence[Interceptor]) -> None:
+        self._network = network
+        self._send: Send = partial(network.send, stream=True)
+        for interceptor in interceptors:
+            self._send = partial(interceptor, send=self._send)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        return await self._send(request)
+
+    async def aclose(self) -> None:
+        await self._network.aclose()
 
 
 class _Client(Protocol):

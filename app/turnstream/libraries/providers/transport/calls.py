@@ -8,8 +8,8 @@ from typing import Protocol, Self
 import aiohttp
 import httpx2
 
-from turnstream.llm.transport.failures import Unanswered
-from turnstream.llm.transport.response import ModelResponse, cut_failure, open_response
+from turnstream.libraries.providers.transport.failures import Unanswered
+from turnstream.libraries.providers.transport.response import ModelResponse, cut_failure, open_response
 from turnstream.tracing import TRACING
 
 

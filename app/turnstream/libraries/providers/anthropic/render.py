@@ -26,9 +26,9 @@ from turnstream.domain.kinds import (
     TOOL_USE,
 )
 from turnstream.domain.results import count_files, parts_of
-from turnstream.llm.anthropic.parameters import MEMBERS
-from turnstream.llm.anthropic.rhythm import hour_pays
-from turnstream.llm.conversation.translation import (
+from turnstream.libraries.providers.anthropic.parameters import MEMBERS
+from turnstream.libraries.providers.anthropic.rhythm import hour_pays
+from turnstream.libraries.providers.translation import (
     SILENT_FAILURE,
     CallRules,
     split_definitions,
