@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from turnstream.api.identity.stored import StoredTokens
     from turnstream.api.identity.way import Admit, Authenticate, FindMember
     from turnstream.api.neighbours import Neighbours
-    from turnstream.api.reads import ReadCopy
+    from turnstream.api.reads import ReadCopy, Search
     from turnstream.api.services import Feed, Services
     from turnstream.config import Section, Settings
     from turnstream.domain.plans import Plan, Plans
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from turnstream.llm.models.api import MakeCalls, ModelApi
     from turnstream.llm.models.catalog import Models
     from turnstream.llm.models.connect import MakePool
-    from turnstream.storage.chats.search import Search
     from turnstream.storage.contents import Codec
     from turnstream.storage.database import Database
     from turnstream.storage.owners.owner_keys import OwnerKeys
@@ -400,12 +399,9 @@ def own_cell(settings: "Settings", extensions: Iterable[Extension]) -> str | Non
     return next((cell for each in extensions if (cell := each.cell(settings)) is not None), None)
 
 
-def search_of(extensions: Iterable[Extension], database: "Database") -> "Search":
-    """The search of the first extension that has one, else one that refuses."""
-    from turnstream.storage.chats.search import NoSearch  # noqa: PLC0415, commands need no search
-
-    search = next((each.search for each in extensions if each.search is not None), None)
-    return NoSearch() if search is None else search(database)
+def search_of(extensions: Iterable[Extension], database: "Database") -> "Search | None":
+    """The search of the first extension that has one."""
+    return next((each.search(database) for each in extensions if each.search is not None), None)
 
 
 def sections() -> "Sequence[type[Section]]":

@@ -20,12 +20,12 @@ from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import TurnRequest
 from turnstream.extensions.simple_search.search import SimpleSearch
 from turnstream.kit.ids import new_id
+from turnstream.libraries.searches.search import SearchFilter
 from turnstream.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, NewExchange, Position
 from turnstream.storage.chats.grants import Grants
-from turnstream.storage.chats.search import SearchFilter
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import OWNER as OWNER_OF_REQUEST
 from turnstream.storage.database import Database, Statement, connect

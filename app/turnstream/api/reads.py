@@ -7,14 +7,31 @@ from typing import Protocol, TypeVar
 
 from starlette.requests import Request
 
+from turnstream.api.schemas.responses import ChatPage
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import ChatReads
-from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turns import TurnReads
+from turnstream.storage.database import Database
 
 T = TypeVar("T")
+
+
+class Search(Protocol):
+    """The search of an extension. It may be of a copy of the database."""
+
+    def on(self, database: Database) -> "Search":
+        """The search of another database. Both share the places that this replica has."""
+        ...
+
+    async def is_complete(self, owner: str) -> bool:
+        """Whether all texts in the owner's chats can be found."""
+        ...
+
+    async def answer(self, request: Request, limit: int) -> ChatPage:
+        """The chats that the `q` of the request finds. Raises RequestRefused."""
+        ...
 
 
 class ReadCopy(Protocol):
@@ -37,7 +54,7 @@ class ReadStorage:
 
     chats: ChatReads
     chat_changes: ChatUpdates
-    search: Search
+    search: Search | None
     turns: TurnReads
     time: datetime | None = None
 
@@ -48,7 +65,7 @@ class ReadStorage:
 
     async def indexed(self, owner: str) -> None:
         """Raises NotOnStandby if the standby has texts of the owner that a search there would not find."""
-        if self.time is not None and not await self.search.is_complete(owner):
+        if self.time is not None and self.search is not None and not await self.search.is_complete(owner):
             raise NotOnStandby("unfinished")
 
 

@@ -16,24 +16,23 @@ from turnstream.api.identity.authenticator import Authenticator
 from turnstream.api.identity.way import Admit, FindMember
 from turnstream.api.neighbours import Neighbours
 from turnstream.api.plans import OwnerPlans
-from turnstream.api.reads import Reads, ReadStorage
+from turnstream.api.reads import Reads, ReadStorage, Search
 from turnstream.api.recent_chats import RecentChats
 from turnstream.api.resolve import Resolver
 from turnstream.api.streams.response import OwnerStreams
 from turnstream.domain.errors import TooMany
 from turnstream.domain.guards import Place
 from turnstream.domain.identity import Identity
-from turnstream.domain.plans import rate_sentence
+from turnstream.domain.plans import Refusal, rate_sentence
 from turnstream.domain.turns import Turn
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.chats.grants import Grants
-from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import ANONYMOUS, OWNER, Database
-from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
+from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.owners.documents import DocumentTexts
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.tokens import Tokens
@@ -52,7 +51,7 @@ class Storage:
     accounts: Accounts
     chats: Chats
     chat_changes: ChatUpdates
-    search: Search
+    search: Search | None
     turns: Turns
     probe: Probe
     exchanges: Exchanges
@@ -67,7 +66,7 @@ class Storage:
         cls,
         database: Database,
         everything: Database,
-        search: Search,
+        search: Search | None,
         cell: str | None = None,
     ) -> Self:
         """`database` is held to the owner of the request if row-level security is on, `everything` is not. Tokens
@@ -240,7 +239,7 @@ def services_and_owner(request: Request) -> tuple[Services, str]:
 def check_rate(refusal: Refusal | None) -> None:
     """Raises TooMany."""
     if refusal is not None:
-        raise TooMany(rate_sentence(refusal.reached), retry_after(refusal), refusal.reached.name)
+        raise TooMany(rate_sentence(refusal.reached), refusal.retry_after, refusal.reached.name)
 
 
 async def count_writes(services: Services, owner: str, count: int) -> None:

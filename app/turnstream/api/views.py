@@ -18,7 +18,6 @@ from turnstream.api.schemas.responses import (
     ExcerptOut,
     JobOut,
     ListedChat,
-    PieceOut,
     PreliminaryOut,
     ReportOut,
     RoundOut,
@@ -36,7 +35,6 @@ from turnstream.domain.secret_headers import masked_settings
 from turnstream.domain.turns import Turn
 from turnstream.kit.offload import Portions
 from turnstream.llm.models.catalog import Models
-from turnstream.storage.chats.search import Excerpt
 from turnstream.stream.live import LiveView
 
 
@@ -55,10 +53,8 @@ def chat_out(chat: Chat) -> ChatOut:
     )
 
 
-def listed_chat(chat: Chat, excerpt: Excerpt | None = None, jobs: int | None = None) -> ListedChat:
-    pieces = [PieceOut(text=piece.text, found=piece.found) for piece in excerpt.pieces] if excerpt else []
-    found = excerpt and ExcerptOut(turn=excerpt.turn, pieces=pieces)
-    return ListedChat(**dict(chat_out(chat)), excerpt=found, jobs=jobs)
+def listed_chat(chat: Chat, excerpt: ExcerptOut | None = None, jobs: int | None = None) -> ListedChat:
+    return ListedChat(**dict(chat_out(chat)), excerpt=excerpt, jobs=jobs)
 
 
 class ShownTurn(NamedTuple):

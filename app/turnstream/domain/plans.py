@@ -8,6 +8,7 @@ from typing import Final
 
 from turnstream.domain.limits import ReachedLimit, figure
 
+_SOON = 5  # seconds until a reservation may have come back
 PERIODS: Final = ("minute", "day", "month")
 # `requests` ask for answers or go to turns that run, `writes` change other rows, `calls` run tools; `tokens` and `cost`
 # count model calls.
@@ -106,6 +107,22 @@ def seconds_to_next(period: str, now: datetime) -> int:
             first = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
             then = (first + timedelta(days=32)).replace(day=1)
     return int((then - now).total_seconds()) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The rate that leaves no room, at the time of the database. `passing`: reservations fill it, which may come back
+    before the period is over.
+    """
+
+    reached: ReachedLimit
+    at: datetime
+    passing: bool
+
+    @property
+    def retry_after(self) -> int:
+        """Seconds after which there may be room."""
+        return _SOON if self.passing else seconds_to_next(self.reached.name.rpartition("_")[2], self.at)
 
 
 def rate_sentence(reached: ReachedLimit) -> str:

@@ -15,7 +15,7 @@ from turnstream.extensions.search.index import SearchIndex
 from turnstream.extensions.search.indexer import SearchIndexer
 from turnstream.kit.ids import new_id
 from turnstream.libraries.searches import places as module
-from turnstream.storage.chats.search import SearchFilter
+from turnstream.libraries.searches.search import SearchFilter
 from turnstream.storage.database import Statement, connect
 
 BACKEND = Statement("SELECT pg_backend_pid()")

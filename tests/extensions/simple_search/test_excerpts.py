@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnstream.libraries.searches.excerpts import line_of, pieces_of, without_markdown
-from turnstream.storage.chats.search import ExcerptPiece
+from turnstream.libraries.searches.search import ExcerptPiece
 
 WORDS = st.lists(st.text(alphabet="abİßς.*(", min_size=1, max_size=4), min_size=1, max_size=8)
 

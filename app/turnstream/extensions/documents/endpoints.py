@@ -7,7 +7,6 @@ from turnstream.api.attachments import UNTIL_DELETED
 from turnstream.api.http.errors import UnsupportedMedia
 from turnstream.api.http.reading import check_path, limit_of, read_bytes
 from turnstream.api.schemas.responses import PieceOut
-from turnstream.api.search import words_of
 from turnstream.api.services import Services, services_and_owner
 from turnstream.api.views import json_response
 from turnstream.domain.errors import NotFound, RequestRefused, TooMany
@@ -21,7 +20,7 @@ from turnstream.extensions.documents.schemas import (
 )
 from turnstream.extensions.documents.store import Documents
 from turnstream.kit.text import unstorable
-from turnstream.storage.chats.search import FoundDocument
+from turnstream.libraries.searches.search import FoundDocument, text_search, words_of
 from turnstream.storage.owners.documents import DocumentInfo
 
 
@@ -67,7 +66,7 @@ async def list_documents(request: Request) -> Response:
         if after:
             raise RequestRefused("`after` must be left out with `q`: a search has one page.", field="after")
         limit = limit_of(request, default=50, most=200)
-        best = await services.storage.search.documents(owner, words, prefix, limit)
+        best = await text_search(services).documents(owner, words, prefix, limit)
         return json_response(DocumentPage(documents=list(map(_found_document, best)), next=None))
     limit = limit_of(request, default=200, most=1000)
     found = await _documents(services).tree(owner, prefix, after=after, limit=limit + 1)

@@ -7,7 +7,7 @@ from turnstream.extension import Context, Extension, Work
 
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup
-    from turnstream.storage.chats.search import Search
+    from turnstream.api.reads import Search
     from turnstream.storage.database import Database
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from turnstream.libraries.searches.excerpts import AFTER, BEFORE, excerpt_line, pieces_of
 from turnstream.libraries.searches.places import SEARCH_ANSWER_TIMEOUT
-from turnstream.storage.chats.search import FoundDocument
+from turnstream.libraries.searches.search import FoundDocument
 from turnstream.storage.contents import TEXT_MARK, TEXT_SIZE
 from turnstream.storage.database import Statement, Transaction
 from turnstream.storage.owners.documents import DocumentInfo

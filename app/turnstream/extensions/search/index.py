@@ -13,8 +13,8 @@ from turnstream.extensions.search.documents import best_documents
 from turnstream.kit.moments import from_microseconds, microseconds_of
 from turnstream.libraries.searches.excerpts import AFTER, BEFORE, excerpt_line, pieces_of
 from turnstream.libraries.searches.places import SEARCH_ANSWER_TIMEOUT, Places, limited
+from turnstream.libraries.searches.search import Excerpt, FoundDocument, Hit, SearchFilter, TextSearch
 from turnstream.storage.chats.chats import chat_from
-from turnstream.storage.chats.search import Excerpt, FoundDocument, Hit, SearchFilter
 from turnstream.storage.contents import CHATS, IS_SEALED
 from turnstream.storage.database import LONG, Database, Row, Statement, Transaction
 
@@ -159,7 +159,7 @@ class SearchSettings:
     tool_results: bool = False
 
 
-class IndexReads:
+class IndexReads(TextSearch):
     """The reads of the search, which a standby can do too. `places` limits the searches that run at once."""
 
     def __init__(self, database: Database, places: Places) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from turnstream.extension import Extension
 
 if TYPE_CHECKING:
-    from turnstream.storage.chats.search import Search
+    from turnstream.api.reads import Search
     from turnstream.storage.database import Database
 
 

@@ -7,8 +7,8 @@ from typing import Self
 
 from turnstream.libraries.searches.excerpts import AFTER, BEFORE, excerpt_line, pieces_of
 from turnstream.libraries.searches.places import SEARCH_ANSWER_TIMEOUT, Places, limited
+from turnstream.libraries.searches.search import Excerpt, ExcerptPiece, FoundDocument, Hit, SearchFilter, TextSearch
 from turnstream.storage.chats.chats import chat_from, page_behind, place_of_page
-from turnstream.storage.chats.search import Excerpt, ExcerptPiece, FoundDocument, Hit, SearchFilter
 from turnstream.storage.contents import CHATS, IS_SEALED, is_sealed
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.owners.documents import DocumentInfo
@@ -74,7 +74,7 @@ FIND_DOCUMENTS = Statement(
 )
 
 
-class SimpleSearch:
+class SimpleSearch(TextSearch):
     """The search that reads the messages of an owner. A text has all of the words, or is not found."""
 
     def __init__(self, database: Database, places: Places | None = None) -> None:

@@ -172,7 +172,7 @@ class StandbyReads:
 
 
 def _read_storage(moment: StandbyMoment, primary: ReadStorage) -> ReadStorage:
-    search = primary.search.on(moment)
+    search = None if primary.search is None else primary.search.on(moment)
     return ReadStorage(ChatReads(moment), ChatUpdates(moment), search, TurnReads(moment), moment.time)
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from turnstream.storage.chats.search import ExcerptPiece
+from turnstream.libraries.searches.search import ExcerptPiece
 from turnstream.storage.database import Row
 
 # Margins around a word that was found, in characters.

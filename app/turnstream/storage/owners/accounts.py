@@ -13,14 +13,13 @@ that work side by side see what each other's requests use.
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
 from turnstream.domain.charges import Charge, root_of
-from turnstream.domain.limits import FamilyUse, ReachedLimit
-from turnstream.domain.plans import COUNTED, MEASURES, PERIODS, RATES, Plan, reached_rate, seconds_to_next
+from turnstream.domain.limits import FamilyUse
+from turnstream.domain.plans import COUNTED, MEASURES, PERIODS, RATES, Plan, Refusal, reached_rate
 from turnstream.domain.turns import Turn
 from turnstream.storage.database import LONG, Database, Row, Statement
 from turnstream.storage.owners.charges import COLUMNS, applied, beginning
@@ -189,7 +188,6 @@ GET_ORPHANS = Statement(
 )
 
 _TRIES = 5
-_SOON = 5  # seconds
 _STEP = 100  # reservations that a sweep reads at once
 
 
@@ -204,22 +202,6 @@ class CallPlace:
     @classmethod
     def of(cls, turn: Turn) -> "CallPlace":
         return cls(turn.id, turn.chat_id, turn.attempt)
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """The rate that leaves no room, at the time of the database. `passing`: reservations fill it, which may come back
-    before the period is over.
-    """
-
-    reached: ReachedLimit
-    at: datetime
-    passing: bool
-
-
-def retry_after(refusal: Refusal) -> int:
-    """Seconds after which there may be room."""
-    return _SOON if refusal.passing else seconds_to_next(refusal.reached.name.rpartition("_")[2], refusal.at)
 
 
 class Accounts:

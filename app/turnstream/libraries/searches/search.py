@@ -1,0 +1,158 @@
+"""Search of chats and documents, as the extensions that have one share it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Self
+from uuid import UUID
+
+from starlette.requests import Request
+
+from turnstream.api.http.reading import flag_of
+from turnstream.api.reads import ReadStorage
+from turnstream.api.schemas.responses import ChatPage, ExcerptOut, PieceOut
+from turnstream.api.services import Services, services_and_owner
+from turnstream.api.views import listed_chat
+from turnstream.domain.chats import Chat
+from turnstream.domain.errors import RequestRefused
+from turnstream.kit.text import unstorable
+from turnstream.storage.database import Database
+from turnstream.storage.owners.documents import DocumentInfo
+
+_LONGEST_SEARCH = 200
+_MOST_WORDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ExcerptPiece:
+    """A part of a text; `found` if it is one of the words."""
+
+    text: str
+    found: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """An excerpt of a text in `turn`; the whole title of the chat if that is None."""
+
+    turn: UUID | None
+    pieces: tuple[ExcerptPiece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchFilter:
+    """The texts that are searched. `tools` includes results of tools. `since` and `until` limit the time of a message,
+    and for a title the time of its chat. `chat` limits the search to one chat.
+    """
+
+    tools: bool = False
+    since: datetime | None = None
+    until: datetime | None = None
+    chat: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A chat that was found, with an excerpt."""
+
+    chat: Chat
+    excerpt: Excerpt
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDocument:
+    """A document that a person has found. The pieces are its path if its text has none of the words."""
+
+    info: DocumentInfo
+    pieces: Sequence[ExcerptPiece]
+
+
+class TextSearch(ABC):
+    """The search of an extension."""
+
+    @abstractmethod
+    def on(self, database: Database) -> Self:
+        """The search of another database. Both share the places that this replica has."""
+
+    @abstractmethod
+    async def is_complete(self, owner: str) -> bool:
+        """Whether all texts in the owner's chats can be found."""
+
+    @abstractmethod
+    async def page(
+        self, owner: str, words: Sequence[str], limit: int, before: str | None, only: SearchFilter
+    ) -> tuple[Sequence[Hit], str | None]:
+        """The best chats in which each of `words` is found, and the name of the next page. A page may have fewer than
+        `limit` although there are more. `before` is the name of a page. Raises NoSuchPage, and RequestRefused when the
+        search takes too long.
+        """
+
+    @abstractmethod
+    async def documents(self, owner: str, words: Sequence[str], prefix: str, limit: int) -> Sequence[FoundDocument]:
+        """The best documents in which each of `words` is found, in the path or the text. Raises RequestRefused when the
+        search takes too long.
+        """
+
+    async def answer(self, request: Request, limit: int) -> ChatPage:
+        """The chats that the `q` of the request finds. Raises RequestRefused."""
+        services, owner = services_and_owner(request)
+        words, only = words_of(request), _filter(request)
+        before = request.query_params.get("before")
+
+        async def read(storage: ReadStorage) -> tuple[Sequence[Hit], str | None]:
+            await storage.indexed(owner)
+            search = storage.search
+            assert isinstance(search, TextSearch)
+            return await search.page(owner, words, limit, before, only)
+
+        hits, rest = await services.reads.read(request, read)
+        chats = [listed_chat(hit.chat, _excerpt_out(hit.excerpt)) for hit in hits]
+        return ChatPage(chats=chats, next=rest, cursor=None)
+
+
+def text_search(services: Services) -> TextSearch:
+    """The search of this server. Raises RequestRefused without one."""
+    if isinstance(services.storage.search, TextSearch):
+        return services.storage.search
+    detail = "`q` must be left out: this server has neither of the extensions `search` and `simple_search`."
+    raise RequestRefused(detail, field="q")
+
+
+def _excerpt_out(excerpt: Excerpt) -> ExcerptOut:
+    return ExcerptOut(turn=excerpt.turn, pieces=[PieceOut(text=each.text, found=each.found) for each in excerpt.pieces])
+
+
+def words_of(request: Request) -> list[str]:
+    """The words of a search. Raises RequestRefused."""
+    text = request.query_params.get("q", "")
+    if len(text) > _LONGEST_SEARCH:
+        raise RequestRefused(f"`q` must have at most {_LONGEST_SEARCH} characters.", field="q")
+    if problem := unstorable(text):
+        raise RequestRefused(f"`q` {problem}, which no stored text does; search for other words.", field="q")
+    words = list(dict.fromkeys(text.split()))
+    if len(words) > _MOST_WORDS:
+        raise RequestRefused(f"`q` must have at most {_MOST_WORDS} words.", field="q")
+    return words
+
+
+def _filter(request: Request) -> SearchFilter:
+    tools, chat = flag_of(request, "tools"), request.query_params.get("chat")
+    try:
+        only = UUID(chat) if chat else None
+    except ValueError:
+        raise RequestRefused("`chat` must be the id of a chat.", field="chat") from None
+    return SearchFilter(tools, _moment_in(request, "since"), _moment_in(request, "until"), only)
+
+
+def _moment_in(request: Request, name: str) -> datetime | None:
+    text = request.query_params.get(name)
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise RequestRefused(
+            f"`{name}` must be a day or a time, such as 2026-11-01 or 2026-11-01T09:30:00Z.", field=name
+        ) from None
