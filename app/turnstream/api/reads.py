@@ -50,7 +50,7 @@ class NotOnStandby(RequestRefused):
 
 @dataclass(frozen=True, slots=True)
 class ReadStorage:
-    """Repositories that only read. On a standby they have one moment, and all commits from before `time`."""
+    """Repositories that only read. On a standby, they read one snapshot with all commits before `time`."""
 
     chats: ChatReads
     chat_changes: ChatUpdates

@@ -38,8 +38,8 @@ class Summary:
 @dataclass(frozen=True, slots=True)
 class Shortening:
     """A shortening of tool results: of each large result from round `first` to round `last`, the first `head`
-    characters are sent, and no files. It was made at `made`. It is the first one, or leaves less than those
-    before it, for `results` of them, and leaves out `left_out` more characters and `files` more files of these.
+    characters are sent, and no files. It was made at `made`. It cuts `results` results for the first time or further:
+    `left_out` more characters and `files` more files are omitted.
     """
 
     made: Position

@@ -342,7 +342,7 @@ class Recorder:
         await self._records.release(self.view.block_being_written(), self.view.begun)
 
     def _sealed(self, round: Round, recoveries: int) -> tuple[Round, Turn]:
-        """The last round sealed, and the turn with its sums."""
+        """The sealed round and the turn with updated totals."""
         sealed = replace(round, sealed_by=self.turn.attempt, sealed_at=CLOCK.now())
         return sealed, replace(self.turn, usage=self._usage_with(sealed), recoveries=recoveries)
 

@@ -148,7 +148,7 @@ def _resume_data(sealed: Sequence[Round]) -> str | None:
 
 
 def _retained(turn: Turn, model: str) -> Mapping[str, Any] | None:
-    """The reference to the answer of the call before this one, if it was interrupted and voided."""
+    """The reference to the previous call's answer, if that call was interrupted and voided."""
     last = turn.rounds[-1] if turn.rounds else None
     return last.retained if last is not None and last.voided and last.model == model else None
 

@@ -141,9 +141,9 @@ class LiveView:
         return not self.ended and (turn.ended or _lacks_rows(self.turn, turn))
 
     def adopt(self, turn: Turn, open_block: Block | None, start: int = 0) -> None:
-        """Takes over rows and journal, as they were read from Postgres. Within one attempt this only ever adds to the
-        view; an older reading is ignored, unless it is the end. A reading that a failover has thinned out is older too:
-        the running turn writes the rows again. The text of `open_block` begins at its character `start`.
+        """Takes over rows and journal, as they were read from Postgres. Within one attempt it only adds to the view; an
+        older reading is ignored unless the turn has ended. A reading that a failover has thinned out is older too: the
+        running turn writes the rows again. The text of `open_block` begins at its character `start`.
         """
         is_older = _lacks_rows(turn, self.turn) if turn.attempt == self.attempt else self.has_had(turn.attempt)
         if not turn.ended and is_older:

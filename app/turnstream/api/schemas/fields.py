@@ -58,6 +58,6 @@ class Body(BaseModel):
 
 
 def without_defaults(schema: dict[str, Any]) -> None:
-    """Removes defaults from the schema of members that are absent, not null, if they do not apply."""
+    """Removes defaults from a schema: members that do not apply are absent, not null."""
     for member in schema["properties"].values():
         member.pop("default", None)

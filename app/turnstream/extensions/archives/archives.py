@@ -184,7 +184,7 @@ PUT_UPLOAD_AS_IT_WAS = Statement(
 
 
 class ArchivePart(NamedTuple):
-    """A file of an archive. While the reader has one that is `in_transaction`, a snapshot of Postgres is open."""
+    """A file of an archive. While the reader holds an `in_transaction` file, a Postgres snapshot is open."""
 
     name: str
     content: bytes

@@ -1,7 +1,7 @@
 """The chain of an audit file: each line has the hash of the line before it.
 
-A line that was changed, removed or inserted breaks the chain behind it. A forger who rewrites all lines behind
-it changes the head, which the trail of the database has too.
+A line that was changed, removed or inserted breaks the chain behind it. If a forger rewrites all later lines, the head
+no longer matches the database's audit trail.
 """
 
 import json

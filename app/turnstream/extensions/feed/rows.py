@@ -2,8 +2,8 @@
 
 Rows carry the time of the statement that wrote them, and become visible when their transaction commits, which may be
 minutes later: a commit waits for its synchronous standby. A reader therefore reads again from the time before which no
-transaction is still open (`OwnerChanges.time`), and leaves out what it has already sent. While the clock shows a period
-for the second time, because it was set back, that is the beginning of the period.
+transaction is still open (`OwnerChanges.time`), and leaves out what it has already sent. While a clock that was set
+back repeats a period, `OwnerChanges.time` is the beginning of that period.
 """
 
 from collections import deque

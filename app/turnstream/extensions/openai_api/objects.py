@@ -95,7 +95,7 @@ def chat_of_conversation(id: str) -> UUID | None:
 
 
 def parts_of(turn: Turn) -> int:
-    """The number of responses that a turn has been, by the answers that its client has sent."""
+    """The number of responses in a turn: one, plus one per round its client answered."""
     return 1 + len({ask.round for ask in turn.asks if ask.is_marked and ask.answer is not None})
 
 

@@ -1,4 +1,4 @@
-"""Responses as they are read: as a stream, to their end, or as they are now. The reader is the one of all streams."""
+"""Responses as they are read: as a stream, to their end, or as they are now. All streams use the same reader."""
 
 from collections.abc import AsyncGenerator, Mapping
 

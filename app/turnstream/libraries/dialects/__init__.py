@@ -1,1 +1,1 @@
-"""The seams of the dialects of frontends; docs/dialects.md has how to write one."""
+"""Shared code of the dialects; docs/dialects.md explains how to write one."""

@@ -1,4 +1,4 @@
-"""Results that clients send for calls of a turn: which wait for them, and which were stored before."""
+"""Results that clients send for calls of a turn: the calls that wait, and results stored before."""
 
 from collections.abc import Collection, Sequence
 

@@ -112,8 +112,8 @@ _DEEPEST = 5  # agents that wait for agents
 
 
 class TurnStates:
-    """Over all owners: who asks for a turn of theirs must have been checked before. `most_running` is how many turns of
-    an owner without a plan may run at once.
+    """Reads turns of all owners: the caller must check access to a turn first. `most_running` is how many turns of an
+    owner without a plan may run at once.
     """
 
     def __init__(self, database: Database, most_running: int | None = None) -> None:

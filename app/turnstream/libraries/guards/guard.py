@@ -166,7 +166,7 @@ class Window:
         return self._guard.window is not None and self._unchecked >= max(self._guard.window, 1)
 
     def passage(self) -> tuple[str, int]:
-        """The text for the check, and where in it begins what has not passed."""
+        """The text to check, and the index at which its unpassed part begins."""
         return self._context + self._joined(), len(self._context)
 
     def whole(self) -> tuple[str, int]:

@@ -49,7 +49,7 @@ class _Guarded:
 
 
 class ReplyGate:
-    """The `guards` of the texts of one reply, which continues the text `before`. `turn` gives the turn as its rows are.
+    """The `guards` of the texts of one reply, which continues the text `before`. `turn` returns the turn as stored.
 
     If a part of the reply was taken back, `begins_again` is true after `check`, which then returns all of the reply
     from its beginning. `ended` is how the turn is to end after that. At most `most` characters are held back.

@@ -241,7 +241,7 @@ def _rounds_going_on(turn: Turn, rounds: Sequence[Round]) -> Iterator[Round]:
 
 
 def _stopped_calls(turn: Turn, rounds: Sequence[Round], sent: Sequence[Block]) -> list[Block]:
-    """Returns the calls that programs made in `rounds` and that did not end: neither is sent."""
+    """Returns the calls of stopped programs in `rounds`: calls and programs are not sent."""
     programs = {None, *(block.tool_use_id for block in sent if block.type in SERVER_CALLS)}
     numbers = {round.number for round in rounds}
     calls = [block for block in turn.blocks if block.is_call and block.round in numbers]

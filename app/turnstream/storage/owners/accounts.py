@@ -291,8 +291,8 @@ class Accounts:
         return FamilyUse(row["tokens"], row["cost"])
 
     async def release(self, turn: UUID, attempt: int, since: int) -> None:
-        """Gives back what attempts up to this one have reserved, and not used. The run of those before `since` has
-        died: their requests are charged.
+        """Releases the unused reservations of attempts up to `attempt`. The run of those before `since` has died: their
+        requests are charged.
         """
         for row in await self._database.rows(GET_RESERVATIONS, turn=turn, attempt=attempt):
             await self._database.rows(RELEASE if row["attempt"] >= since else CHARGE_REQUEST, id=row["id"])
