@@ -74,15 +74,24 @@ def client(
 @click.argument("url")
 @click.option("--token", envvar="TURNSTREAM_TOKEN", show_envvar=True, help="Token of the owner whose chats are made.")
 @click.option("--message", default=servers.MESSAGE, show_default=True, help="Message that the model is to answer.")
+@click.option("--background", help="Message that makes the model call a tool in the background.")
 @click.option("--patience", default=60.0, show_default=True, help="Seconds that an answer may take.")
 @_FORMAT
 @_OUTPUT
-def server(url: str, token: str | None, message: str, patience: float, form: Format, output: Path | None) -> None:
+def server(
+    url: str,
+    token: str | None,
+    message: str,
+    background: str | None,
+    patience: float,
+    form: Format,
+    output: Path | None,
+) -> None:
     """Examine the server at URL, also through the proxies before it.
 
     About 30 messages are sent, in chats that are deleted at the end. With a real model they cost money.
     """
-    _print(asyncio.run(servers.examine(url, token, message, patience)), form, output)
+    _print(asyncio.run(servers.examine(url, token, message, patience, background)), form, output)
 
 
 @conformance.command(name="ag-ui")

@@ -24,6 +24,7 @@ _AT_ONCE = 0.25  # seconds: a whole answer that took less may come as one piece
 _LATER = 4  # times the message, for an answer whose readers come and go
 _LONG = 40  # times the message, for an answer that is stopped
 _ANSWERS = 3  # so many times the patience a check may take
+_CUTS = 3  # connections that are cut off while a call runs in the background
 _FRUITLESS = 3  # connections in a row without an event, after which a reader gives up
 _MOST_BYTES = 16 * 1024 * 1024  # of one body
 _REPLY = {"text", "thinking", "tool_use"}  # types of blocks that a model writes
@@ -52,6 +53,7 @@ class ServerChecks:
     message: str
     patience: float
     has_token: bool
+    background: str | None = None  # a message that makes the model call a tool in the background
     chats: list[str] = field(default_factory=list)
 
     # --- requests ----------------------------------------------------------------------------------------------------
@@ -91,8 +93,11 @@ class ServerChecks:
 
     async def post(self, times: int = 1, more: str = "") -> Exchanged:
         """Posts the message, so many `times` over if the answer is to take long, with `more` behind it."""
+        return await self.post_body(self.body(times, more))
+
+    async def post_body(self, body: Json) -> Exchanged:
         chat = await self.chat()
-        new = await self.json("POST", f"{chat}/turns", 201, json=self.body(times, more))
+        new = await self.json("POST", f"{chat}/turns", 201, json=body)
         return Exchanged(chat, *(f"{chat}/turns/{new[turn]['id']}" for turn in ("user_turn", "assistant_turn")))
 
     @asynccontextmanager
@@ -124,11 +129,13 @@ class ServerChecks:
                     break
         return found
 
-    async def read_on(self, path: str, portion: int, last_portion: bool = False) -> list[list[Event]]:
+    async def read_on(
+        self, path: str, portion: int, last_portion: bool = False, cursor: str | None = None
+    ) -> list[list[Event]]:
         """The events of each connection of a reader that is cut off after every `portion`, or only after the first."""
         found: list[list[Event]] = []
         seen: set[str] = set()
-        cursor, fruitless = None, 0
+        fruitless = 0
         while not (found and found[-1] and found[-1][-1].name in ENDS):
             found.append(await self.read(path, cursor, None if last_portion and cursor else portion))
             ids = [event.id for event in found[-1] if event.id]
@@ -404,6 +411,102 @@ class ServerChecks:
             await self.json("GET", address, 404)
         return ""
 
+    # --- calls in the background -------------------------------------------------------------------------------------
+
+    async def in_the_background(self) -> str:
+        """One reader stays, one is cut off while the call runs. Then the stream of the turn that works on the call is
+        read, if there is one.
+        """
+        message = self.background or await self._message_with_a_call()
+        new = await self.post_body({"blocks": [{"type": "text", "text": message}]})
+        stayed, cut = await _all(self._stay_while_a_call_runs(new), self._cut_while_a_call_runs(new))
+        if cut.job is None:
+            has_job = any(event.name == "tool_progress" and "job" in event.data for event in stayed.events)
+            if has_job and stayed.seconds > _AT_ONCE:
+                raise Failed("A call ran in the background, and was never in the `jobs` of the turn's JSON.")
+            raise Skipped("the model called no tool in the background, or the call ended at once")
+        if not cut.cuts:
+            raise Skipped("the call ended too early; try a slower tool")
+        turn = await self.json("GET", new.url, 200)
+        _check_order(stayed.events)
+        for events in (stayed.events, cut.events):
+            _check_same(events, turn)
+            _check_call(events, cut.job)
+        told = _notices_of(cut.job, stayed.events)
+        if stayed.seconds > _SOON and not told:
+            raise Failed("A reader that stayed got no tool_progress with the job of the call.")
+        if turn["jobs"]:
+            raise Failed(f"The turn is {turn['status']}, and still has a job in `jobs`.")
+        children = [notice.data["job"].get("child") for notice in (*told, *_notices_of(cut.job, cut.events))]
+        if child := next(filter(None, children), None):
+            await self._check_child(child)
+        return f"of the kind {cut.job['kind']}, with {cut.cuts} cuts in {stayed.seconds:.1f} s"
+
+    async def _message_with_a_call(self) -> str:
+        """The demo obeys the command, and many a model understands it."""
+        for tool in (await self.json("GET", "/api/tools", 200, 404)).get("tools", ()):
+            required = set(tool["input_schema"].get("required", ()))
+            if tool.get("background") and tool["approval"] == "never" and required <= {"task"}:
+                given = dict.fromkeys(required, " ".join([self.message] * _LONG))
+                return f"/call {tool['name']} {json.dumps(given, ensure_ascii=False)}"
+        raise Skipped("needs a tool in the background, or --background with a message that lets the model call one")
+
+    async def _stay_while_a_call_runs(self, new: Exchanged) -> "WatchedCall":
+        events, start, seconds = list[Event](), time.monotonic(), 0.0
+        async with self.open(new.stream) as (_, _, stream):
+            async for event in stream:
+                events += [event] if event.name else []
+                if event.name == "round_stop":
+                    start = time.monotonic()
+                elif event.name == "block_start" and event.data["type"] == "tool_result":
+                    seconds = time.monotonic() - start
+        return WatchedCall(None, events, 0, seconds)
+
+    async def _cut_while_a_call_runs(self, new: Exchanged) -> "WatchedCall":
+        """A reader that is cut off after each notice about the call, and then after every second event."""
+        start = time.monotonic()
+        while not (turn := await self.json("GET", new.url, 200))["jobs"]:
+            if turn["status"] in ENDS.values():
+                return WatchedCall(None)
+            if time.monotonic() - start > self.patience:
+                raise Failed(f"After {self.patience:g} s the turn is {turn['status']}, and no call is in its `jobs`.")
+            await asyncio.sleep(0.05)
+        job, cuts, events = turn["jobs"][0], 0, list[Event]()
+        while turn["jobs"] and cuts < _CUTS:
+            if any(_is_decided(action) and action["tool_use_id"] == job["tool_use_id"] for action in turn["actions"]):
+                raise Failed(f"A person is asked for the call {job['tool_use_id']}, which runs in the background.")
+            looked, found = time.monotonic(), list[Event]()
+            shown = {each["tool_use_id"] for each in turn.get("preliminary", ())}
+            wanted = {"tool_progress", *(["tool_output"] if job["tool_use_id"] in shown else [])}
+            async with self.open(new.stream, _last_id(events)) as (_, _, stream):
+                while not wanted <= _notices_about(job, found):
+                    found.append(await _named(stream))
+                    if found[-1].name in ENDS or _place_of_result(job, found) is not None:
+                        break
+            events += found
+            if missing := wanted - _notices_about(job, found):
+                if time.monotonic() - looked > _AT_ONCE:
+                    raise Failed(f"A reader that came while the call ran got no {' and no '.join(sorted(missing))}.")
+                break
+            cuts += 1
+            turn = await self.json("GET", new.url, 200)
+        if not events or events[-1].name not in ENDS:
+            rest = await self.read_on(new.stream, 2, cursor=_last_id(events))
+            events += [event for each in rest for event in each]
+        return WatchedCall(job, events, cuts)
+
+    async def _check_child(self, child: Json) -> None:
+        """The turn that has worked on the call has ended. It has a stream of its own, in a chat that is in no list."""
+        url = f"/api/chats/{child['chat']}/turns/{child['turn']}"
+        turn = await self.json("GET", url, 200)
+        if turn["status"] not in ENDS.values():
+            raise Failed(f"The call has ended, and the turn that works on it is {turn['status']}.")
+        events = [event for each in await self.read_on(f"{url}/stream", 3) for event in each]
+        _check_order(events)
+        _check_same(events, turn)
+        if child["chat"] in {chat["id"] for chat in (await self.json("GET", "/api/chats", 200))["chats"]}:
+            raise Failed("The chat of the turn that works on the call is in the list of chats.")
+
     # --- streams of chats and of the owner ---------------------------------------------------------------------------
 
     async def of_a_chat(self) -> str:
@@ -507,6 +610,7 @@ class ServerChecks:
             ("S17", "a POST may answer with the stream, and be repeated", self.posted),
             ("S18", "streams that cannot be are refused", self.refusals),
             ("S21", "posts with one key have one effect", self.one_effect),
+            ("S24", "a call in the background has one result, whatever the cuts", self.in_the_background),
             ("B1", "a message to a busy branch is refused", self.busy),
             ("T1", "the stream of a chat has its turns, from any cursor", self.of_a_chat),
             ("T3", "a page of turns goes on as a stream", self.from_page),
@@ -515,6 +619,18 @@ class ServerChecks:
             ("F6", "a feed from what is no cursor is refused", self.refusals_of_the_feed),
         ]
         return [Check(promise, rule, examine) for rule, promise, examine in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedCall:
+    """A call in the background, as a reader has seen it: with so many `cuts`, or for so many `seconds` from the reply
+    with the call to its result. `job` is from the turn's JSON.
+    """
+
+    job: Json | None
+    events: Sequence[Event] = ()
+    cuts: int = 0
+    seconds: float = 0.0
 
 
 async def _bounded(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
@@ -618,6 +734,50 @@ def _check_order(events: Sequence[Event]) -> None:
                 pass
 
 
+def _last_id(events: Sequence[Event]) -> str | None:
+    return next((event.id for event in reversed(events) if event.id), None)
+
+
+def _is_decided(action: Json) -> bool:
+    """Whether a person decides about a call, or makes it. A call in the background may ask a question."""
+    return action["type"] in {"client", "approval"}
+
+
+def _notices_of(job: Json, events: Sequence[Event]) -> list[Event]:
+    notices = [event for event in events if event.name == "tool_progress"]
+    return [event for event in notices if event.data.get("job", {}).get("id") == job["id"]]
+
+
+def _notices_about(job: Json, events: Sequence[Event]) -> set[str]:
+    """The names of the notices about the call."""
+    return {event.name for event in events if event.data.get("tool_use_id") == job["tool_use_id"]}
+
+
+def _place_of_result(job: Json, events: Sequence[Event]) -> int | None:
+    for place, event in enumerate(events):
+        is_result = (event.name, event.data.get("type")) == ("block_start", "tool_result")
+        if is_result and event.data["tool_use_id"] == job["tool_use_id"]:
+            return place
+    return None
+
+
+def _check_call(events: Sequence[Event], job: Json) -> None:
+    """Raises Failed unless the call has one result, and the notices about it have no id and come before that."""
+    place, call = _place_of_result(job, events), job["tool_use_id"]
+    if place is None:
+        raise Failed(f"The call {call} has no result.")
+    if _place_of_result(job, events[place + 1 :]) is not None:
+        raise Failed(f"The call {call} has two results.")
+    if _notices_of(job, events[place:]):
+        raise Failed(f"tool_progress with the job of the call {call} came after its result.")
+    if wrong := [event.name for event in events if event.name in _NOTICES and event.id]:
+        raise Failed(f"The notice {wrong[0]} has an id.")
+    for notice in _notices_of(job, events):
+        named = [notice.data["tool_use_id"], *(notice.data["job"][member] for member in ("tool_use_id", "kind"))]
+        if named != [call, call, job["kind"]]:
+            raise Failed(f"tool_progress names {named} of the job, the JSON {[call, call, job['kind']]}.")
+
+
 def _check_end(events: Sequence[Event], stop_reason: str) -> None:
     if not events:
         raise Failed(f"The stream had no event; it should end with turn_cancelled, {stop_reason}.")
@@ -626,12 +786,12 @@ def _check_end(events: Sequence[Event], stop_reason: str) -> None:
         raise Failed(f"The stream ended with {end.name}, {end.data.get('stop_reason')}; it should be {stop_reason}.")
 
 
-async def examine(url: str, token: str | None, message: str, patience: float) -> Report:
+async def examine(url: str, token: str | None, message: str, patience: float, background: str | None = None) -> Report:
     """Examines a server with chats of its own, which are deleted at the end."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=patience, limits=limits) as client:
-        server = ServerChecks(client, message, patience, token is not None)
+        server = ServerChecks(client, message, patience, token is not None, background)
         try:
             results = await asyncio.gather(*(check.run(_ANSWERS * patience) for check in server.checks()))
         finally:

@@ -147,11 +147,15 @@ async def test_a_call_that_reports_is_stopped_after_its_turn_has_ended_in_all_ta
     await ada.say("Raise them")
     await expect(ada.page.locator(".turn.assistant").last).to_contain_text("They are under way.")
     other = await new_tab(ada.context, f"{site.url}/#{ada.chat}")
+    listed = [tab.page.locator(f'#chats [data-chat="{ada.chat}"] .jobs') for tab in (ada, other)]
     for tab in (ada, other):
         for ship in ("Dora", "Emma"):
             await expect(card(tab, ship)).to_have_attribute("data-state", "running")
             await expect(card(tab, ship).locator(".where")).to_have_text("In the background")
             await expect(card(tab, ship).get_by_role("timer")).to_have_text(re.compile(r"\d+:\d\d"))
+    for count in listed:
+        await expect(count).to_have_text("2 running")
+    await expect(ada.page.get_by_role("img", name="Answering")).to_have_count(0)
     await card(other, "Dora").get_by_role("button", name="Stop this call of salvage").click()
     for tab in (other, ada):
         await expect(card(tab, "Dora")).to_have_attribute("data-state", "stopped")
@@ -159,11 +163,18 @@ async def test_a_call_that_reports_is_stopped_after_its_turn_has_ended_in_all_ta
         await expect(card(tab, "Dora").locator(".news")).to_have_text("Its report begins an answer below")
         await expect(tab.page.locator(".turn.assistant").last).to_contain_text("Dora is lost.")
         await expect(card(tab, "Emma").locator(".job")).to_be_visible()
+    for count in listed:
+        await expect(count).to_have_text("1 running")
+    await ada.reload()
+    await expect(listed[0]).to_have_text("1 running")
+    await expect(ada.page.get_by_role("img", name="A new answer")).to_have_count(0)
     harbour.done["Emma"].set()
     for tab in (ada, other):
         await expect(tab.page.locator(".turn.assistant").last).to_contain_text("Emma floats.")
         await expect(card(tab, "Emma")).to_have_attribute("data-state", "done")
         await expect(card(tab, "Emma").locator(".job")).to_be_hidden()
+    for count in listed:
+        await expect(count).to_have_count(0)
     assert other.troubles() == []
 
 

@@ -62,6 +62,7 @@ async def test_a_person_makes_schedules_and_triggers(people: SitDown, site: Serv
         for secret in (first, second):
             headers = headers_of(secret, uuid4().hex, int(time.time()), b"{}")
             assert (await other.post(address, content=b"{}", headers=headers)).status_code == 202
+        await _change_trigger(ada, dialog, builds, api, other)
         await builds.get_by_role("button", name="Pause Builds").click()
         await expect(builds).to_contain_text("paused")
         await expect(builds.get_by_label("Secret", exact=True)).to_have_count(0)
@@ -79,6 +80,41 @@ async def test_a_person_makes_schedules_and_triggers(people: SitDown, site: Serv
         await tides.get_by_role("link").click()
         await expect(dialog).to_have_count(0)
         await expect(ada.page.get_by_role("heading", name="Tides")).to_be_visible()
+
+
+async def _change_trigger(
+    ada: Person, dialog: Locator, builds: Locator, api: Client, other: httpx2.AsyncClient
+) -> None:
+    (before,) = (await api.json("GET", "/api/triggers"))["triggers"]
+    secret = await builds.get_by_label("Secret", exact=True).input_value()
+    await builds.get_by_role("button", name="Change Builds").click()
+    change = dialog.get_by_role("region", name="Change Builds")
+    await expect(change.get_by_label("Messages in a minute, at most")).to_have_value("60")
+    await expect(change.get_by_label("Sends")).to_have_count(0)  # a trigger stays one
+    await change.get_by_label("Message", exact=True).fill("Never mind.")
+    await change.get_by_role("button", name="Cancel").click()
+    (kept,) = (await api.json("GET", "/api/triggers"))["triggers"]
+    assert (kept["request"], kept["per_minute"]) == (before["request"], 60)
+
+    await builds.get_by_role("button", name="Change Builds").click()
+    await expect(change.get_by_label("Message", exact=True)).to_have_value("Why has it failed?")
+    await change.get_by_label("Message", exact=True).fill("Which step has failed?")
+    await change.get_by_label("Messages in a minute, at most").fill("0")
+    assert await violations(ada) == []
+    ada.expects("422")
+    await change.get_by_role("button", name="Save").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("per_minute")
+    await change.get_by_label("Messages in a minute, at most").fill("6")
+    await change.get_by_role("button", name="Save").click()
+    await expect(builds).to_contain_text("signed messages, at most 6 in a minute")
+    await expect(builds.get_by_label("Secret", exact=True)).to_have_value(secret)
+    (after,) = (await api.json("GET", "/api/triggers"))["triggers"]
+    assert (after["id"], after["path"], after["per_minute"]) == (before["id"], before["path"], 6)
+    address = await builds.get_by_label("Address for messages", exact=True).input_value()
+    headers = headers_of(secret, uuid4().hex, int(time.time()), b"{}")
+    chat = (await other.post(address, content=b"{}", headers=headers)).json()["chat"]
+    message, _ = (await api.json("GET", f"/api/chats/{chat}/turns"))["turns"]
+    assert message["blocks"][0]["text"] == "Which step has failed?"
 
 
 async def _pause_and_change(ada: Person, dialog: Locator, tides: Locator, api: Client, id: str) -> None:

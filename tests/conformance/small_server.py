@@ -1,6 +1,7 @@
 """A small server that holds every promise that the kit can examine, and its defects, to be switched on one at a time.
 
-It keeps everything in memory. The answer to `/say WORDS` is these words.
+It keeps everything in memory. The answer to `/say WORDS` is these words. `/call dig {"task": WORDS}` calls an agent in
+the background, whose answer is the result.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ TOKEN = "secret"
 _PAUSE = 0.004  # seconds between two words
 _HEARTBEAT = 0.4
 _MANY = 140_000  # characters, more than a delta may have
+_SHORT = 0.5  # seconds
 
 
 @dataclass(slots=True)
@@ -32,6 +34,7 @@ class Log:
     ended: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     taken: set[int] = field(default_factory=set)
+    running: list[Event] = field(default_factory=list)  # the last notices about a call in the background
 
     def append(self, name: str, data: Json, *, is_notice: bool = False) -> None:
         self.events.append(Event(None if is_notice else self.id(len(self.events) + 1), name, data))
@@ -61,6 +64,7 @@ class Chat:
     log: Log
     turns: dict[str, Turn] = field(default_factory=dict)
     keys: dict[str, Json] = field(default_factory=dict)
+    is_hidden: bool = False
 
     @property
     def answers(self) -> list[Turn]:
@@ -120,6 +124,13 @@ class SmallServer:
                 if self.defect != "the feed has no chats":
                     self.feed.append("chat", {"id": chat_id})
                 await response.json(201, {"id": chat_id})
+            case "GET", ["chats"]:
+                shown = [{"id": chat.id} for chat in self.chats.values() if not chat.is_hidden]
+                await response.json(200, {"chats": shown})
+            case "GET", ["tools"]:
+                input_schema = {"type": "object", "required": ["task"]}
+                tool = {"name": "dig", "input_schema": input_schema, "approval": "never", "background": True}
+                await response.json(200, {"tools": [tool]})
             case "GET", ["stream"]:
                 first = Event(self.feed.id(len(self.feed.events)), "", {})
                 start = b"" if self.defect == "the feed has no first id" else f"id: {first.id}\n\n".encode()
@@ -206,7 +217,8 @@ class SmallServer:
         self.last_words = words
         base = {"chat_id": chat.id, "status": "complete"}
         chat.turns[user] = Turn({**base, "id": user, "role": "user", "blocks": blocks}, Log("turn", str))
-        json_ = {**base, "id": answer, "role": "assistant", "status": "running", "model": "demo", "blocks": []}
+        open_: Json = {"blocks": [], "jobs": [], "preliminary": [], "actions": []}
+        json_ = {**base, "id": answer, "role": "assistant", "status": "running", "model": "demo", **open_}
         turn = chat.turns[answer] = Turn(json_, Log("turn", self.turn_id), words)
         if self.defect != "a chat does not send messages of the user":
             sent = [] if self.defect == "a chat sends messages without their text" else blocks
@@ -269,6 +281,10 @@ class SmallServer:
         if self.defect == "round_stop comes before the first block":
             send("round_stop", {"round": 1, "stop_reason": "end_turn", "usage": {}})
         index = 1 if self.defect == "the first block has the index 1" else 0
+        if turn.words[0].startswith("/call"):
+            await self.call(turn, "".join(turn.words), send)
+            index = len(turn.json["blocks"])
+            turn.words[:] = ["Done."]
         send("block_start", {"index": index, "round": 1, "type": "text"})
         turn.json["blocks"].append(block)
         for number, word in enumerate(self.words(turn)):
@@ -298,6 +314,52 @@ class SmallServer:
             send("round_stop", {"round": 1, "stop_reason": "end_turn", "usage": {}})
         self.end(turn, send)
         report(turn.json["status"])
+
+    async def call(self, turn: Turn, message: str, send: Callable[..., None]) -> None:
+        """Calls the agent, and sends its answer as the result. Another round begins."""
+        task = json.loads(message[message.index("{") :])["task"]
+        use, child = {"id": "c1", "name": "dig"}, Chat(uuid4().hex, Log("chat", str), is_hidden=True)
+        child.is_hidden = self.defect != "the chat of an agent is in the list"
+        self.chats[child.id] = child
+        turn.json["blocks"].append({"type": "tool_use", "text": "{}", "input": {}, **use})
+        send("block_start", {"index": 0, "round": 1, "type": "tool_use", **use})
+        send("block_delta", {"index": 0, "offset": 0, "text": "{}"})
+        send("block_stop", {"index": 0, "input": {}})
+        send("round_stop", {"round": 1, "stop_reason": "tool_use", "usage": {}})
+        await asyncio.sleep(_SHORT)  # who follows the turn is there by then
+        agent = self.exchange(child, [{"type": "text", "text": task}])["assistant_turn"]["id"]
+        about = {"tool_use_id": "c1", "name": "dig"}
+        job = {**about, "id": "j1", "kind": "child", "state": "detached", "child": {"chat": child.id, "turn": agent}}
+        notice = {**about, "message": "digs", "job": job}
+        if self.defect == "tool_progress names another call":
+            notice["job"] = {**job, "tool_use_id": "c2"}
+        output = {**about, "text": "half", "data": None}
+        if self.defect != "a call in the background is not in the JSON":
+            turn.json |= {"jobs": [job], "preliminary": [output]}
+        if self.defect == "a call in the background is an action":
+            turn.json["actions"] = [{**about, "type": "client"}]
+        if self.defect != "who comes later gets no output":
+            turn.log.running.append(Event(None, "tool_output", output))
+        if self.defect != "who comes later is not informed of a call":
+            turn.log.running.append(Event(None, "tool_progress", notice))
+        if self.defect != "who stays is not informed of a call":
+            send("tool_output", output, is_notice=True)
+            send("tool_progress", notice, is_notice=self.defect != "tool_progress has an id")
+        log = child.turns[agent].log
+        while not log.ended and self.defect != "an agent works on after its call":
+            await log.changed.wait()
+        if self.defect == "an agent works on after its call":
+            await asyncio.sleep(_SHORT)
+        turn.log.running.clear()
+        turn.json |= {"actions": []} if self.defect == "a call stays in the JSON" else {"jobs": [], "preliminary": []}
+        for index in range(1, {"a call has no result": 1, "a call has two results": 3}.get(self.defect, 2)):
+            turn.json["blocks"].append({"type": "tool_result", "text": task, "is_error": False, **about})
+            send("block_start", {"index": index, "type": "tool_result", "round": 1, **about})
+            send("block_delta", {"index": index, "offset": 0, "text": task})
+            send("block_stop", {"index": index, "is_error": False})
+        if self.defect == "tool_progress comes after the result":
+            send("tool_progress", notice, is_notice=True)
+        send("round_start", {"round": 2})
 
     def words(self, turn: Turn) -> list[str]:
         match self.defect:
@@ -418,13 +480,16 @@ class SmallServer:
             if not log.ended and self.defect == "all but the first event is sent at the end":
                 last = min(last, max(place, 1))
             while place < last:
-                if self.defect != "readers share the events" or place not in log.taken:
+                is_past = not is_live and log.events[place].name in {"tool_progress", "tool_output"}
+                if not is_past and (self.defect != "readers share the events" or place not in log.taken):
                     log.taken.add(place)
                     await send(self.frame(log.events[place]))
                 place += 1
             if self.defect == "events between replay and live are lost" and place > 1 and not is_live:
                 await asyncio.sleep(3 * _PAUSE)
                 place = len(log.events)
+            for notice in () if is_live else log.running:
+                await send(notice.frame())
             is_live = True
             await self.more(log, changed, send)
 

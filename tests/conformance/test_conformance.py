@@ -15,8 +15,11 @@ from click.testing import CliRunner
 from tests.support.http_server import serving
 from tests.support.programs import path_of
 from turnstream.cli import commands
+from turnstream.extensions.agents.tool import Agent, agent_tool
 from turnstream.extensions.demo.provider import DemoProvider
 from turnstream.llm.models.catalog import ProviderModels
+from turnstream.tools.tool import Tool, ToolContext, tool
+from turnstream.tools.toolset import Toolset
 from turnstream_client.assembler import Assembler
 from turnstream_client.errors import RequestRejected
 from turnstream_client.http import AsyncClient
@@ -178,22 +181,72 @@ def test_what_makes_no_sense_together_is_wrong_usage() -> None:
 # --- servers ---------------------------------------------------------------------------------------------------------
 
 
+SCOUT = agent_tool(Agent("scout", "Scouts.", "Scout."))
+CALL = "a call in the background has one result, whatever the cuts"
+
+
+@tool(background=True)
+async def dig(context: ToolContext) -> str:
+    """Dig."""
+    for depth in range(5):
+        context.preliminary(f"{depth} m")
+        context.progress(f"at {depth} m")
+        await asyncio.sleep(0.5)
+    return "a hole"
+
+
+@tool(background=True, approval="always")
+async def dive(depth: int) -> str:
+    """Dive."""
+    return f"{depth} m"
+
+
 @asynccontextmanager
-async def demo_server(database_url: str) -> AsyncIterator[tuple[str, str]]:
+async def demo_server(database_url: str, *tools: Tool) -> AsyncIterator[tuple[str, str]]:
     """Its URL, and a token."""
     offers = [ProviderModels(DemoProvider(0.005), ["demo"])]
-    async with serving(database_url, offers=offers, model="demo", heartbeat=0.5) as server:
+    async with serving(database_url, Toolset(tools), offers=offers, model="demo", heartbeat=0.5) as server:
         yield server.url, await server.token("ada")
 
 
 async def test_our_server_holds_what_can_be_seen_from_outside(database_url: str) -> None:
-    async with demo_server(database_url) as (url, token):
+    async with demo_server(database_url, SCOUT) as (url, token):
         report = await servers.examine(url, token, servers.MESSAGE, 25)
         async with httpx2.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {token}"}) as client:
             assert (await client.get("/api/chats")).json()["chats"] == []
     held(report)
     page = (ROOT / "app/turnstream_conformance/README.md").read_text(encoding="utf-8")
     assert [result.promise for result in report.results if result.promise not in page] == []
+
+
+async def _examined(database_url: str, *tools: Tool, background: str | None = None) -> tuple[str, str]:
+    """The status of the call in the background, and what was seen."""
+    async with demo_server(database_url, *tools) as (url, token):
+        headers = {"Authorization": f"Bearer {token}"}
+        async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=PATIENCE) as client:
+            checks = servers.ServerChecks(client, servers.MESSAGE, PATIENCE, True, background).checks()
+            (check,) = [check for check in checks if check.promise == CALL]
+            result = await check.run(3 * PATIENCE)
+    return result.status, result.text
+
+
+@pytest.mark.parametrize(
+    ("background", "kind"), [(None, "tool"), ('/call scout {"task": "/long 400"}', "child")], ids=["chosen", "named"]
+)
+async def test_a_call_in_the_background_is_chosen_or_named(
+    database_url: str, background: str | None, kind: str
+) -> None:
+    status, text = await _examined(database_url, dive, dig, SCOUT, background=background)
+    assert (status, text.partition(",")[0]) == ("held", f"of the kind {kind}"), text
+
+
+async def test_without_a_call_in_the_background_its_promise_is_skipped(database_url: str) -> None:
+    assert await _examined(database_url, dive) == (
+        "skipped",
+        "needs a tool in the background, or --background with a message that lets the model call one",
+    )
+    skipped = await _examined(database_url, dig, background="/say Nothing.")
+    assert skipped == ("skipped", "the model called no tool in the background, or the call ended at once")
 
 
 async def test_a_server_that_forgets_cursors_is_found_out(database_url: str) -> None:

@@ -33,6 +33,7 @@ PAGE = "a page of turns goes on as a stream"
 CHAT_REFUSED = "streams of chats that cannot be are refused"
 FEED = "the feed sends what becomes of chats and turns"
 FEED_REFUSED = "a feed from what is no cursor is refused"
+CALL = "a call in the background has one result, whatever the cuts"
 
 # The defect, the line that must fail, and a part of its text.
 DEFECTS = [
@@ -121,6 +122,19 @@ DEFECTS = [
     ("the feed has no deletions", FEED, "did not answer"),
     ("the feed sends a state twice", FEED, "twice in a row"),
     ("what is no cursor of a feed is the beginning", FEED_REFUSED, "200, not 400"),
+    ("a call in the background is not in the JSON", CALL, "was never in the `jobs`"),
+    ("a call in the background is an action", CALL, "A person is asked for the call c1"),
+    ("who stays is not informed of a call", CALL, "A reader that stayed got no tool_progress"),
+    ("who comes later is not informed of a call", CALL, "A reader that came while the call ran got no tool_progress"),
+    ("who comes later gets no output", CALL, "A reader that came while the call ran got no tool_output"),
+    ("tool_progress has an id", CALL, "The notice tool_progress has an id"),
+    ("tool_progress names another call", CALL, "tool_progress names"),
+    ("tool_progress comes after the result", CALL, "came after its result"),
+    ("a call has no result", CALL, "has no result"),
+    ("a call has two results", CALL, "has two results"),
+    ("a call stays in the JSON", CALL, "still has a job in `jobs`"),
+    ("an agent works on after its call", CALL, "the turn that works on it is running"),
+    ("the chat of an agent is in the list", CALL, "is in the list of chats"),
 ]
 
 # What could break the kit itself: all its lines are run, and this one must fail.
@@ -180,6 +194,6 @@ async def test_whatever_a_server_sends_the_kit_ends_with_a_whole_report(defect: 
     async with small_server(defect) as url:
         report = await examine(url, TOKEN, MESSAGE, 1)
     statuses = {result.promise: result.status for result in report.results}
-    assert (statuses[promise], len(statuses)) == ("failed", 25), report.as_text()
+    assert (statuses[promise], len(statuses)) == ("failed", 26), report.as_text()
     assert max(result.seconds for result in report.results) < 60  # a limit was set; each is ended by it
     assert "Traceback" not in report.as_text()

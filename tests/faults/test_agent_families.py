@@ -1,8 +1,13 @@
-"""A family of three levels with fifty agents, on two replicas of which one or the other is killed again and again."""
+"""A family of three levels with fifty agents, on two replicas of which one or the other is killed again and again.
+
+FAMILY_SECONDS=60 is the long run: a replica of three is killed each second for so long.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -17,9 +22,12 @@ from turnstream.domain.identity import LOCAL_OWNER
 from turnstream.storage.database import connect
 from turnstream.storage.owners.accounts import Accounts
 
-pytestmark = [pytest.mark.extensions("agents", "demo"), pytest.mark.timeout(600)]
+SECONDS = int(os.environ.get("FAMILY_SECONDS", "0"))
 
-LEADS, SCOUTS, WORDS = 5, 9, 40
+pytestmark = [pytest.mark.extensions("agents", "demo"), pytest.mark.timeout(600 + 10 * SECONDS)]
+
+LEADS, SCOUTS = 5, 9
+REPLICAS, WORDS = (3, 80) if SECONDS else (2, 40)
 BUDGET = 10_000_000  # tokens, which are not used up
 TOOLS = """
 [agents.scout]
@@ -45,15 +53,15 @@ AGE = "UPDATE reservations SET reserved_at = reserved_at - interval '3 minutes'"
 
 
 @pytest.fixture
-async def servers(database_url: str, tmp_path: Path) -> AsyncIterator[tuple[Server, Server]]:
+async def servers(database_url: str, tmp_path: Path) -> AsyncIterator[Sequence[Server]]:
     file = tmp_path / "tools.toml"
     file.write_text(TOOLS)
     settings = {"TURNSTREAM_TOOLS_FILE": str(file), "TURNSTREAM_DEMO_DELAY": "0.05", "TURNSTREAM_MODEL": "demo"}
-    pair = (Server(database_url, tmp_path, settings), Server(database_url, tmp_path, settings))
-    for server in pair:
+    replicas = [Server(database_url, tmp_path, settings) for _ in range(REPLICAS)]
+    for server in replicas:
         await server.start()
-    yield pair
-    for server in pair:
+    yield replicas
+    for server in replicas:
         await server.close()
 
 
@@ -63,16 +71,8 @@ async def rows(database_url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
         yield connection
 
 
-async def test_fifty_agents_of_three_levels_work_once_and_share_a_budget_over_kills(
-    servers: tuple[Server, Server],
-    rows: "asyncpg.Connection[Any]",
-    database_url: str,
-    record_property: Callable[[str, object], None],
-) -> None:
-    words = family(LEADS, SCOUTS, WORDS)
-    async with Client(servers[0].url) as api:
-        asked = {**said(words), "limits": {"budget_tokens": BUDGET}}
-        exchange = await api.json("POST", "/api/turns", 201, json=asked)
+async def kill_after_rounds(servers: Sequence[Server], rows: "asyncpg.Connection[Any]") -> int:
+    """Kills one after the other, each after four rounds, until all turns have ended."""
     kills = 0
     while await rows.fetchval(OPEN):
         before = await rows.fetchval(ROUNDS)
@@ -82,7 +82,39 @@ async def test_fifty_agents_of_three_levels_work_once_and_share_a_budget_over_ki
             await servers[kills % 2].kill()
             await servers[kills % 2].start()
             kills += 1
+    return kills
+
+
+async def kill_each_second(servers: Sequence[Server], rows: "asyncpg.Connection[Any]") -> int:
+    kills, starts = 0, dict[Server, asyncio.Task[None]]()
+    async with asyncio.TaskGroup() as group:
+        while kills < SECONDS and await rows.fetchval(OPEN):
+            server, due = servers[kills % len(servers)], monotonic() + 1
+            if (start := starts.get(server)) is not None:
+                await start
+            await server.kill()
+            starts[server] = group.create_task(server.start())
+            kills += 1
+            await asyncio.sleep(due - monotonic())
+    return kills
+
+
+async def test_fifty_agents_of_three_levels_work_once_and_share_a_budget_over_kills(
+    servers: Sequence[Server],
+    rows: "asyncpg.Connection[Any]",
+    database_url: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    words = family(LEADS, SCOUTS, WORDS)
+    async with Client(servers[0].url) as api:
+        asked = {**said(words), "limits": {"budget_tokens": BUDGET}}
+        exchange = await api.json("POST", "/api/turns", 201, json=asked)
+    begin, kills = monotonic(), await (kill_each_second if SECONDS else kill_after_rounds)(servers, rows)
+    while await rows.fetchval(OPEN):  # noqa: ASYNC110, rows have no event
+        await asyncio.sleep(0.05)
     record_property("kills in a family of fifty agents", kills)
+    record_property("seconds of the family", round(monotonic() - begin, 1))
+    record_property("the most deaths of a turn", await rows.fetchval("SELECT max(deaths) FROM turns"))
     assert kills > 2, "each of both, and one again"
     answer, root = exchange["assistant_turn"], UUID(exchange["assistant_turn"]["id"])
     async with Client(servers[0].url) as api:

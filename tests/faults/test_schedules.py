@@ -1,12 +1,13 @@
 """A schedule with a tick per second on three servers that are killed in turns, and paused: every tick exactly once.
 
-SCHEDULE_SECONDS makes it longer: 600 with FULL_TESTS is the long run.
+SCHEDULE_SECONDS makes it longer, SCHEDULE_PAUSE the pauses: 700 and 600 are the long run.
 """
 
 import asyncio
 import os
 import signal
 from collections import Counter
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import cycle, pairwise
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.faults.replicas import Replica, replicas_with
 from tests.support.http_client import Client
 
 _SECONDS = float(os.environ.get("SCHEDULE_SECONDS", "12"))
+_PAUSE = float(os.environ.get("SCHEDULE_PAUSE", _SECONDS / 4))
 _SETTINGS = {"TURNSTREAM_SCHEDULE_INTERVAL": "1", "TURNSTREAM_LEASE": "2"}
 
 
@@ -47,8 +49,9 @@ def _signal(replica: Replica, number: signal.Signals) -> None:
 @pytest.mark.extensions("schedules")
 @pytest.mark.timeout(120 + 3 * _SECONDS)
 async def test_every_tick_is_run_exactly_once_while_servers_are_killed_and_paused(
-    database_url: str, tmp_path: Path
+    database_url: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
+    kills = pauses = 0
     async with model_api(_answer) as model, replicas_with(database_url, tmp_path, model, *[_SETTINGS] * 3) as three:
         connection = await asyncpg.connect(database_url)
         ask = {"blocks": [{"type": "text", "text": "When is the tide high?"}]}
@@ -63,13 +66,16 @@ async def test_every_tick_is_run_exactly_once_while_servers_are_killed_and_pause
             now = await connection.fetchval("SELECT clock_timestamp()")
             if now - begin > timedelta(seconds=_SECONDS):
                 break
-            if number % 4 == 3:  # all at once, for longer than a lease
+            left = _SECONDS - (now - begin).total_seconds()
+            if number % 4 == 3 and left > _PAUSE:  # all at once, for longer than a lease
+                pauses += 1
                 for each in three:
                     _signal(each, signal.SIGSTOP)
-                await connection.fetchval("SELECT pg_sleep($1)", _SECONDS / 4)
+                await connection.fetchval("SELECT pg_sleep($1)", _PAUSE)
                 for each in three:
                     _signal(each, signal.SIGCONT)
             else:
+                kills += 1
                 await replica.restart(signal.SIGKILL)
         last = await connection.fetchval("SELECT clock_timestamp()")
         await _ticked(connection, last - timedelta(seconds=1))
@@ -87,6 +93,9 @@ async def test_every_tick_is_run_exactly_once_while_servers_are_killed_and_pause
         posted = await connection.fetchval("SELECT count(*) FROM turns WHERE role = 'assistant'")
         await connection.close()
     ticks = [row["tick"] for row in keys]
+    record_property("kills, pauses and ticks", (kills, pauses, len(ticks)))
+    assert kills > 2
+    assert pauses
     assert ticks[0] == first
     assert {after - before for before, after in pairwise(ticks)} == {timedelta(seconds=1)}
     assert max(Counter(row["turn_id"] for row in keys).values()) == 1

@@ -1,4 +1,6 @@
-"""Many waiting turns with overdue jobs: a claim reads what it may claim, and no owner waits behind jobs of another."""
+"""Many waiting turns with overdue jobs: a claim reads what it may claim, a list what its owner has, and no owner waits
+behind jobs of another one.
+"""
 
 import json
 from collections.abc import Mapping
@@ -11,6 +13,8 @@ from tests.support.harness import OWNER, Harness
 from turnstream.extensions.jobs import rows as jobs
 from turnstream.extensions.jobs.rows import Jobs
 from turnstream.kit.ids import new_id
+from turnstream.storage.chats.chats import LIST_CHATS, Chats
+from turnstream.storage.database import Statement
 from turnstream.tools.tool import tool
 
 pytestmark = pytest.mark.full
@@ -51,15 +55,16 @@ async def load(connection: asyncpg.Connection, name: str, due_at: str) -> None:
     await connection.execute("ANALYZE jobs, turns")
 
 
-async def _explained(connection: asyncpg.Connection, mode: str, free: int) -> Mapping[str, Any]:
-    """The plan of a claim, which claims nothing in the end."""
-    values = {"replica": new_id(), "free": free, "names": ["dig"]}
+async def _explained(
+    connection: asyncpg.Connection, mode: str, statement: Statement, **values: object
+) -> Mapping[str, Any]:
+    """The plan of a statement, which changes nothing in the end."""
     transaction = connection.transaction()
     await transaction.start()
     try:
         await connection.execute(f"SET plan_cache_mode = {mode}")
-        arguments = jobs.CLAIM_JOBS.arguments(values)
-        (row,) = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {jobs.CLAIM_JOBS.sql}", *arguments)
+        arguments = statement.arguments(values)
+        (row,) = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.sql}", *arguments)
     finally:
         await transaction.rollback()
     (explained,) = json.loads(row[0])
@@ -88,14 +93,35 @@ async def test_a_claim_does_not_read_the_jobs_of_other_owners(
     connection = await asyncpg.connect(database_url)
     try:
         await load(connection, name, due_at)
-        none_free = await _explained(connection, mode, 0)
+        claim = {"replica": new_id(), "names": ["dig"]}
+        none_free = await _explained(connection, mode, jobs.CLAIM_JOBS, free=0, **claim)
         await connection.execute(OF_BOB)
-        some_free = await _explained(connection, mode, 10)
+        some_free = await _explained(connection, mode, jobs.CLAIM_JOBS, free=10, **claim)
     finally:
         await connection.close()
     assert (_read(none_free, "jobs"), _read(none_free, "turns")) == (0, 0), "a look without a free slot reads nothing"
     assert _read(some_free, "jobs") <= 10 * TO_CLAIM, json.dumps(some_free, indent=1)
     assert _read(some_free, "turns") <= 4 * TO_CLAIM, json.dumps(some_free, indent=1)
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+async def test_a_list_of_chats_reads_the_open_jobs_of_its_owner_alone(
+    harness: Harness, database_url: str, mode: str
+) -> None:
+    await harness.ask(tools=[dig])
+    connection = await asyncpg.connect(database_url)
+    try:
+        await load(connection, "dig", "infinity")
+        await connection.execute(OF_BOB)
+        for _ in range(60):
+            await Chats(harness.database).create("bob", None, None, {})
+        page = {"limit": 50, "before": None, "before_id": None}
+        of_bob = await _explained(connection, mode, LIST_CHATS, owner="bob", **page)
+        (chat,) = await Chats(harness.database).page(OWNER, 50, None)
+    finally:
+        await connection.close()
+    assert chat.jobs == (WAITING - 1) * JOBS_OF_EACH
+    assert (_read(of_bob, "jobs"), _read(of_bob, "turns")) == (JOBS_OF_EACH, JOBS_OF_EACH), json.dumps(of_bob, indent=1)
 
 
 async def test_an_owner_is_served_in_the_first_look_before_thousands_of_overdue_jobs_of_another(

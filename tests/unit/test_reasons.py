@@ -23,6 +23,8 @@ CALLS = (RunningCall("dig", 40.0),)
 DETACHED = OpenJob(OTHER, "dig", 40.0, detached=True, deadline=7200.0)
 ON_DETACHED = f"It waits for the job {OTHER} of the tool dig, which has been detached for 40 seconds"
 ON_CHILD = f"It waits for the job {OTHER} of the tool dig, on which the turn {ID} works"
+REPORTING = OpenJob(OTHER, "dig", 40.0, "a:1", reports=True)
+NOT_FOR = f"It does not wait for the job {OTHER} of the tool dig, which has been running for 40 seconds."
 CHILD = replace(QUEUED, status="waiting", asks=ASKS[:1])
 UNTAKEN = "which is due, and no replica has taken it for"
 
@@ -134,6 +136,14 @@ UNTAKEN = "which is due, and no replica has taken it for"
             [f"{ON_CHILD}, which is running."],
         ),
         (replace(QUEUED, status="complete", stop_reason="end_turn"), ["It has ended: end_turn"]),
+        (
+            replace(QUEUED, status="complete", stop_reason="end_turn", jobs=(REPORTING,)),
+            ["It has ended: end_turn", NOT_FOR],
+        ),
+        (
+            replace(QUEUED, status="waiting", jobs=(REPORTING, OpenJob(ID, "sow", 1.0, "a:1"))),
+            [f"It waits for the job {ID} of the tool sow, which has been running for 1 second.", NOT_FOR],
+        ),
         (replace(QUEUED, status="error", error="The provider is down."), ["It has ended: The provider is down."]),
         (replace(QUEUED, status="cancelled"), ["It has ended: cancelled"]),
     ],

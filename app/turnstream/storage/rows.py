@@ -64,10 +64,8 @@ def from_json(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
 
 
-# How many jobs of a turn are not over. Most turns never had one, which their rows say.
-JOBS_OF_TURN: Final = """CASE WHEN turns.asked > 0 THEN
-        (SELECT count(*) FROM jobs WHERE jobs.turn_id = turns.id AND jobs.settled_at IS NULL)
-    ELSE 0 END"""
+# A row of `jobs`, joined with that of its turn, that is not over. A job that reports outlasts its turn.
+IS_OPEN_JOB: Final = f"settled_at IS NULL AND (status IN {OPEN_STATUSES} OR reports AND status <> 'cancelled')"
 # The text of a UUID, as a regular expression.
 ID_FORM: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 # The last columns of a turn: what its running tools have shown, and its jobs. `turns` is the table, or a part of it.

@@ -1,7 +1,8 @@
 """Tasks of a server with sign-ins: a job polls them outside the turn, with the token of its owner."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -13,42 +14,69 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.extensions.mcp.mcp_task_server import TaskServer
 from tests.extensions.mcp.oauth_issuer import LIST_TOKEN, Calendar, OAuthIssuer, Office, listening
 from tests.extensions.mcp.test_sign_in import BASE, Browser, Desk, desk_at, results, until_waiting, waiting
+from tests.extensions.mcp.test_token_exchange import ExchangeIssuer, Service, expire, places_with
+from tests.extensions.mcp.test_token_exchange import desk_at as exchange_at
 from tests.support.openapi_document import Document
 from tests.support.server_process import free_port
 from turnstream.kit.sealing import new_master_key
+from turnstream.scripted import message_of, text, tool_use
 
 
-class TaskCalendar(Calendar):
-    """A calendar whose calls are tasks. `sent` are the methods of requests with the tokens that they came with."""
+@dataclass
+class TaskRequests:
+    """The requests to a server of tasks in `folder`. `sent` are their methods with the tokens that they came with."""
 
-    def __init__(self, url: str, issuer: OAuthIssuer, folder: Path) -> None:
-        super().__init__(url, issuer)
-        self.folder = folder
-        self.sent: list[tuple[str, str]] = []
-        self._tasks = TaskServer(folder)
+    folder: Path
+    sent: list[tuple[str, str]] = field(default_factory=list)
 
-    @property
-    def app(self) -> ASGIApp:
-        refusing = super().app
+    def behind(self, refusing: ASGIApp, verify: Callable[[str], Awaitable[object]]) -> ASGIApp:
+        """Answers what has a token that `verify` knows. The rest is for the app that refuses."""
+        tasks = TaskServer(self.folder)
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http" or scope["path"] != "/mcp":
                 return await refusing(scope, receive, send)
             request = Request(scope, receive)
             token = request.headers.get("authorization", "").removeprefix("Bearer ")
-            if await self.verify_token(token) is None:
+            if await verify(token) is None:
                 return await refusing(scope, receive, send)
             message = await request.json()
             self.sent.append((message["method"], token))
             if "id" not in message:
                 return await Response(status_code=202)(scope, receive, send)
-            answer = self._tasks.answer(message, dict(request.headers))
+            answer = tasks.answer(message, dict(request.headers))
             return await JSONResponse(answer, 200 if "result" in answer else 400)(scope, receive, send)
 
         return app
 
     def tokens(self, method: str) -> list[str]:
         return [token for name, token in self.sent if name == method]
+
+
+class TaskCalendar(Calendar):
+    """A calendar whose calls are tasks."""
+
+    def __init__(self, url: str, issuer: OAuthIssuer, folder: Path) -> None:
+        super().__init__(url, issuer)
+        self.folder, self.requests = folder, TaskRequests(folder)
+        self.tokens = self.requests.tokens
+
+    @property
+    def app(self) -> ASGIApp:
+        return self.requests.behind(super().app, self.verify_token)
+
+
+class TaskService(Service):
+    """The same for tokens that were exchanged."""
+
+    def __init__(self, url: str, issuer: ExchangeIssuer, folder: Path) -> None:
+        super().__init__(url, issuer)
+        self.folder, self.requests = folder, TaskRequests(folder)
+        self.tokens = self.requests.tokens
+
+    @property
+    def mcp(self) -> ASGIApp:
+        return self.requests.behind(super().mcp, self.verify_token)
 
 
 @pytest_asyncio.fixture
@@ -94,3 +122,46 @@ async def test_a_task_is_polled_with_the_token_of_its_owner_and_waits_while_ther
     polled = calendar.tokens("tasks/get")
     assert (polled[0], polled[-1]) == (made, plain)
     assert LIST_TOKEN not in {made, *polled}
+
+
+@pytest.mark.extensions("mcp", "http_tools", "jwt", "jobs")
+@pytest.mark.timeout(300)
+async def test_a_task_is_polled_with_exchanged_tokens_and_waits_for_a_caller_whose_token_is_valid(
+    database_url: str, document: Document, tmp_path: Path
+) -> None:
+    async with (
+        places_with(lambda url, issuer: TaskService(url, issuer, tmp_path)) as (issuer, crm, calendar),
+        exchange_at(database_url, document, issuer, crm, calendar, new_master_key()) as desk,
+    ):
+        assert isinstance(calendar, TaskService)
+
+        async def polled_with(made: object) -> str:
+            """The token of the last poll, once it is another one than `made`."""
+            while calendar.tokens("tasks/get")[-1:] in ([], [made]):  # noqa: ASYNC110, a server has no event
+                await asyncio.sleep(0.02)
+            return calendar.tokens("tasks/get")[-1]
+
+        async with desk.client() as ada:
+            replies = message_of(tool_use("calendar__wait", {}, "a")), message_of(text("Done."))
+            turn = await ada.say(await ada.chat(), model=desk.server.scripts.model(*replies))
+            first = await polled_with(None)
+            assert calendar.tokens("tools/call") == [first]
+            (job,) = (await ada.json("GET", turn.url))["jobs"]
+            assert (job["kind"], issuer.good[first]) == ("mcp_task", ("ada", calendar.url))
+            del issuer.good[first]  # the service accepts it no more, and the token of the caller is valid
+            second = await polled_with(first)
+            assert (issuer.good[second], len(issuer.forms)) == (("ada", calendar.url), 2)
+            await expire(desk, database_url)
+            del issuer.good[second]
+            while "needs a valid token of" not in (job["progress"] or ""):
+                await asyncio.sleep(0.02)
+                (job,) = (await ada.json("GET", turn.url))["jobs"]
+            assert (await ada.json("GET", turn.url))["actions"] == []
+            subject = desk.issuer.forms[0]["subject_token"]
+        async with desk.client(jti="later") as ada:
+            await ada.ask(await ada.chat())  # any request of the owner brings a token
+            third = await polled_with(second)
+            (tmp_path / "release").touch()
+            assert await results(ada, turn) == {"a": "wait done"}
+    assert (len(calendar.tokens("tools/call")), len({first, second, third})) == (1, 3)
+    assert subject not in {*calendar.tokens("tasks/get"), *calendar.seen}

@@ -2,7 +2,7 @@
 
 import json
 from base64 import b64decode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from tests.extensions.mcp.oauth_issuer import LIST_TOKEN, listening
 from tests.support.http_client import Client
@@ -119,7 +120,7 @@ class Service:
         return AccessToken(token=token, client_id=CLIENT, scopes=["x"], resource=self.url)
 
     @property
-    def mcp(self) -> Starlette:
+    def mcp(self) -> ASGIApp:
         auth = AuthSettings(
             issuer_url=AnyHttpUrl(self.issuer.url),
             resource_server_url=AnyHttpUrl(self.url),
@@ -133,6 +134,9 @@ class Service:
     async def events(self) -> str:
         """The events of today."""
         return "no events"
+
+
+Places = tuple[ExchangeIssuer, Service, Service]
 
 
 @dataclass
@@ -184,13 +188,19 @@ async def desk_at(
 
 
 @pytest_asyncio.fixture
-async def places() -> AsyncIterator[tuple[ExchangeIssuer, Service, Service]]:
+async def places() -> AsyncIterator[Places]:
+    async with places_with(Service) as places:
+        yield places
+
+
+@asynccontextmanager
+async def places_with(calendar_of: Callable[[str, ExchangeIssuer], Service]) -> AsyncIterator[Places]:
     ports = free_port(), free_port(), free_port()
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     issuer = ExchangeIssuer()
     issuer.add_key("first")
     issuer.url = urls[0]
-    crm, calendar = Service(urls[1], issuer), Service(f"{urls[2]}/mcp", issuer)
+    crm, calendar = Service(urls[1], issuer), calendar_of(f"{urls[2]}/mcp", issuer)
     routes = [
         Route("/token", issuer.token_endpoint, methods=["POST"]),
         Route("/.well-known/oauth-authorization-server", issuer.describe),
@@ -205,9 +215,7 @@ async def places() -> AsyncIterator[tuple[ExchangeIssuer, Service, Service]]:
 
 
 @pytest_asyncio.fixture
-async def desk(
-    database_url: str, document: Document, places: tuple[ExchangeIssuer, Service, Service]
-) -> AsyncIterator[Desk]:
+async def desk(database_url: str, document: Document, places: Places) -> AsyncIterator[Desk]:
     async with desk_at(database_url, document, *places, new_master_key()) as desk:
         yield desk
 
@@ -251,7 +259,7 @@ async def test_a_refused_token_is_exchanged_again_once(desk: Desk) -> None:
 
 
 async def test_rows_have_no_token_in_plain_text_and_another_replica_can_use_them(
-    desk: Desk, database_url: str, document: Document, places: tuple[ExchangeIssuer, Service, Service]
+    desk: Desk, database_url: str, document: Document, places: Places
 ) -> None:
     async with desk.client() as ada:
         await desk.result(ada, "find")
@@ -289,19 +297,24 @@ async def test_an_issuer_that_gives_back_the_token_of_the_caller_is_refused(desk
     assert desk.crm.seen == []
 
 
+async def expire(desk: Desk, database_url: str) -> None:
+    """Lets the token of the caller ada expire, and forgets the exchanged tokens."""
+    offers = desk.server.services.states["mcp"]
+    assert isinstance(offers, Offers)
+    assert offers.sign_ins is not None
+    exchanges = offers.sign_ins.exchanges
+    await exchanges.close()
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+    rows = await asyncpg.connect(database_url)
+    assert await rows.execute("UPDATE sign_ins SET pending_until = $1", past) == "UPDATE 1"
+    await rows.close()
+    exchanges._tokens.clear()
+    exchanges._subjects["ada"] = replace(exchanges._subjects["ada"], until=past)
+
+
 async def test_an_expired_token_is_not_exchanged(desk: Desk, database_url: str) -> None:
     async with desk.client() as ada:
         await desk.result(ada, "find")
-        offers = desk.server.services.states["mcp"]
-        assert isinstance(offers, Offers)
-        assert offers.sign_ins is not None
-        exchanges = offers.sign_ins.exchanges
-        await exchanges.close()
-        past = datetime(2020, 1, 1, tzinfo=UTC)
-        rows = await asyncpg.connect(database_url)
-        assert await rows.execute("UPDATE sign_ins SET pending_until = $1", past) == "UPDATE 1"
-        await rows.close()
-        exchanges._tokens.clear()
-        exchanges._subjects["ada"] = replace(exchanges._subjects["ada"], until=past)
+        await expire(desk, database_url)
         assert "needs a valid token of" in await desk.result(ada, "find")
     assert len(desk.issuer.forms) == 1

@@ -9,17 +9,21 @@ from click.testing import CliRunner
 
 from tests.integration.test_loop_people import waits
 from tests.integration.test_queue_order import enqueue
+from tests.support.agents import call
 from tests.support.harness import Asked, Harness, Replica
+from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing, serving
 from tests.support.server_process import clean_environment
 from turnstream.cli import commands
 from turnstream.domain.errors import NotFound
 from turnstream.engine.upkeep.activity_reports import ActivityReports
+from turnstream.extensions.agents.tool import Agent, agent_tool
 from turnstream.libraries.explanations.reasons import TurnState, reasons
 from turnstream.libraries.explanations.rows import TurnStates
 from turnstream.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.database import Statement
 from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
 
 NO_LEASE = Statement("UPDATE replicas SET lease_until = now() - interval '1 s' RETURNING id")
 
@@ -133,6 +137,45 @@ async def test_the_owner_of_a_turn_asks_and_nobody_else(harness: Harness) -> Non
     """By HTTP, with row-level security on: what the API may not read itself it reads for this turn alone."""
     async with serving(harness.url) as server:
         await _ask_why(server)
+
+
+async def test_a_turn_of_an_agent_is_explained_down_to_the_person_it_waits_for(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead = agent_tool(Agent("lead", "Leads.", "Lead.", tools=("scout",)))
+    scout = agent_tool(Agent("scout", "Scouts.", "Scout.", tools=("pay",)))
+    async with serving(harness.url, Toolset([lead, scout, pay])) as server, Client(server.url) as api:
+        calls = [call("lead", "a"), call("scout", "b"), tool_use("pay", {}, "c")]
+        model = server.scripts.model(*map(message_of, calls), *(message_of(text("Done.")) for _ in calls))
+        turn = await api.say(await api.chat(), model=model)
+        while not (waiting := (await api.json("GET", "/api/waiting"))["calls"]):  # noqa: ASYNC110, rows have no event
+            await asyncio.sleep(0.02)
+        (root,) = (await api.json("GET", turn.url))["jobs"]
+        leads = root["child"]
+        (below,) = (await api.json("GET", f"/api/chats/{leads['chat']}/turns/{leads['turn']}"))["jobs"]
+        scouts = below["child"]["turn"]
+        of_scout = f"the job {below['id']} of the tool scout, on which the turn {scouts} works, which is waiting"
+        of_lead = f"the job {root['id']} of the tool lead, on which the turn {leads['turn']} works, which is waiting"
+        why = await api.json("GET", f"{turn.url}/why")
+        (sentence,) = why["reasons"]
+        begin = f"It waits for {of_lead}: It waits for {of_scout}: It waits for an approval of pay, "
+        assert sentence.startswith(begin)
+        assert any(f"tool lead runs as the job {root['id']}" in event["what"] for event in why["life"])
+        monkeypatch.setattr("os.environ", clean_environment() | {"DATABASE_URL": harness.url})
+        printed = await asyncio.to_thread(CliRunner().invoke, commands, ["why", turn.assistant["id"]])
+        assert begin in printed.stdout
+        shown: dict[str, list[str]] = {}
+        while not shown.get(turn.assistant["id"], [""])[0].startswith(begin):  # the overview is made every two seconds
+            now = (await api.json("GET", "/api/admin/overview"))["now"]
+            shown = {each["id"]: each["reasons"] for each in now["turns"]}
+            await asyncio.sleep(0.05)
+        assert shown[scouts][0].startswith("It waits for an approval of pay, ")
+        asking = f"/api/chats/{waiting[0]['chat']}/turns/{scouts}"
+        (asked,) = (await api.json("GET", asking))["actions"]
+        approval = {"type": "approve", "tool_use_id": asked["tool_use_id"], "input_digest": asked["input_digest"]}
+        await api.json("POST", f"{asking}/actions", 202, json={"actions": [approval]})
+        await api.events(turn.stream_url)
+        assert (await api.json("GET", f"{turn.url}/why"))["reasons"] == ["It has ended: end_turn"]
 
 
 async def _ask_why(server: Server) -> None:

@@ -8,8 +8,9 @@ import pytest
 from openai import AsyncOpenAI
 from structlog.testing import capture_logs
 
+from tests.extensions.feed.test_feed import take_until
 from tests.support.http_client import Client
-from tests.support.http_server import serving
+from tests.support.http_server import pausing, serving
 from turnstream.api.routes import ENDPOINTS
 from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.tools.tool import Detached, ResultAddress, ToolContext, tool
@@ -216,6 +217,70 @@ async def test_a_call_that_reports_is_stopped_after_its_turn_and_its_report_star
     assert said["text"] == "The user stopped this call while it ran. It may have taken effect."
     assert (said["type"], said["data"]["is_error"], answer["text"]) == ("report", True, "Then not.")
     assert len(provider.requests) == 3
+
+
+async def counted(api: Client) -> int:
+    """The calls in the background of the one chat, as the list has them."""
+    (chat,) = (await api.json("GET", "/api/chats"))["chats"]
+    return int(chat["jobs"])
+
+
+async def test_calls_that_report_are_counted_after_their_turn_until_they_are_settled(database_url: str) -> None:
+    going = {where: asyncio.Event() for where in ("Rome", "Pisa")}
+
+    @tool(background=True, reports=True)
+    async def dig(where: str) -> str:
+        """Dig."""
+        await going[where].wait()
+        return where
+
+    calls = message_of(*(tool_use("dig", {"where": where}, where) for where in going))
+    replies = [calls, *(message_of(text(words)) for words in ("Soon.", "One.", "Two."))]
+    async with serving(database_url, Toolset([dig])) as server, Client(server.url) as api:
+        turn = await api.ask(await api.chat(), "Dig!", model=server.scripts.model(*replies))
+        state = {"turn": turn.assistant["id"], "status": "complete", "stop_reason": "end_turn"}
+        listed = await api.json("GET", "/api/chats")
+        assert await counted(api) == 2
+        async with api.follow("/api/stream") as events:
+            assert (await take_until(events, "turn", **state)).data["jobs"] == 2
+        async with api.follow("/api/stream", listed["cursor"]) as events:
+            found = await take_until(events, "turn", **state)
+            assert found.data["jobs"] == 2
+        async with api.follow("/api/stream", found.id) as events:
+            for left, go in enumerate(reversed(going.values())):
+                await take_until(events, "turn", **state, jobs=2 - left)
+                go.set()
+            await take_until(events, "turn", **state, jobs=0)
+        assert await counted(api) == 0
+        async with api.follow("/api/stream") as events:  # from now on: no turn changes any more
+            chat = await api.chat()
+            async for event in events:
+                assert event.data.get("turn") != turn.assistant["id"]
+                if event.name == "chat" and chat.endswith(event.data["id"]):
+                    break
+
+
+async def test_calls_that_report_are_not_counted_once_their_turn_is_cancelled(database_url: str) -> None:
+    begun, pause = asyncio.Event(), Pause()
+
+    @tool(background=True, reports=True)
+    async def dig() -> str:
+        """Dig."""
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    async with serving(database_url, Toolset([dig])) as server, Client(server.url) as api:
+        model = server.scripts.model(message_of(tool_use("dig", {}, "a")), pausing(pause, "So", "on."))
+        turn = await api.say(await api.chat(), "Dig!", model=model)
+        await begun.wait()
+        await pause.reached.wait()
+        assert await counted(api) == 1
+        async with api.follow("/api/stream") as events:
+            await take_until(events, "turn", jobs=1)
+            await api.json("POST", f"{turn.url}/cancel", 202)
+            await take_until(events, "turn", turn=turn.assistant["id"], status="cancelled", jobs=0)
+        assert await counted(api) == 0
 
 
 async def test_a_result_from_elsewhere_for_a_deleted_chat_is_refused(database_url: str) -> None:

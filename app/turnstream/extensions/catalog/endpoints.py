@@ -53,6 +53,7 @@ async def list_tools(request: Request) -> Response:
             input_schema=msgspec.json.decode(tool.spec.input_schema),
             read_only=tool.spec.read_only,
             approval=approval if isinstance(approval := tool.policy.approval, str) else "by_input",
+            background=tool.policy.background,
         )
         for tool in services.resolver.toolset.tools
     ]

@@ -40,6 +40,7 @@ class ToolOut(BaseModel):
     approval: Annotated[
         Literal["never", "always", "by_input"], Field(description="whether a person must approve a call")
     ]
+    background: Annotated[bool, Field(description="whether each call runs in the background")]
 
 
 class ToolsOut(BaseModel):

@@ -13,7 +13,6 @@ from typing import Literal
 from uuid import UUID
 
 from turnstream.domain.chats import Chat
-from turnstream.domain.turns import OPEN
 from turnstream.extensions.feed.rows import OVERLAP, OwnerChanges, OwnerUpdate, TurnStatus
 from turnstream.kit.clock import CLOCK
 from turnstream.libraries.broadcast import Broadcast, CountedWakeup
@@ -136,7 +135,7 @@ class FeedReader:
         update = await self._changes.since(self._owner, settled, open_turns, {})
         assert update is not None
         self._take(update)  # the client reads these chats in its list, but not the open turns
-        events = [turn for turn in update.turns if turn.status in OPEN]
+        events = [turn for turn in update.turns if turn.changes]
         self._cursor, self._first = FeedCursor(settled), events if cursor is None else ["reset", *events]
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
@@ -175,7 +174,7 @@ class FeedReader:
 
     @property
     def _open(self) -> list[TurnStatus]:
-        return [turn for turn in self._turns.values() if turn.status in OPEN]
+        return [turn for turn in self._turns.values() if turn.changes]
 
     def _cursor_now(self) -> FeedCursor:
         return _cursor(self._seen_at, [turn.id for turn in self._open])

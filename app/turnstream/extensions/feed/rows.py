@@ -14,12 +14,12 @@ from time import monotonic
 from uuid import UUID
 
 from turnstream.domain.chats import Chat
-from turnstream.domain.turns import DELETED, Status
+from turnstream.domain.turns import DELETED, OPEN, Status
 from turnstream.kit.clock import CLOCK
 from turnstream.storage.chats.chats import chat_from
 from turnstream.storage.contents import CHATS
 from turnstream.storage.database import Database, Row, Statement
-from turnstream.storage.rows import JOBS_OF_TURN, OPEN_STATUSES, WAITS
+from turnstream.storage.rows import IS_OPEN_JOB, OPEN_STATUSES, WAITS
 
 # The longest time that is allowed to pass between the time in a row and the first write of its transaction, which gives
 # that a number; between the clocks of two Postgres, too, if one takes the place of the other.
@@ -65,10 +65,12 @@ GET_DELETED_CHATS = Statement(
     ORDER BY deleted_at, chat_id LIMIT CAST(:most AS int)
     """
 )
-# Most turns have no asks, which their rows say.
+# Most turns have no asks and no jobs, which their rows say.
 _OPEN_ASKS = f"""CASE WHEN asked > 0 THEN
         (SELECT count(*) FROM asks WHERE turn_id = turns.id AND {WAITS})
-    ELSE 0 END AS waiting, {JOBS_OF_TURN} AS jobs"""
+    ELSE 0 END AS waiting, CASE WHEN asked > 0 THEN
+        (SELECT count(*) FROM jobs WHERE turn_id = turns.id AND {IS_OPEN_JOB})
+    ELSE 0 END AS jobs"""
 # The ids of turns come from a cursor, which a client may have made up: the owner is checked. A deleted turn has ended,
 # unless it only has another place.
 # The place of an assistant turn is odd.
@@ -87,10 +89,14 @@ GET_CHANGED_TURNS = Statement(
     ORDER BY id LIMIT CAST(:most AS int)
     """
 )
+# With the turns that have ended and whose calls continue.
 GET_OPEN_TURNS = Statement(
     f"""
     SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id
     WHERE owner = :owner AND status IN {OPEN_STATUSES}
+    UNION
+    SELECT turns.id FROM jobs JOIN turns ON turns.id = turn_id
+    WHERE jobs.queue_owner = :owner AND jobs.reports AND {IS_OPEN_JOB}
     """
 )
 
@@ -98,7 +104,7 @@ GET_OPEN_TURNS = Statement(
 @dataclass(frozen=True, slots=True)
 class TurnStatus:
     """The progress of an assistant turn. `stop_reason` is set when it has ended. `waiting` counts its calls that wait
-    for a person, `jobs` those that run in the background.
+    for a person, `jobs` those that run in the background, also after its end.
     """
 
     id: UUID
@@ -107,6 +113,11 @@ class TurnStatus:
     stop_reason: str | None
     waiting: int
     jobs: int = 0
+
+    @property
+    def changes(self) -> bool:
+        """Whether it is open, or has calls in the background."""
+        return self.status in OPEN or self.jobs > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,9 @@ from turnstream.domain.identity import Identity
 from turnstream.extensions.mcp.oauth import IssuerUnavailable, OAuth, SignInFailed, TokensRefused
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.sealing import CannotOpen
-from turnstream.libraries.outgoing.owner_tokens import OAuthResource, Token
+from turnstream.libraries.outgoing.owner_tokens import NoTokenNow, OAuthResource, Token
 from turnstream.storage.database import OF_REQUEST, Database, Statement
 from turnstream.storage.owners.owner_keys import OwnerKeys
-from turnstream.tools.tool import ToolUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -114,14 +113,14 @@ class TokenExchanges:
     # --- tokens for services -----------------------------------------------------------------------------------------
 
     async def token(self, owner: str, server: OAuthResource, refused: int | None = None) -> Token:
-        """A token for the service, which is not the `refused` version. Raises ToolUnavailable."""
+        """A token for the service, which is not the `refused` version. Raises NoTokenNow."""
         name = (owner, server.name)
         kept, until = self._tokens.get(name, (None, 0.0))
         if kept is not None and until > monotonic() and kept.version != refused:
             return kept
         subject = await self._subject(owner)
         if subject is None:
-            raise ToolUnavailable(
+            raise NoTokenNow(
                 f"{server.name} needs a valid token of {server.issuer} from the user, and the last request of the user"
                 " came without one, or it has expired. The user can send another message."
             )
@@ -129,10 +128,10 @@ class TokenExchanges:
             access, life, scopes = await self._oauth.exchange(server, subject.token)
         except (IssuerUnavailable, SignInFailed) as error:
             log.warning("mcp.exchange_failed", server=server.name, owner=owner, error=str(error))
-            raise ToolUnavailable(f"The issuer {server.issuer} gives no token for {server.name} now.") from error
+            raise NoTokenNow(f"The issuer {server.issuer} gives no token for {server.name} now.") from error
         except TokensRefused as error:
             log.warning("mcp.exchange_refused", server=server.name, owner=owner, error=str(error))
-            raise ToolUnavailable(f"The issuer {server.issuer} gives the user no token for {server.name}.") from error
+            raise NoTokenNow(f"The issuer {server.issuer} gives the user no token for {server.name}.") from error
         left = (subject.until - CLOCK.now()).total_seconds()
         seconds = min(_UNKNOWN_LIFE if life is None else life - _EARLY, left)
         token = Token(access, next(self._versions), scopes)

@@ -12,9 +12,9 @@ from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.oauth import Challenge
 from turnstream.extensions.mcp.session import McpSession, session_with
 from turnstream.extensions.mcp.sign_ins import SignIns
-from turnstream.extensions.mcp.tasks import NotSignedIn, TaskCreated, TaskRequest, TaskState
+from turnstream.extensions.mcp.tasks import TaskCreated, TaskRequest, TaskState
 from turnstream.extensions.mcp.transport import Bearer
-from turnstream.libraries.outgoing.owner_tokens import Token
+from turnstream.libraries.outgoing.owner_tokens import NoTokenNow, Token
 from turnstream.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailable
 
 T = TypeVar("T")
@@ -65,7 +65,8 @@ class OwnerCalls:
         try:
             return await self.with_token(owner, lambda session: session.send_task(request))
         except SignInNeeded:
-            raise NotSignedIn(f"The task is followed again after a sign-in to {self.server.name}.") from None
+            needs = "another token of the user" if self.server.exchange else "a sign-in"
+            raise NoTokenNow(f"The task is followed again after {needs} to {self.server.name}.") from None
 
     async def with_token(self, owner: str, use: Use[T]) -> T:
         """Uses a session with the owner's token, which is refreshed once if the server does not accept it. Raises

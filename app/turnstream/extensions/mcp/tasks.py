@@ -12,6 +12,7 @@ from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from pydantic import ConfigDict
 
 from turnstream.extensions.mcp.questions import question_of
+from turnstream.libraries.outgoing.owner_tokens import NoTokenNow
 from turnstream.tools.tool import (
     GOES_ON,
     Detached,
@@ -78,10 +79,6 @@ class TaskExtension(ClientExtension):
 
     async def _raise(self, task: CreatedTask, _: ClaimContext) -> NoReturn:
         raise TaskCreated(task)
-
-
-class NotSignedIn(ToolUnavailable):
-    """The owner of a task has signed out of its server."""
 
 
 # Sends a request about a task over the connection of the moment. Raises ToolUnavailable without one, and MCPError.
@@ -188,7 +185,7 @@ class McpTask:
         """A pause if the server cannot be asked now: the task may continue without us."""
         try:
             state = await self.send(_request("tasks/get", self.id))
-        except NotSignedIn as missing:
+        except NoTokenNow as missing:
             return TaskPause(self._longer(paused), str(missing))
         except ToolUnavailable:
             return TaskPause(self._longer(paused))

@@ -25,7 +25,7 @@ class OpenAsk:
 class OpenJob:
     """A call in the background: the address of its replica, and its age in seconds. A `detached` call has a handle,
     runs again after `due` seconds, if ever, and ends after `deadline` seconds. `child` is the turn of an agent that
-    works on the call, and `works` is the state of that turn.
+    works on the call, and `works` is the state of that turn. The turn does not wait for a call that `reports`.
     """
 
     id: UUID
@@ -37,6 +37,7 @@ class OpenJob:
     deadline: float | None = None
     child: UUID | None = None
     works: "TurnState | None" = None
+    reports: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ def reasons(turn: TurnState) -> list[str]:
 def _reasons(turn: TurnState) -> Iterator[str]:
     if turn.status in ENDED:
         yield f"It has ended: {turn.error or turn.stop_reason or turn.status}"
+        yield from _not_waited_for(turn)
         return
     if turn.cancel_requested:
         yield "Its cancellation was requested; it is being stopped."
@@ -110,9 +112,17 @@ def _reasons(turn: TurnState) -> Iterator[str]:
     for ask in turn.asks:
         yield f"It waits {_for_whom(ask)}, {ago(ask.seconds)} by now."
     for job in turn.jobs:
-        yield f"It waits for the job {job.id} of the tool {job.name}, {_of_job(job)}."
+        if not job.reports:
+            yield f"It waits for the job {job.id} of the tool {job.name}, {_of_job(job)}."
+    yield from _not_waited_for(turn)
     if turn.recoveries:
         yield f"It was taken over, after {_times(turn.recoveries, 'interruption')}."
+
+
+def _not_waited_for(turn: TurnState) -> Iterator[str]:
+    for job in turn.jobs:
+        if job.reports:
+            yield f"It does not wait for the job {job.id} of the tool {job.name}, {_of_job(job)}."
 
 
 def _of_job(job: OpenJob) -> str:

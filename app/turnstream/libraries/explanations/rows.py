@@ -46,7 +46,7 @@ _STATE = f"""
             SELECT json_agg(json_build_object(
                 'id', jobs.id, 'name', name, 'replica', holder.address, 'seconds', extract(epoch FROM now()
                     - CASE WHEN holder.id IS NULL AND handle IS NULL THEN due_at ELSE jobs.started_at END),
-                'detached', holder.id IS NULL AND handle IS NOT NULL,
+                'detached', holder.id IS NULL AND handle IS NOT NULL, 'reports', reports,
                 'due', CASE WHEN isfinite(due_at) THEN extract(epoch FROM due_at - now()) END,
                 'deadline', CASE WHEN isfinite(deadline) THEN extract(epoch FROM deadline - now()) END,
                 'child', CASE WHEN kind = 'child' AND handle->>'turn' ~ '{ID_FORM}' THEN handle->>'turn' END
@@ -121,23 +121,27 @@ class TurnStates:
         self._most = most_running
 
     async def open(self, limit: int, status: Status | None = None) -> Sequence[TurnState]:
-        """The open turns of all owners, oldest first; with `status`, only the turns of that status."""
+        """The open turns of all owners, oldest first; with `status`, only the turns of that status. With the turns of
+        agents that they wait for.
+        """
         rows = await self._database.rows(OPEN_TURNS, limit=limit, status=status, most=self._most)
-        return await self._states(rows)
+        return await self._with_children(await self._states(rows), _DEEPEST)
 
     async def of(self, turn: UUID) -> TurnState:
         """With the turns of agents that it waits for. Raises NotFound."""
-        states = await self._with_children([turn], _DEEPEST)
+        states = await self._with_children(await self._of([turn]), _DEEPEST)
         if not states:
             raise NotFound(f"There is no answer with the id {turn}.")
         return states[0]
 
-    async def _with_children(self, turns: Sequence[UUID], depth: int) -> Sequence[TurnState]:
-        found = await self._states(await self._database.rows(TURN_STATES, turns=turns, most=self._most))
+    async def _of(self, turns: Sequence[UUID]) -> Sequence[TurnState]:
+        return await self._states(await self._database.rows(TURN_STATES, turns=turns, most=self._most))
+
+    async def _with_children(self, found: Sequence[TurnState], depth: int) -> Sequence[TurnState]:
         children = [job.child for state in found for job in state.jobs if job.child is not None]
         if not children or not depth:
             return found
-        states = {state.id: state for state in await self._with_children(children, depth - 1)}
+        states = {state.id: state for state in await self._with_children(await self._of(children), depth - 1)}
         return [
             replace(state, jobs=tuple(replace(job, works=states.get(job.child or NO_ID)) for job in state.jobs))
             for state in found

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
 
-from turnstream.tools.tool import SignIn
+from turnstream.tools.tool import SignIn, ToolUnavailable
 
 # The keys of a table in the tools file that need `auth`.
 AUTH_KEYS: Final = ("issuer", "client_id", "client_secret", "scopes", "audience")
@@ -47,6 +47,10 @@ class HttpService:
     scopes: tuple[str, ...] = ()
     exchange: bool = False
     audience: str | None = None
+
+
+class NoTokenNow(ToolUnavailable):
+    """The owner has no token for a service now: the owner has signed out, or came without one that can be exchanged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from turnstream.kit.ids import new_id
 from turnstream.kit.moments import from_microseconds, microseconds_of
 from turnstream.storage.contents import CHATS
 from turnstream.storage.database import LONG, Database, Row, Statement
-from turnstream.storage.rows import JOBS_OF_TURN, OPEN_STATUSES, from_json, to_json
+from turnstream.storage.rows import IS_OPEN_JOB, from_json, to_json
 
 _TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
 
@@ -26,12 +26,14 @@ CREATE_CHAT = _writes(
     """
 )
 GET_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner", opens=[CHATS])
-# An index has the few turns of a chat that are open.
+# An index has the jobs of the owner that are not over.
 LIST_CHATS = Statement(
     f"""
-    SELECT chats.*, (
-        SELECT coalesce(sum({JOBS_OF_TURN}), 0) FROM turns WHERE chat_id = chats.id AND status IN {OPEN_STATUSES}
-    ) AS jobs FROM chats
+    WITH calls AS MATERIALIZED (
+        SELECT chat_id, count(*) AS jobs FROM jobs JOIN turns ON turns.id = turn_id
+        WHERE jobs.queue_owner = :owner AND {IS_OPEN_JOB} GROUP BY chat_id
+    )
+    SELECT chats.*, coalesce(calls.jobs, 0) AS jobs FROM chats LEFT JOIN calls ON chat_id = chats.id
     WHERE owner = :owner AND of_turn IS NULL
       AND (CAST(:before AS timestamptz) IS NULL OR (updated_at, id) < (:before, CAST(:before_id AS uuid)))
     ORDER BY updated_at DESC, id DESC LIMIT :limit

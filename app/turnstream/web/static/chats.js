@@ -165,10 +165,11 @@ export class Chats extends EventTarget {
     const turns = this.running.get(chat) ?? new Map()
     const state = waiting ? 'waiting' : status === 'waiting' ? 'running' : status // one that waits for jobs alone runs
     const isNew = turns.get(turn) !== state
+    const hasJustEnded = hasEnded({ status }) && (turns.has(turn) || !jobs) // with calls it comes in each connection
     if (hasEnded({ status })) turns.delete(turn)
     else turns.set(turn, state)
     this.running.set(chat, turns)
-    if (isNew && (waiting || hasEnded({ status }))) this.#report(chat, turn, state)
+    if (isNew && (waiting || hasJustEnded)) this.#report(chat, turn, state)
     if ((this.waiting.get(turn) ?? 0) === waiting) return
     if (waiting) this.waiting.set(turn, waiting)
     else this.waiting.delete(turn)

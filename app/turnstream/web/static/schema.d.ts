@@ -745,7 +745,7 @@ export interface components {
         };
         /**
          * @description An assistant turn as it is now: one that was made, or whose status or number of `waiting` calls or background
-         *     `jobs` has changed; and each that is open when the connection begins.
+         *     `jobs` has changed; and each that is open, or has `jobs`, when the connection begins.
          */
         FeedTurnEvent: {
             /** Format: uuid */
