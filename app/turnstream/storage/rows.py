@@ -68,6 +68,8 @@ def from_json(text: str | None) -> Any:
 JOBS_OF_TURN: Final = """CASE WHEN turns.asked > 0 THEN
         (SELECT count(*) FROM jobs WHERE jobs.turn_id = turns.id AND jobs.settled_at IS NULL)
     ELSE 0 END"""
+# The member of `configuration` of a replica with the limit of its settings.
+OWNER_RUNNING_TURNS: Final = "running turns of an owner"
 # The text of a UUID, as a regular expression.
 ID_FORM: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 # The last columns of a turn: what its running tools have shown, and its jobs. `turns` is the table, or a part of it.
