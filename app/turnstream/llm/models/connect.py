@@ -11,15 +11,7 @@ from typing import Any, Protocol
 
 from turnstream.llm.models.api import CallOptions, ModelApi, ProviderSpec
 from turnstream.llm.models.catalog import ProviderModels
-from turnstream.llm.provider import (
-    ModelRequest,
-    OwnedProvider,
-    Part,
-    Provider,
-    count_tokens,
-    discard_answer,
-    kept_open,
-)
+from turnstream.llm.provider import ModelRequest, OwnedProvider, Part, Provider, count_tokens, discard_answer, kept_open
 from turnstream.llm.transport.http import Adapter, Observe
 from turnstream.llm.transport.interceptor import CallPublisher
 
