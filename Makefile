@@ -136,8 +136,8 @@ define install
 		rm $(VENV)/unfinished; touch $(2)'
 endef
 
-$(RUNTIME): requirements.lock $(PROJECTS)
-	$(call install,requirements.lock,$(RUNTIME))
+$(RUNTIME): requirements.lock requirements-build.lock $(PROJECTS)
+	$(call install,requirements.lock -r requirements-build.lock,$(RUNTIME))
 
 $(DEV): requirements-dev.lock $(PROJECTS)
 	$(call install,requirements-dev.lock,$(RUNTIME) $(DEV))
@@ -153,8 +153,9 @@ endif
 # --- the locks ---------------------------------------------------------------------------------------------------
 
 UV := .lock-venv/bin/uv
-COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile --quiet --no-config --universal --python-version 3.11 \
-	--all-extras --generate-hashes $(LOCK_ARGS) pyproject.toml
+PIN = UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile --quiet --no-config --universal --python-version 3.11 \
+	--generate-hashes $(LOCK_ARGS)
+COMPILE = $(PIN) --all-extras pyproject.toml
 
 migrations: $(DEV) ## list new migrations with their digests; those that are listed do not change any more
 	@$(BIN)/python -m tests.support.migration_files
@@ -162,8 +163,9 @@ migrations: $(DEV) ## list new migrations with their digests; those that are lis
 schema: $(DEV) ## write migrations/schema.sql: the tables of a new database
 	@$(BIN)/python -m tests.support.catalog
 
-reference: $(DEV) ## write the pages of docs/reference: settings, metrics, log events, commands
+reference: $(DEV) ## write the pages of docs/reference (settings, metrics, log events, commands) and docs/diagrams
 	@$(BIN)/python -m tests.support.reference
+	@$(BIN)/python -m tests.support.diagrams
 
 site: $(DEV) ## the documentation as a site in .site/html, with a search and llms.txt; a broken link is an error
 	@$(BIN)/python -m tests.support.site
@@ -176,8 +178,9 @@ release: $(DEV) ## wheels, source distributions, npm packages, SBOM and checksum
 UNUSED = rfc3987-syntax; python_version < "3"
 
 lock: $(UV) ## pin what pyproject.toml asks for, keeping the pins that still hold
-	$(COMPILE) --group build --output-file requirements.lock
-	$(COMPILE) --group build --group dev --constraint requirements.lock --override <(echo '$(UNUSED)') --output-file requirements-dev.lock
+	$(COMPILE) --output-file requirements.lock
+	$(PIN) --group build --constraint requirements.lock --output-file requirements-build.lock
+	$(COMPILE) --group build --group dev --constraint requirements.lock --constraint requirements-build.lock --override <(echo '$(UNUSED)') --output-file requirements-dev.lock
 
 upgrade: ## pin the newest versions of everything
 	@$(MAKE) lock LOCK_ARGS=--upgrade

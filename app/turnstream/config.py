@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from dotenv import dotenv_values
-from pydantic import AliasChoices, AliasGenerator, Field, PrivateAttr, SecretStr, ValidationError
+from pydantic import AliasChoices, AliasGenerator, Field, PrivateAttr, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from turnstream.domain.errors import ConfigError
@@ -16,6 +16,7 @@ from turnstream.kit.requirements import requirement
 AnySection = TypeVar("AnySection", bound="Section")
 
 _PREFIX = "TURNSTREAM_"
+_MOST = 2**31 - 1  # the largest whole number of many columns, and 68 years of seconds
 # The remedies for settings that are gone.
 _REMOVED: Mapping[str, str] = {
     "PARALLEL_REQUEST_TOOLS": "is now TURNSTREAM_PARALLEL_TOOLS",
@@ -61,7 +62,15 @@ class Section(BaseSettings):
         frozen=True,
         extra="ignore",
         populate_by_name=True,
+        allow_inf_nan=False,
     )
+
+    @field_validator("*")
+    @classmethod
+    def _check_number(cls, value: Any) -> Any:
+        if isinstance(value, int | float) and value > _MOST:
+            raise ValueError(f"must be at most {_MOST}")
+        return value
 
     def __init__(self, _env_file: Any = ".env", **values: Any) -> None:
         """Raises ConfigError with a sentence for each value that is wrong."""
@@ -244,7 +253,7 @@ class Settings(Section):
     poll_interval: float = Field(1, gt=0, description="pause between looks at the queue when no notification comes")
     grace_period: float = Field(10, ge=0, description="time that running turns get to finish when the server stops")
     retain_audit_days: float = Field(
-        365, gt=0, description="days for which the audit trail is kept; refused logins at most 30"
+        365, gt=0, le=36_500, description="days for which the audit trail is kept; refused logins at most 30"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe log line that is written"

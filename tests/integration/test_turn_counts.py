@@ -30,7 +30,9 @@ async def test_queued_and_waiting_turns_are_counted_and_the_count_is_kept_for_a_
     assert (await counts.open_turns() or ())[:2] == (1, 0)
     async with harness.replica(ScriptedProvider([message_of(tool_use("draw", {}, "a"))]), [draw]) as replica:
         await waits(harness, replica, asked)
-        assert (await counts.open_turns() or ())[:2] == (0, 1)
+        counted = await counts.open_turns()
+        assert counted is not None
+        assert (counted.queued, counted.waiting, counted.replicas) == (0, 1, 1)
     assert (await kept.open_turns() or ())[:2] == (0, 0)
 
 

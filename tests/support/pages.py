@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[2]
 _FOLDERS = (
+    "RELEASING.md",
     "docs/**/*.md",
     "app/turnstream_*/README.md",
     "app/turnstream/web/README.md",

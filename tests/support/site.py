@@ -60,6 +60,7 @@ KINDS: Final = {
         "docs/admin.md",
         "docs/repair.md",
         "docs/troubleshooting.md",
+        "docs/faq.md",
         "docs/runbooks.md",
         "docs/data.md",
         "docs/capacity.md",
@@ -67,6 +68,7 @@ KINDS: Final = {
         "app/turnstream_lab/README.md",
         "app/turnstream_conformance/README.md",
         "docs/contributing.md",
+        "RELEASING.md",
     ),
     "Reference": (
         "docs/api.md",

@@ -40,7 +40,7 @@ def test_every_alarm_is_tested_and_names_metrics_and_a_runbook_that_exist() -> N
     assert sorted(set(re.findall(r"\bturnstream_\w+", ALERTS + tests)) - series) == []
     page = (ROOT / "docs/runbooks.md").read_text(encoding="utf-8")
     headings = {heading.lower().replace(" ", "-") for heading in re.findall(r"^## (.*)$", page, re.MULTILINE)}
-    runbooks = re.findall(r"runbook: docs/runbooks\.md#(\S+)", ALERTS)
+    runbooks = re.findall(r'runbook_url: "\{\{ \$externalLabels\.docs_url \}\}/docs/runbooks\.html#([\w-]+)"', ALERTS)
     assert len(runbooks) == len(alarms)
     assert set(runbooks) <= headings
 
@@ -96,9 +96,12 @@ def test_a_panel_shows_the_limit_of_its_alarm() -> None:
         "turnstream_oldest_transaction_seconds",
         "turnstream_overdue_job_seconds",
         "turnstream_search_lag_seconds",
-        "turnstream_turns_running",
     }
     panels = panels_of(MAKE["dashboard"]())
+    assert [target["expr"] for target in panels["turnstream_turns_running"]["targets"]] == [
+        "turnstream_turns_running",
+        "turnstream_turns_limit",
+    ]
 
     def steps(title: str) -> list[tuple[float | None, str]]:
         found = panels[title]["fieldConfig"]["defaults"]["thresholds"]["steps"]

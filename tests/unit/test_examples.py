@@ -292,7 +292,6 @@ CHECKED = {
     ("app/turnstream_lab/README.md", "Judges", "sh"): COMPARE,
     ("app/turnstream_lab/README.md", "Judges", "text"): COMPARE,
     ("app/turnstream_lab/README.md", "Judges", "toml"): f"{HERE}test_the_plans_of_comparisons_can_be_read",
-    ("docs/life-of-a-turn.md", "The life of a turn", "mermaid"): "a drawing of the table below it",
     ("docs/states.md", "A turn", "mermaid"): (
         "tests/unit/test_docs.py::test_the_diagram_of_the_states_is_the_table_of_the_code"
     ),

@@ -52,6 +52,15 @@ UNTAKEN = "which is due, and no replica has taken it for"
             ["1 turn of its owner runs already, as many as may at once."],
         ),
         (replace(QUEUED, owner_running=1, owner_limit=2, ahead=1), ["It is queued behind 1 other turn."]),
+        (
+            replace(QUEUED, claiming=0, ahead=1),
+            ["No replica claims turns: none is alive, or all of them stop. It has waited for 70 seconds."],
+        ),
+        (
+            replace(QUEUED, claiming=1, declined=("a:1",), ahead=1),
+            ["No live replica has the model and the tools of the turn; it ends if none starts within two minutes."],
+        ),
+        (replace(QUEUED, claiming=2, declined=("a:1",), ahead=1), ["It is queued behind 1 other turn."]),
         (RUNNING, []),
         (
             replace(RUNNING, lease_left=None),

@@ -47,12 +47,7 @@ def degraded_json(degraded: Degraded) -> dict[str, Any]:
 def error_json(error: TurnError | None) -> dict[str, Any] | None:
     if error is None:
         return None
-    return {
-        "type": error.type,
-        "message": error.message,
-        "request_id": error.request_id,
-        "details": error.details,
-    }
+    return {"type": error.type, "message": error.message, "request_id": error.request_id, "details": error.details}
 
 
 def block_details(block: Block) -> dict[str, Any]:

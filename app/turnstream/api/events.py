@@ -6,14 +6,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
-from turnstream.api.codec import (
-    block_details,
-    degraded_json,
-    error_json,
-    identity_json,
-    required_action_json,
-    to_json,
-)
+from turnstream.api.codec import block_details, degraded_json, error_json, identity_json, required_action_json, to_json
 from turnstream.api.schemas.fields import Absent, without_defaults
 from turnstream.api.schemas.responses import BlockMembers, DegradedOut, ErrorOut, JobOut, WantedOut
 from turnstream.domain import events as domain

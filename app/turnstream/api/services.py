@@ -62,13 +62,7 @@ class Storage:
     tokens: Tokens
 
     @classmethod
-    def of(
-        cls,
-        database: Database,
-        everything: Database,
-        search: Search | None,
-        cell: str | None = None,
-    ) -> Self:
+    def of(cls, database: Database, everything: Database, search: Search | None, cell: str | None = None) -> Self:
         """`database` is held to the owner of the request if row-level security is on, `everything` is not. Tokens
         are created for `cell`.
         """

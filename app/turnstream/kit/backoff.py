@@ -12,6 +12,6 @@ def backoff(failures: int, first: float, longest: float, factor: float = 2.0) ->
     return min(longest, first * factor ** min(failures - 1, _MOST_STEPS))
 
 
-def jittered(pause: float) -> float:
-    """Returns half of the pause up to all of it, by chance: clients that failed together do not return together."""
-    return pause * random.uniform(0.5, 1.0)  # noqa: S311, no secret depends on it
+def jittered(pause: float, least: float = 0.5, most: float = 1.0) -> float:
+    """Returns `least` to `most` times the pause, by chance: those who failed together do not return together."""
+    return pause * random.uniform(least, most)  # noqa: S311, no secret depends on it

@@ -6,11 +6,8 @@ from typing import Any
 ID_EXAMPLE = "018f2c1a-5b7e-7cc1-9d3a-2f6b8f3c9a10"
 
 _OBJECT, _NUMBER, _WHOLE = "must be an object", "must be a number", "must be a whole number"
-_TRUTH, _ID, _URL = (
-    "must be true or false",
-    f"must be an id, such as {ID_EXAMPLE}",
-    "must be a URL, such as https://x.org",
-)
+_TRUTH, _URL = "must be true or false", "must be a URL, such as https://x.org"
+_ID = f"must be an id, such as {ID_EXAMPLE}"
 # pydantic's type of an error -> the predicate, with places for pydantic's values.
 _PREDICATES: Mapping[str, str] = {
     "bool_parsing": _TRUTH,

@@ -9,6 +9,8 @@ TURNS_WAITING = Gauge("turnstream_turns_waiting", "Turns that wait for a person 
 OLDEST_QUEUED_SECONDS = Gauge(
     "turnstream_oldest_queued_seconds", "Age of the oldest turn that may run and that no replica runs yet"
 )
+TURNS_LIMIT = Gauge("turnstream_turns_limit", "Turns that this replica may run at once")
+REPLICAS = Gauge("turnstream_replicas", "Replicas that live, as Postgres has them")
 TASKS = Gauge("turnstream_tasks", "Tasks of this replica's event loop")
 JOBS_RUNNING = Gauge("turnstream_jobs_running", "Jobs that this replica runs")
 JOBS_OPEN = Gauge("turnstream_jobs", "Jobs that are not over, of all replicas: due, running or detached", ["state"])

@@ -1,4 +1,4 @@
-"""The numbers of queued and waiting turns and of open jobs, on all replicas together."""
+"""The numbers of queued and waiting turns, of open jobs, and of replicas."""
 
 import asyncio
 from dataclasses import dataclass
@@ -28,7 +28,8 @@ COUNT_OPEN = Statement(
                     WHEN holder.id IS NULL AND due_at <= now() THEN due_at WHEN deadline <= now() THEN deadline
                 END)), 0)
             ) FROM jobs LEFT JOIN replicas AS holder ON holder.id = jobs.replica WHERE settled_at IS NULL
-        ) AS jobs
+        ) AS jobs,
+        (SELECT count(*) FROM replicas WHERE lease_until > now()) AS replicas
     FROM turns WHERE status IN ('queued', 'waiting')
     """
 )
@@ -53,6 +54,7 @@ class OpenTurns(NamedTuple):
     waiting: int
     oldest: float
     jobs: JobCounts
+    replicas: int
 
 
 _jobs = msgspec.json.Decoder(JobCounts)
@@ -83,6 +85,6 @@ class TurnCounts:
                 row = await self._database.row(COUNT_OPEN)
         except (StorageError, TimeoutError):
             return None
-        return (
-            None if row is None else OpenTurns(row["queued"], row["waiting"], row["oldest"], _jobs.decode(row["jobs"]))
-        )
+        if row is None:
+            return None
+        return OpenTurns(row["queued"], row["waiting"], row["oldest"], _jobs.decode(row["jobs"]), row["replicas"])

@@ -8,13 +8,16 @@ from typing import Any
 from pydantic import SecretStr
 
 from turnstream.setup.parts import Parts
+from turnstream.storage.rows import OWNER_RUNNING_TURNS
 
 # A short digest of a secret fits too many secrets for one to be found by trying.
 _DIGITS = 8
 
 
 def digests_of(parts: Parts) -> Mapping[str, str]:
-    """Returns a digest of each kind of configuration. The keys are words for an operator (`tools`, `prices`)."""
+    """Returns a digest of each kind of configuration. The keys are words for an operator (`tools`, `prices`). One value
+    is no digest: how many turns of an owner run at once, for those who explain the queue. It is empty without a limit.
+    """
     settings, models = parts.settings, parts.models.listed()
     observed: dict[str, object] = {
         "models": [(provider, model.upstream, model.fallbacks, name) for name, (model, provider) in models.items()],
@@ -28,7 +31,8 @@ def digests_of(parts: Parts) -> Mapping[str, str]:
     for section in (each.settings for each in parts.extensions if each.settings is not None):
         values = settings.section(section)
         observed |= {name: getattr(values, field) for field, name in section.observed.items()}
-    return {kind: sha256(_text(value).encode()).hexdigest()[:_DIGITS] for kind, value in observed.items()}
+    digests = {kind: sha256(_text(value).encode()).hexdigest()[:_DIGITS] for kind, value in observed.items()}
+    return digests | {OWNER_RUNNING_TURNS: str(parts.plans.default.running_turns or "")}
 
 
 def _text(value: Any) -> str:

@@ -117,17 +117,7 @@ async def started(parts: Parts, url: str, process: ServerProcess | None = None) 
         await stack.enter_async_context(background(failed, *upkeep))
         reports = ActivityReports(worker.activity, database, queue.replica)
         await stack.enter_async_context(background(failed, worker.run, *runners, reports.run))
-        yield Engine(
-            worker,
-            directory,
-            signals,
-            refusals,
-            failed,
-            queue.replica,
-            queue.renewals,
-            works,
-            checks,
-        )
+        yield Engine(worker, directory, signals, refusals, failed, queue.replica, queue.renewals, works, checks)
 
 
 def _works(
@@ -160,10 +150,7 @@ def _address(settings: Settings, process: ServerProcess | None) -> str:
 
 def _upkeep_of_rows(settings: Settings, database: Database, works: Collection[Work]) -> Sequence[Task]:
     sweeps = [*sweeps_of(settings, database), *(each for work in works for each in work.sweeps)]
-    return [
-        *(partial(each.run, Sweeps(database)) for each in sweeps),
-        *(task for work in works for task in work.tasks),
-    ]
+    return [*(partial(each.run, Sweeps(database)) for each in sweeps), *(task for work in works for task in work.tasks)]
 
 
 def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:

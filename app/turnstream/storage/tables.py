@@ -96,13 +96,14 @@ TABLES: Final[Mapping[str, Ownership]] = {
     "open_text": owned("turn_id", "state"),
     # `session`: the advisory lock that the replica's own session holds as long as it lives. `webhooks`: the kinds of
     # webhooks that turns leave while this replica lives. `suspects`: the turns beside which it claims nothing, because
-    # they may end the process. `configuration`: digests of what turns can observe of its configuration; null for the
-    # version before. `draining_since`: when an operator has ordered that it drains. `signs`: false for a version that
-    # does not sign the owners of its statements. `reads_tool_sets`: false for a version that looks for tools in
-    # requests alone. `runs_jobs`: false for a version that knows no jobs. `extensions`: the active extensions, for
-    # triggers. The version before names none, and has the search. `edits_queue`: false for a version that applies
-    # steers as it has read them, whatever has become of them since. `master_keys`: the ids of its master keys; null for
-    # a version that decrypts no secrets. `knows_reports`: false for a version that knows no reports of jobs.
+    # they may end the process. `configuration`: digests of what turns can observe of its configuration, and the limit
+    # of an owner's running turns; null for the version before. `draining_since`: when an operator has ordered that it
+    # drains. `signs`: false for a version that does not sign the owners of its statements. `reads_tool_sets`: false for
+    # a version that looks for tools in requests alone. `runs_jobs`: false for a version that knows no jobs.
+    # `extensions`: the active extensions, for triggers. The version before names none, and has the search.
+    # `edits_queue`: false for a version that applies steers as it has read them, whatever has become of them since.
+    # `master_keys`: the ids of its master keys; null for a version that decrypts no secrets. `knows_reports`: false for
+    # a version that knows no reports of jobs.
     "replicas": owned(None),
     # One row: the key of HMAC-SHA256 by which Postgres knows an owner that a server has named, as its two padded
     # halves.

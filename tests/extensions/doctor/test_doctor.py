@@ -19,6 +19,7 @@ from turnstream.cli import commands
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.doctor.command import Finding, examine
+from turnstream.extensions.otel import endpoint
 from turnstream.extensions.watches.transactions import TransactionWatch
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
@@ -105,6 +106,8 @@ async def test_a_default_model_that_is_in_no_list_is_noted_and_no_model_is_said_
         },
         {"tool_secrets": "KEY"},
         {"master_key": "short"},
+        {"anthropic_api_key": "sk-0", "anthropic_base_url": "htp:/bad"},
+        {"openai_api_key": "sk-0", "openai_base_url": "localhost:8000/v1"},
         {"require_encryption": True},
     ],
     ids=" ".join,
@@ -274,6 +277,37 @@ async def test_ping_asks_the_issuer_for_its_keys(database_url: str) -> None:
         assert "503" in (await found(wanted, ping=True))["issuer"][0].text
     without = settings(database_url, jwt_issuer="https://example.org/", jwt_audience="")
     assert sum("TURNSTREAM_JWT_AUDIENCE" in each for each in faults(await found(without))) == 1
+
+
+async def test_ping_connects_to_the_address_of_the_traces_and_nothing_else_does(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, variable = settings(database_url, traces=True), "OTEL_EXPORTER_OTLP_ENDPOINT"
+    (finding,) = (await found(wanted, ping=True))["traces"]
+    assert (finding.status, "no address was checked" in finding.text) == ("ok", True)
+    async with canned_server() as collector:
+        address = collector.url.removeprefix("http://")
+        for given in (collector.url, address):
+            monkeypatch.setenv(variable, given)
+            assert (await found(wanted))["traces"][0].text.endswith(f"only --ping connects to {address} ({variable})")
+            (finding,) = (await found(wanted, ping=True))["traces"]
+            assert (finding.status, finding.text.endswith(f"{address} ({variable}) accepts connections")) == (
+                "ok",
+                True,
+            )
+    (finding,) = (await found(wanted, ping=True))["traces"]
+    assert finding.status == "fault"
+    assert finding.text.startswith(f"{variable}: {address} cannot be connected to: ")
+    assert (await found(wanted))["traces"][0].status == "ok"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "htp:/bad")
+    (finding,) = (await found(wanted))["traces"]
+    assert finding.text == "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT must be a URL, such as http://localhost:4318."
+
+
+async def test_traces_without_an_sdk_are_a_fault(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "find_spec", lambda _: None)
+    (finding,) = (await found(settings(database_url, traces=True)))["traces"]
+    assert (finding.status, "no SDK of OpenTelemetry is installed" in finding.text) == ("fault", True)
 
 
 async def test_ping_calls_providers_and_the_webhook(database_url: str) -> None:

@@ -18,13 +18,17 @@ from turnstream.cli import commands
 from turnstream.domain.errors import NotFound
 from turnstream.engine.upkeep.activity_reports import ActivityReports
 from turnstream.extensions.agents.tool import Agent, agent_tool
+from turnstream.kit.ids import new_id
 from turnstream.libraries.explanations.reasons import TurnState, reasons
 from turnstream.libraries.explanations.rows import TurnStates
 from turnstream.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.database import Statement
+from turnstream.storage.rows import OWNER_RUNNING_TURNS
+from turnstream.storage.runs.queue import Queue
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 
+DECLINED = Statement("UPDATE turns SET declined = ARRAY[CAST(:replica AS uuid)] WHERE status = 'queued' RETURNING id")
 NO_LEASE = Statement("UPDATE replicas SET lease_until = now() - interval '1 s' RETURNING id")
 
 
@@ -129,8 +133,55 @@ async def test_the_commands_list_open_turns_and_print_a_life(harness: Harness, m
     printed = await asyncio.to_thread(CliRunner().invoke, commands, ["why", str(asked.turn)])
     first, reason, _, created = printed.stdout.splitlines()
     assert first == f"queued, attempt 0, owner ada, chat {asked.chat}"
-    assert reason.startswith("It is the next in the queue")
+    assert reason.startswith("No replica claims turns: none is alive")
     assert created.endswith("\tcreated")
+    await Queue(harness.database, new_id(), "here:1", 1).renew_lease(60)
+    declining = Queue(harness.database, new_id(), "here:2", 2)
+    await declining.renew_lease(60)
+    await harness.database.rows(DECLINED, replica=declining.replica)
+    printed = await asyncio.to_thread(CliRunner().invoke, commands, ["why", str(asked.turn)])
+    assert printed.stdout.splitlines()[1:2] == ["declined by the replicas here:2, which lack its model or a tool"]
+    assert "It is the next in the queue" in printed.stdout
+
+
+async def test_the_commands_judge_by_the_limit_of_the_replicas_and_not_by_their_own(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(database_url, owner_running_turns=1) as server:
+        pause = Pause()
+        model = server.scripts.model(pausing(pause, "Hel", "lo."))
+        headers = {"authorization": f"Bearer {await server.token('ada')}"}
+        async with httpx2.AsyncClient(base_url=server.url, trust_env=False, headers=headers) as http:
+            for _ in range(2):
+                await http.post("/api/turns", json={"blocks": [{"type": "text", "text": "Hi"}], "model": model})
+            await pause.reached.wait()
+            for most in ("", "0", "5"):
+                monkeypatch.setattr(
+                    "os.environ",
+                    clean_environment() | {"DATABASE_URL": database_url, "TURNSTREAM_OWNER_RUNNING_TURNS": most},
+                )
+                listed = await asyncio.to_thread(CliRunner().invoke, commands, ["turns"])
+                queued = next(line for line in listed.stdout.splitlines() if "\tqueued\t" in line)
+                printed = await asyncio.to_thread(CliRunner().invoke, commands, ["why", queued.split("\t")[0]])
+                assert "1 turn of its owner runs already, as many as may at once." in printed.stdout, most
+            pause.go.set()
+
+
+@pytest.mark.parametrize(
+    ("published", "given", "limit"),
+    [((None,), 7, 7), (("", "2"), 7, None), (("1", "2"), 7, 2), (("3", None), None, 3), ((), None, None)],
+    ids=str,
+)
+async def test_the_most_generous_replica_sets_the_limit(
+    harness: Harness, published: tuple[str | None, ...], given: int | None, limit: int | None
+) -> None:
+    for number, most in enumerate(published):
+        configuration = {} if most is None else {OWNER_RUNNING_TURNS: most}
+        await Queue(harness.database, new_id(), f"here:{number}", number, configuration=configuration).renew_lease(60)
+    gone = Queue(harness.database, new_id(), "gone:1", 9, configuration={OWNER_RUNNING_TURNS: "99"})
+    await gone.renew_lease(-60)
+    asked = await harness.ask()
+    assert (await TurnStates(harness.database, given).of(asked.turn)).owner_limit == limit
 
 
 async def test_the_owner_of_a_turn_asks_and_nobody_else(harness: Harness) -> None:

@@ -1,5 +1,8 @@
 """Pauses between tries."""
 
+import re
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,3 +25,11 @@ def test_it_never_shrinks_and_never_passes_its_longest(
 @given(st.floats(0.0, 1e6))
 def test_chance_takes_half_of_it_at_most(pause: float) -> None:
     assert pause / 2 <= jittered(pause) <= pause
+    assert pause * 0.8 <= jittered(pause, 0.8, 1.2) <= pause * 1.2
+
+
+def test_the_server_has_no_other_back_off() -> None:
+    """A power within `min` is a pause that grows up to its longest."""
+    modules = [*(Path(__file__).parents[3] / "app/turnstream").rglob("*.py")]
+    own = [path.name for path in modules if re.search(r"\bmin\([^\n]*\*\* ?[\w(]", path.read_text(encoding="utf-8"))]
+    assert own == ["backoff.py"]

@@ -1,10 +1,13 @@
 """Settings as they are read from the environment and from a file `.env`."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
+from pydantic import HttpUrl
+from pydantic.fields import FieldInfo
 
 from tests.support.server_process import clean_environment
 from turnstream.config import OF_THE_CLIENT, Section, Settings, secret_files, variables
@@ -89,22 +92,63 @@ def test_the_variables_of_benchmarks_examples_and_deployments_are_settings() -> 
     assert used - names - OF_THE_CLIENT - NO_SETTINGS == set()
 
 
+def wrong_values(field: FieldInfo) -> Iterator[tuple[str, str]]:
+    """Texts that are no value of the setting, each with the requirement that the error must name."""
+    kinds = {each for kind in (field.annotation, *get_args(field.annotation)) for each in (kind, get_origin(kind))}
+    if bool in kinds:
+        yield "perhaps", "true or false"
+    if HttpUrl in kinds:
+        yield "here", "a URL, such as https://x.org"
+    if Literal in kinds:
+        options = next(get_args(kind) for kind in (field.annotation, *get_args(field.annotation)) if get_args(kind))
+        yield "perhaps", " or ".join(", ".join(map(repr, part)) for part in (options[:-1], options[-1:]))
+    if pattern := next((each.pattern for each in field.metadata if getattr(each, "pattern", None)), None):
+        yield "\n", f"the pattern {pattern}"
+    if not kinds & {int, float} or bool in kinds:
+        return
+    yield "x", "a whole number" if int in kinds else "a number"
+    yield "1e400", "a whole number" if int in kinds else "a finite number"
+    yield "nan", "a whole number" if int in kinds else "a finite number"
+    for sign, names, words in (
+        (-1, ("ge", "gt"), ("at least", "greater than")),
+        (1, ("le", "lt"), ("at most", "less than")),
+    ):
+        for name, word in zip(names, words, strict=True):
+            for bound in (getattr(each, name) for each in field.metadata if hasattr(each, name)):
+                yield f"{bound + sign}", f"{word} {bound:g}"
+    if not any(hasattr(each, name) for each in field.metadata for name in ("le", "lt")):
+        yield f"{2**31}", f"at most {2**31 - 1}"
+
+
 SECTIONS: list[type[Section]] = [Settings, *sections()]
-BOUNDED = [
-    (section, name)
+WRONG = [
+    pytest.param(section, name, value, wanted, id=f"{section.__name__} {name} {value!r}")
     for section in SECTIONS
     for name, field in section.model_fields.items()
-    if any(
-        kind in {int, float} or get_origin(kind) is Literal for kind in (field.annotation, *get_args(field.annotation))
-    )
+    for value, wanted in wrong_values(field)
 ]
 
 
-@pytest.mark.parametrize(("section", "name"), BOUNDED, ids=[name for _, name in BOUNDED])
-def test_a_wrong_value_that_a_program_gives_is_refused_in_a_sentence(section: type[Section], name: str) -> None:
-    wrong: dict[str, Any] = {name: "x"}
-    with pytest.raises(ConfigError, match=rf"^{variables(section)[name]} must be .*\.$"):
-        Settings(_env_file=None, **wrong).section(section)
+@pytest.mark.parametrize(("section", "name", "value", "wanted"), WRONG)
+def test_a_wrong_value_is_refused_in_a_sentence_with_the_setting_and_what_would_be_right(
+    monkeypatch: pytest.MonkeyPatch, section: type[Section], name: str, value: str, wanted: str
+) -> None:
+    sentence = rf"^{variables(section)[name]} must (be|match) {re.escape(wanted)}\.$"
+    given: dict[str, Any] = {name: value}
+    with pytest.raises(ConfigError, match=sentence):  # of a program
+        Settings(_env_file=None, **given).section(section)
+    monkeypatch.setenv(variables(section)[name], value)
+    with pytest.raises(ConfigError, match=sentence):
+        Settings(_env_file=None).section(section)
+
+
+def test_every_number_has_a_bound_at_both_ends() -> None:
+    numbers = {param.values[1] for param in WRONG if param.values[2] == "x"}
+    below = {param.values[1] for param in WRONG if str(param.values[3]).startswith(("at least", "greater than"))}
+    above = {param.values[1] for param in WRONG if str(param.values[3]).startswith(("at most", "less than"))}
+    assert numbers - below == {"chaos_seed"}
+    assert numbers - above == set()
+    assert len(numbers) >= 60
 
 
 def test_a_secret_may_stand_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

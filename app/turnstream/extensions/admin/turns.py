@@ -45,6 +45,8 @@ def why(turn: UUID) -> None:
         if state.replica is not None:
             reported = f"reported {state.reported:.0f} s ago" if state.activity else "which has reported nothing of it"
             click.echo(f"on the replica {state.replica}, {reported}")
+        if state.declined:
+            click.echo(f"declined by the replicas {', '.join(state.declined)}, which lack its model or a tool")
         for job in state.jobs:
             if job.replica is not None:
                 click.echo(f"job {job.id} on the replica {job.replica}")

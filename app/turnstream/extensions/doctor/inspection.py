@@ -11,6 +11,7 @@ from turnstream.domain.errors import ConfigError
 from turnstream.libraries.oldest_transaction import OLDEST_TRANSACTION
 from turnstream.storage.database import plain_url, single_connection
 from turnstream.storage.row_security import checked_role
+from turnstream.storage.rows import OWNER_RUNNING_TURNS
 
 _FACTS = """
 SELECT current_setting('server_version') AS version, current_setting('server_encoding') AS encoding,
@@ -97,7 +98,7 @@ async def inspect_postgres(url: str) -> PostgresFacts:
         raise ConfigError(f"Postgres does not answer: {error}.") from error
     ahead = (facts.pop("clock") - middle).total_seconds()
     published = [json.loads(row["configuration"]) for row in replicas if row["configuration"] is not None]
-    kinds = sorted({kind for each in published for kind in each})
+    kinds = sorted({kind for each in published for kind in each} - {OWNER_RUNNING_TURNS})  # it is in `plans`
     unlike = [kind for kind in kinds if len({each.get(kind) for each in published}) > 1]
     return PostgresFacts(**facts, clock_ahead=ahead, replicas=len(replicas), unlike=unlike, oldest_transaction=oldest)
 

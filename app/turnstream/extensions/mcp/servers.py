@@ -1,7 +1,6 @@
 """The MCP servers of a replica, as one source of tools. Each connects again after a failure; its tools stay listed."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from turnstream.extensions.mcp.session import REFUSALS, McpSession, OfferKind, O
 from turnstream.extensions.mcp.sign_ins import SignIns
 from turnstream.extensions.mcp.tasks import McpTask, TaskRequest, TaskState
 from turnstream.extensions.mcp.tool import McpTool, tool_of
+from turnstream.kit.backoff import backoff, jittered
 from turnstream.kit.text import storable
 from turnstream.libraries.extension_metrics import MCP_CONNECTED
 from turnstream.tools.policy import repeatable
@@ -120,8 +120,7 @@ class McpConnection:
             if failures >= 2:  # the first is forgiven: a server that was there a moment ago is probably back
                 self._pausing = True
                 self._publish()
-                pause = min(_LONGEST_PAUSE, self._timing.pause * 2.0 ** (failures - 2))
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311, no secret depends on it
+                await asyncio.sleep(jittered(backoff(failures - 1, self._timing.pause, _LONGEST_PAUSE)))
                 self._pausing = False
 
     async def _keep(self, session: McpSession) -> None:

@@ -16,8 +16,10 @@ def _calls() -> "Sequence[CallGroup]":
 
 
 def _work(context: Context) -> Work:
+    from turnstream.libraries.extension_metrics import TURNS_LIMIT
     from turnstream.libraries.turn_counts import TurnCounts
 
+    TURNS_LIMIT.set(context.settings.concurrent_turns)
     return Work(state=TurnCounts(context.database))
 
 

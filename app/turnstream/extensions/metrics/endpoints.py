@@ -21,6 +21,7 @@ from turnstream.libraries.extension_metrics import (
     JOBS_OPEN,
     OLDEST_QUEUED_SECONDS,
     OVERDUE_JOB_SECONDS,
+    REPLICAS,
     TASKS,
     TURNS_QUEUED,
     TURNS_WAITING,
@@ -38,7 +39,8 @@ async def metrics(request: Request) -> Response:
         _check_token(request, services.http.metrics_token)
     OF_REQUEST.set(False)  # a probe waits behind no request
     counts = cast("TurnCounts", services.states["metrics"])
-    queued, waiting, oldest, jobs = await counts.open_turns() or (nan, nan, nan, None)
+    queued, waiting, oldest, jobs, replicas = await counts.open_turns() or (nan, nan, nan, None, nan)
+    REPLICAS.set(replicas)
     TURNS_QUEUED.set(queued)
     TURNS_WAITING.set(waiting)
     OLDEST_QUEUED_SECONDS.set(oldest)

@@ -22,11 +22,13 @@ class TraceSettings(Section):
     )
 
 
-async def _check(settings: Settings, _: "Models", __: bool) -> str:
+async def _check(settings: Settings, _: "Models", ping: bool) -> str:
+    from turnstream.extensions.otel.endpoint import check_endpoint
+
     if not settings.section(TraceSettings).traces:
         return "off"
     need("opentelemetry", "otel", "TURNSTREAM_TRACES")
-    return "go to the SDK of the process"
+    return await check_endpoint(ping)
 
 
 def _work(context: Context) -> Work:

@@ -11,7 +11,9 @@ class ScheduleSettings(Section):
     schedule_failures: int = Field(
         5, ge=1, description="failed runs in a row after which a schedule or a trigger is paused"
     )
-    retain_schedule_runs_days: float = Field(30, gt=0, description="days for which the runs of schedules are kept")
+    retain_schedule_runs_days: float = Field(
+        30, gt=0, le=36_500, description="days for which the runs of schedules are kept"
+    )
     trigger_body_bytes: int = Field(65_536, ge=1, le=1_000_000, description="largest body of a message of a trigger")
     trigger_messages: bool = Field(
         False, description="whether a trigger may give the model its messages as the words of the user"

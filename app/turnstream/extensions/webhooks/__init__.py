@@ -27,7 +27,7 @@ class WebhookSettings(Section):
         None, description="key that signs webhooks: base64, with or without whsec_ before it"
     )
     retain_webhooks_days: float = Field(
-        7, gt=0, description="days for which the row of a webhook is kept that was delivered or given up"
+        7, gt=0, le=36_500, description="days for which the row of a webhook is kept that was delivered or given up"
     )
 
 

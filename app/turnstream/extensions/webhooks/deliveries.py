@@ -1,7 +1,6 @@
 """Webhook deliveries: a request to the operator's server for every turn that ends or waits, retried until accepted."""
 
 import asyncio
-import random
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from turnstream.domain.errors import StorageUnavailable
 from turnstream.engine.hooks import Hooks, TurnEnded
 from turnstream.extension import CallLinks
 from turnstream.extensions.webhooks.queue import Webhook, Webhooks
-from turnstream.kit.backoff import backoff
+from turnstream.kit.backoff import backoff, jittered
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
 from turnstream.libraries.extension_metrics import WEBHOOKS
@@ -56,8 +55,7 @@ class WebhookPolicy:
     longest: float = 28_800.0
 
     def wait_after(self, tries: int) -> float:
-        wait = backoff(tries, self.base, self.longest, factor=4.0)
-        return wait * random.uniform(0.8, 1.2)  # noqa: S311, no secret depends on it
+        return jittered(backoff(tries, self.base, self.longest, factor=4.0), 0.8, 1.2)
 
 
 class WebhookDeliveries(Hooks):

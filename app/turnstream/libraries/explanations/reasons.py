@@ -44,8 +44,9 @@ class OpenJob:
 class TurnState:
     """A turn as the rows have it, with the last report of its replica, `reported` seconds ago. `ahead` are the turns
     that were queued before it; `behind` is the open turn of its chat that must end first. `lease_left` is None if its
-    replica has no row any more. `trace` is the id of its trace. Times are in seconds; `seconds` is its age, without the
-    time after its end.
+    replica has no row any more. `claiming` live replicas claim turns; `declined` are the addresses of those that lack a
+    part of this turn. `trace` is the id of its trace. Times are in seconds; `seconds` is its age, without the time
+    after its end.
     """
 
     id: UUID
@@ -65,6 +66,8 @@ class TurnState:
     ahead: int = 0
     owner_running: int = 0
     owner_limit: int | None = None
+    claiming: int = 1
+    declined: tuple[str, ...] = ()
     asks: tuple[OpenAsk, ...] = ()
     jobs: tuple[OpenJob, ...] = ()
     calls: tuple[RunningCall, ...] = ()
@@ -151,6 +154,10 @@ def _why_queued(turn: TurnState) -> Iterator[str]:
     elif turn.owner_limit is not None and turn.owner_running >= turn.owner_limit:
         running = _times(turn.owner_running, "turn")
         yield f"{running} of its owner {'runs' if turn.owner_running == 1 else 'run'} already, as many as may at once."
+    elif not turn.claiming:
+        yield f"No replica claims turns: none is alive, or all of them stop. It has waited for {ago(turn.seconds)}."
+    elif len(turn.declined) >= turn.claiming:
+        yield "No live replica has the model and the tools of the turn; it ends if none starts within two minutes."
     elif turn.ahead:
         yield f"It is queued behind {_times(turn.ahead, 'other turn')}."
     else:

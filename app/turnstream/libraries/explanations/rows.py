@@ -13,7 +13,7 @@ from turnstream.domain.turns import Status
 from turnstream.libraries.explanations.reasons import LifeEvent, OpenAsk, OpenJob, TurnState
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.retention import NO_ID
-from turnstream.storage.rows import ID_FORM, OPEN_STATUSES, WAITS
+from turnstream.storage.rows import ID_FORM, OPEN_STATUSES, OWNER_RUNNING_TURNS, WAITS
 from turnstream.tracing import trace_id
 
 GET_REPORTS = Statement(
@@ -36,7 +36,13 @@ _STATE = f"""
             SELECT count(*) FROM turns AS other JOIN chats AS theirs ON theirs.id = other.chat_id
             WHERE other.status = 'running' AND theirs.owner = chats.owner
         ) ELSE 0 END AS owner_running,
-        coalesce(running_turns, CAST(:most AS int)) AS owner_limit,
+        coalesce(running_turns, CASE
+            WHEN living.any_number THEN NULL WHEN living.most IS NULL THEN CAST(:most AS int) ELSE living.most
+        END) AS owner_limit,
+        living.claiming, CASE turns.status WHEN 'queued' THEN (
+            SELECT json_agg(other.address ORDER BY other.address) FROM replicas AS other
+            WHERE other.id = ANY(turns.declined) AND other.lease_until > now()
+        ) END AS declined,
         (
             SELECT json_agg(json_build_object(
                 'name', name, 'kind', kind, 'seconds', extract(epoch FROM now() - asked_at)
@@ -59,6 +65,14 @@ _STATE = f"""
             ) ORDER BY tool_calls.started_at) FROM tool_calls WHERE turn_id = turns.id AND state = 'started'
         ) AS calls
     FROM turns JOIN chats ON chats.id = turns.chat_id LEFT JOIN replicas ON replicas.id = turns.replica
+        CROSS JOIN (
+            SELECT count(*) FILTER (WHERE draining_since IS NULL) AS claiming, max(nullif(most, '')::int) AS most,
+                bool_or(most = '') AS any_number
+            FROM (
+                SELECT draining_since, configuration->>'{OWNER_RUNNING_TURNS}' AS most
+                FROM replicas WHERE lease_until > now()
+            ) AS replica
+        ) AS living
         LEFT JOIN accounts USING (owner)
         LEFT JOIN turns AS question ON question.id = turns.parent_id AND turns.status = 'queued'
         LEFT JOIN turns AS before ON before.id = question.parent_id AND before.status IN {OPEN_STATUSES}
@@ -106,6 +120,7 @@ _turns = msgspec.json.Decoder(dict[UUID, Activity])
 _asks = msgspec.json.Decoder(tuple[OpenAsk, ...])
 _jobs = msgspec.json.Decoder(tuple[OpenJob, ...])
 _calls = msgspec.json.Decoder(tuple[RunningCall, ...])
+_addresses = msgspec.json.Decoder(tuple[str, ...])
 
 
 _DEEPEST = 5  # agents that wait for agents
@@ -113,7 +128,7 @@ _DEEPEST = 5  # agents that wait for agents
 
 class TurnStates:
     """Reads turns of all owners: the caller must check access to a turn first. `most_running` is how many turns of an
-    owner without a plan may run at once.
+    owner without a plan may run at once, if no replica is alive whose row has that number.
     """
 
     def __init__(self, database: Database, most_running: int | None = None) -> None:
@@ -179,6 +194,8 @@ def _state_from(row: Row, reports: Mapping[UUID, tuple[float, Mapping[UUID, Acti
         ahead=row["ahead"],
         owner_running=row["owner_running"],
         owner_limit=row["owner_limit"],
+        claiming=row["claiming"],
+        declined=_addresses.decode(row["declined"] or "[]"),
         asks=_asks.decode(row["asks"] or "[]"),
         jobs=_jobs.decode(row["jobs"] or "[]"),
         calls=_calls.decode(row["calls"] or "[]"),

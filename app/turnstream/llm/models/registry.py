@@ -19,6 +19,7 @@ from turnstream.llm.models.api import ModelApi, ProviderSpec
 from turnstream.llm.models.catalog import Ability, Model
 
 _VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
+_URL = re.compile(r"https?://[^\s/]+(/\S*)?$")
 
 
 class _Table(BaseModel):
@@ -251,7 +252,7 @@ def _spec(
         name=name,
         api=api,
         key=key,
-        base_url=_filled(table.base_url, environment) or None if table.base_url else None,
+        base_url=_address(name, table.base_url or "", environment),
         quirks=table.quirks,
         params=tuple(table.params),
         headers={header: _filled(value, environment) for header, value in table.headers.items()},
@@ -262,6 +263,14 @@ def _spec(
         keys=tuple(dict.fromkeys(keys)),
         limits={} if table.limits is None else table.limits.model_dump(exclude_none=True),
     )
+
+
+def _address(name: str, base_url: str, environment: Mapping[str, str]) -> str | None:
+    url = _filled(base_url, environment)
+    if url and not _URL.match(url):
+        variable = f" ({base_url})" if base_url != url else ""
+        raise ConfigError(f"`base_url` of [providers.{name}]{variable} must be a URL, such as https://x.org/v1.")
+    return url or None
 
 
 def _certificate(name: str, table: ProviderTable, environment: Mapping[str, str]) -> str | None:
