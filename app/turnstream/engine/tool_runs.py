@@ -404,9 +404,9 @@ class ToolRuns:
             self._recorder.notify("tool_progress", **shown)
 
     async def _ask_to_sign_in(self, call: Block, sign_in: SignIn) -> None:
-        """Lets the call wait until the person has signed in. Nobody else may: the tokens are the owner's."""
+        """Lets the call wait until the owner has signed in: nobody else may, unless the server names who."""
         expiry = self._toolset.policy(call.name or "", self._request.tools).approval_expiry
-        ask = self._question_of(call, "sign_in", sign_in.question, expiry)
+        ask = replace(self._question_of(call, "sign_in", sign_in.question, expiry), approvers=sign_in.approvers)
         await self._recorder.ask_to_sign_in(call, ask)
         self._in_ledger.discard(call.key)  # the next run of the call may come in this attempt
         self._report_wait([ask])
@@ -415,10 +415,8 @@ class ToolRuns:
     def _question_of(self, call: Block, kind: AskKind, question: Mapping[str, Any], seconds: float | None) -> Ask:
         self._questions += 1
         attempt = self._recorder.turn.attempt
-        id, text = (
-            elicitation_id(call.tool_use_id or "", attempt, self._questions),
-            json.dumps(question, ensure_ascii=False),
-        )
+        id = elicitation_id(call.tool_use_id or "", attempt, self._questions)
+        text = json.dumps(question, ensure_ascii=False)
         return Ask(
             round=call.round,
             tool_use_id=id,

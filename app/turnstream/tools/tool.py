@@ -179,13 +179,14 @@ class File:
 @dataclass(frozen=True, slots=True)
 class SignIn:
     """The person must sign in to `server`, with these `scopes`, before a call can be made. `url` leads there. `recheck`
-    answers the ask at once if the sign-in came before it.
+    answers the ask at once if the sign-in came before it. With `approvers` these sign in for the owner.
     """
 
     server: str
     scopes: tuple[str, ...]
     url: str
     recheck: Callable[[], Awaitable[None]]
+    approvers: tuple[str, ...] = ()
 
     @property
     def question(self) -> Mapping[str, Any]:

@@ -93,8 +93,8 @@ class Toolset:
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """All tools, with those that sources have now."""
-        return tuple(self._tools.values())
+        """All tools that a turn may name, with those that sources have now: not one that is `hidden`."""
+        return tuple(tool for tool in self._tools.values() if not getattr(tool, "hidden", False))
 
     @property
     def presets(self) -> Mapping[str, Preset]:
@@ -104,11 +104,11 @@ class Toolset:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._tools)
+        return tuple(tool.spec.name for tool in self.tools)
 
     def specs(self, names: Sequence[str] | None = None) -> tuple[ToolSpec, ...]:
         """The specs of the named tools in their order, or of all. Raises ValueError for a tool that does not exist."""
-        tools = self._tools
+        tools = {tool.spec.name: tool for tool in self.tools}
         names = list(tools) if names is None else list(dict.fromkeys(names))
         for name in names:
             if name not in tools:

@@ -30,8 +30,10 @@ from turnstream.domain.results import layout_of
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Turn, TurnError
 from turnstream.extensions.ai_sdk.chunks import UiEncoder
-from turnstream.extensions.ai_sdk.messages import ui_message
+from turnstream.extensions.ai_sdk.messages import past_items, ui_message
+from turnstream.extensions.ai_sdk.schemas import UiMessageIn
 from turnstream.kit.offload import Portions
+from turnstream.libraries.dialects.histories import PastResult
 from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import Statement
 from turnstream.tools.tool import Detached, PersonQuestion, ToolContext, tool
@@ -321,6 +323,23 @@ async def test_data_for_clients_is_a_part_beside_the_result() -> None:
     part = {"type": "data-tool-data", "id": "t1", "data": {"name": "look", "data": {"rows": [1]}}}
     assert [chunk for chunk in encoded(turn) if chunk["type"] == "data-tool-data"] == [part]
     assert (await ui_message(turn, "/api/uploads/", Portions())).parts[2] == part
+
+
+async def test_a_result_with_an_app_is_as_the_sdk_has_that_of_its_own_mcp_client() -> None:
+    data = {"structuredContent": {"rows": [1]}, "ui": {"server": "apps", "resourceUri": "ui://apps/chart"}}
+    call = block(0, "tool_use", "{}", tool_use_id="t1", name="look")
+    result = block(1, "tool_result", "Seen.", tool_use_id="t1", name="look")
+    turn = turn_of(call, replace(result, client_data=json.dumps(data)))
+    app = {"resourceUri": "ui://apps/chart", "mimeType": "text/html;profile=mcp-app", "server": "apps"}
+    output = {"content": [{"type": "text", "text": "Seen."}], "structuredContent": {"rows": [1]}, "isError": False}
+    (chunk,) = (chunk for chunk in encoded(turn) if chunk["type"] == "tool-output-available")
+    assert (chunk["output"], chunk["toolMetadata"]) == (output, {"app": app})
+    part = (await ui_message(turn, "/api/uploads/", Portions())).parts[1]
+    assert (part["output"], part["toolMetadata"], part["state"]) == (output, {"app": app}, "output-available")
+    # A model that gets the message as a history reads the text alone.
+    (_, past) = past_items([UiMessageIn(id="m", role="assistant", parts=[part])])
+    assert isinstance(past, PastResult)
+    assert past.text == "Seen."
 
 
 async def test_what_a_running_tool_has_is_a_preliminary_output() -> None:

@@ -1,12 +1,24 @@
 """Apps of MCP servers: what clients learn of them, and the page and the policy of one."""
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from tests.extensions.mcp.mcp_servers import APPS, context_with
-from tests.extensions.mcp.test_offers import place_with
+from tests.extensions.mcp.test_offers import Place, place_with
+from tests.support.http_client import Client, Said
+from tests.support.openapi_document import Document
+from turnstream.extensions.mcp import app_turns
 from turnstream.extensions.mcp.apps import origins_of, policy_of
+from turnstream.extensions.mcp.declared import McpServer
+from turnstream.scripted import ScriptedProvider, message_of, text, tool_use
+from turnstream.tools.policy import Policy
 
 BAD = (
     "data:",
@@ -31,12 +43,12 @@ def test_a_policy_has_origins_alone() -> None:
     assert "connect-src 'none'" in policy_of([], ["https://b.example"])
 
 
-@pytest.mark.extensions("mcp")
 @pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.extensions("mcp")
 async def test_clients_learn_of_an_app_and_read_its_page(database_url: str) -> None:
     async with place_with(database_url, None, APPS) as place:
-        tools = place.servers.tools()
-        assert sorted(tools) == ["apps__chart", "apps__trap"]  # `refresh` is for apps alone
+        tools, offered = place.servers.tools(), place.server.services.resolver.toolset.names
+        assert sorted(tools.keys() - offered) == ["apps__refresh"]
         outcome = await tools["apps__chart"](context_with(), json.dumps({"place": "Sund"}))
         assert outcome.data["ui"] == {"server": "apps", "resourceUri": "ui://apps/chart"}
         assert "ui://" not in outcome.text  # the model reads nothing of it
@@ -53,3 +65,189 @@ async def test_clients_learn_of_an_app_and_read_its_page(database_url: str) -> N
             assert words in refused["detail"]
         await place.ada.json("POST", "/api/mcp/apps", 404, json={"server": "none", "uri": "ui://apps/chart"})
         await place.ada.json("POST", "/api/mcp/apps", 422, json={"server": "apps", "uri": "https://a.example"})
+
+
+# --- calls of an app -------------------------------------------------------------------------------------------------
+
+ASKING = replace(APPS, policies={"erase": Policy(approval="always"), "refresh": Policy(calls_per_turn=3)})
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A turn whose result has an app, and the model that has answered in it."""
+
+    place: Place
+    turn: Said
+    provider: ScriptedProvider
+
+    async def call(self, name: str, expect: int = 201, client: Client | None = None, **changes: Any) -> Any:
+        sent = {"chat": self.turn.assistant["chat_id"], "turn": self.turn.assistant["id"], "app": "call_1"}
+        body = {**sent, "name": name, "arguments": {}, **changes}
+        headers = {"Idempotency-Key": key} if (key := changes.pop("key", None)) else {}
+        body.pop("key", None)
+        return await (client or self.place.ada).json("POST", "/api/mcp/apps/calls", expect, json=body, headers=headers)
+
+    async def result(self, made: Any) -> dict[str, Any]:
+        """The result of a call, once its turn has ended."""
+        url = f"/api/chats/{made['chat']}/turns/{made['turn']}"
+        await self.place.ada.events(f"{url}/stream")
+        turn = await self.place.ada.json("GET", url)
+        assert (turn["status"], turn["stop_reason"]) == ("complete", "tool_use")
+        (result,) = [block for block in turn["blocks"] if block["type"] == "tool_result"]
+        return dict(result)
+
+    async def listed(self) -> list[dict[str, Any]]:
+        turn = self.turn.assistant["id"]
+        return list((await self.place.ada.json("GET", f"/api/mcp/apps/calls?turn={turn}"))["calls"])
+
+
+@asynccontextmanager
+async def drawn(database_url: str, document: Document, server: McpServer = ASKING) -> AsyncIterator[Drawn]:
+    async with place_with(database_url, document, server) as place:
+        chart = message_of(tool_use("apps__chart", {"place": "Sund"}, "call_1"))
+        model, provider = place.server.scripts.provider(chart, message_of(text("See.")), message_of(text("Again.")))
+        yield Drawn(place, await place.ada.ask(await place.ada.chat(), model=model), provider)
+
+
+async def waiting(client: Client, made: Any) -> dict[str, Any]:
+    async with client.follow(f"/api/chats/{made['chat']}/turns/{made['turn']}/stream") as events:
+        async for event in events:
+            if event.name == "action_required":
+                return dict(event.data["calls"][0])
+    raise AssertionError("nothing was asked for")
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.extensions("mcp", "inbox", "openapi")
+async def test_an_app_calls_a_tool_in_a_turn_of_its_own_that_no_model_reads(
+    database_url: str, document: Document
+) -> None:
+    async with drawn(database_url, document) as app:
+        made = await app.call("refresh", key="once")
+        assert made == await app.call("refresh", key="once")
+        result = await app.result(made)
+        assert (result["name"], result["data"]["structuredContent"]) == ("apps__refresh", {"result": [7]})
+        call = {"app": "call_1", "name": "apps__refresh", "status": "complete"}
+        assert await app.listed() == [{"chat": made["chat"], "turn": made["turn"], **call}]
+        chats = (await app.place.ada.json("GET", "/api/chats"))["chats"]
+        assert [chat["id"] for chat in chats] == [app.turn.assistant["chat_id"]]
+        assert len(app.provider.requests) == 2
+        again = await app.place.ada.ask(f"/api/chats/{app.turn.assistant['chat_id']}")
+        assert again.assistant["status"] == "complete"
+        assert "refresh" not in repr(app.provider.requests[2])
+        # A message in the chat of the app does not offer the model a tool that is for apps.
+        await app.place.ada.say(
+            f"/api/chats/{made['chat']}", model=app.place.server.scripts.model(message_of(text("x")))
+        )
+        children = await app.place.ada.json("GET", f"/api/chats/{made['chat']}/turns")
+        assert [each["role"] for each in children["turns"]] == ["user", "assistant", "user", "assistant"]
+        await app.place.ada.request("DELETE", app.turn.url)
+        await app.place.ada.json("GET", f"/api/chats/{made['chat']}", 404)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.extensions("mcp", "inbox", "openapi")
+async def test_a_call_of_an_app_waits_for_the_approval_that_its_tool_needs(
+    database_url: str, document: Document
+) -> None:
+    async with drawn(database_url, document) as app:
+        ada = app.place.ada
+        made = [await app.call("erase", arguments={"what": what}) for what in ("waves", "wind")]
+        assert made[0]["chat"] == made[1]["chat"]
+        for each, decision, expected in zip(
+            made, ("approve", "deny"), ("waves is erased", "did not allow this call"), strict=True
+        ):
+            action = await waiting(ada, each)
+            assert (action["name"], action["type"]) == ("apps__erase", "approval")
+            sent = {"type": decision, "tool_use_id": action["tool_use_id"], "input_digest": action["input_digest"]}
+            inbox = (await ada.json("GET", "/api/waiting"))["calls"]
+            assert each["turn"] in {call["turn"] for call in inbox}
+            url = f"/api/chats/{each['chat']}/turns/{each['turn']}"
+            await ada.json("POST", f"{url}/actions", 202, json={"actions": [sent]})
+            assert expected in (await app.result(each))["text"]
+        assert len(app.provider.requests) == 2
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.extensions("mcp", "openapi")
+async def test_an_app_calls_no_other_tools_and_not_without_end(
+    database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with drawn(database_url, document) as app:
+        for name in ("reckon", "apps__refresh", "other__pay", "find_tools"):
+            assert "offers its apps no tool" in (await app.call(name, 404))["detail"]
+        assert "no result with an app" in (await app.call("refresh", 404, app="call_2"))["detail"]
+        await app.call("refresh", 404, turn=str(uuid4()))
+        eve_token = await app.place.server.token("eve")
+        async with Client(app.place.server.url, document, eve_token) as eve:
+            await app.call("refresh", 404, client=eve)
+            turn = app.turn.assistant["id"]
+            assert (await eve.json("GET", f"/api/mcp/apps/calls?turn={turn}"))["calls"] == []
+        for _ in range(3):
+            await app.result(await app.call("refresh"))
+        assert "may be called 3 times" in (await app.call("refresh", 409))["detail"]
+        monkeypatch.setattr(app_turns, "MOST_OPEN", 2)
+        calls = [app.call("erase", 201, arguments={"what": "it"}) for _ in range(2)]
+        await asyncio.gather(*calls)
+        assert "2 calls of the apps of this turn are open" in (await app.call("erase", 409))["detail"]
+        monkeypatch.setattr(app_turns, "MOST_CALLS", 5)
+        assert "may make 5 calls" in (await app.call("erase", 409))["detail"]
+        assert len(await app.listed()) == 5
+
+
+# --- clients of AG-UI ------------------------------------------------------------------------------------------------
+
+
+async def run(client: Client, thread: str, messages: list[Any], props: dict[str, Any]) -> list[dict[str, Any]]:
+    body = {"threadId": thread, "runId": "r", "protocolVersion": "1.0", "messages": messages, "forwardedProps": props}
+    answer = await client.post("/api/ag-ui", json=body)
+    assert answer.status_code == 200, answer.text
+    frames = [frame.removeprefix("data: ") for frame in answer.text.split("\n\n") if frame.startswith("data: ")]
+    return [json.loads(frame) for frame in frames]
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.extensions("mcp", "ag_ui", "inbox")
+async def test_a_client_of_ag_ui_gets_an_app_by_the_convention_of_its_middleware(database_url: str) -> None:
+    async with place_with(database_url, None, ASKING) as place:
+        chart = message_of(tool_use("apps__chart", {"place": "Sund"}, "call_1"))
+        model, provider = place.server.scripts.provider(chart, message_of(text("See.")))
+        thread, ada = str(uuid4()), place.ada
+        said = [{"id": "m1", "role": "user", "content": "Waves?"}]
+        events = await run(ada, thread, said, {"turnstream": {"model": model}})
+        (shown,) = (event for event in events if event.get("activityType") == "mcp-apps")
+        content = shown["content"]
+        assert (shown["type"], shown["replace"]) == ("ACTIVITY_SNAPSHOT", True)
+        assert (content["resourceUri"], content["serverId"]) == ("ui://apps/chart", "apps")
+        assert content["toolInput"] == {"place": "Sund"}
+        assert content["result"]["structuredContent"] == {"result": [1, 3, 5, 2, 4]}
+        messages = (await ada.json("GET", f"/api/ag-ui/threads/{thread}"))["messages"]
+        (stored,) = (message for message in messages if message["role"] == "activity")
+        assert (stored["id"], stored["content"]) == (shown["messageId"], content)
+
+        async def asked(method: str, **params: Any) -> Any:
+            sent = {"serverHash": content["serverHash"], "serverId": "apps", "method": method, "params": params}
+            (*_, end) = await run(ada, thread, messages, {"__proxiedMCPRequest": sent})
+            assert end["type"] == "RUN_FINISHED"
+            return end["result"]
+
+        (page,) = (await asked("resources/read", uri="ui://apps/chart"))["contents"]
+        assert (page["mimeType"], "ui/initialize" in page["text"]) == ("text/html;profile=mcp-app", True)
+        assert page["_meta"]["ui"]["csp"]["connectDomains"] == ["https://api.example.com"]
+        called = await asked("tools/call", name="refresh", arguments={})
+        assert (called["structuredContent"], called["isError"]) == ({"result": [7]}, False)
+        assert "offers its apps no tool" in (await asked("tools/call", name="reckon"))["error"]
+        assert "`method` must be" in (await asked("prompts/list"))["error"]
+        assert await asked("ping") == {}
+        turn = content["serverHash"].split(".")[1]
+        (made, *_) = (await ada.json("GET", f"/api/mcp/apps/calls?turn={turn}"))["calls"]
+        asking = asyncio.create_task(asked("tools/call", name="erase", arguments={"what": "it"}))
+        async with ada.follow(f"/api/chats/{made['chat']}/stream") as changes:
+            action = await anext(event.data async for event in changes if event.name == "action_required")
+        (call,) = action["calls"]
+        deny = {"type": "deny", "tool_use_id": call["tool_use_id"], "input_digest": call["input_digest"]}
+        await ada.json(
+            "POST", f"/api/chats/{made['chat']}/turns/{action['turn']}/actions", 202, json={"actions": [deny]}
+        )
+        assert (await asking)["isError"]
+        assert len(provider.requests) == 2

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from tests.support.server_process import free_port
+from turnstream.extensions.mcp.app_tools import without_hidden
 from turnstream.extensions.mcp.declared import McpServer, McpTable, servers_of
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
 from turnstream.kit.sealing import new_master_key
@@ -58,7 +60,7 @@ async def place_with(
 ) -> AsyncIterator[Place]:
     async with (
         McpServers(servers, timing) as source,
-        serving(database_url, Toolset([], sources=[source])) as server,
+        serving(database_url, Toolset([], sources=[source], offers=[partial(without_hidden, [source])])) as server,
         Client(server.url, document) as ada,
     ):
         yield Place(server, source, ada)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import httpx2
 import pytest
 import pytest_asyncio
@@ -837,3 +838,46 @@ async def test_a_server_without_metadata_is_its_own_issuer_and_no_other(desk: De
     desk.calendar.issuer_metadata = desk.issuer.metadata  # it names another one, whose codes it would get
     refused = await browser.open(link)
     assert (refused.status_code, "names itself" in refused.text) == (502, True), refused.text
+
+
+@pytest.mark.extensions("mcp", "inbox")
+async def test_those_whom_the_server_names_sign_in_for_an_owner_and_nobody_else(
+    database_url: str, document: Document, place: Office
+) -> None:
+    named: dict[str, Any] = {"sign_in_by": ("role:secretary",)}
+    async with AsyncExitStack() as stack:
+        desk = await stack.enter_async_context(desk_at(database_url, None, place, new_master_key(), **named))
+        tokens = {"ada": await desk.server.token("ada"), "bob": await desk.server.token("bob")}
+        tokens["grace"] = await desk.server.token("grace", roles=frozenset({"secretary"}))
+        ada, bob, grace = [
+            await stack.enter_async_context(Client(desk.server.url, None, tokens[name], name))
+            for name in ("ada", "bob", "grace")
+        ]
+        turn = await desk.ask(ada)
+        action = await waiting(ada, turn)
+        decline = {"type": "answer", "tool_use_id": action["tool_use_id"], "input_digest": action["input_digest"]}
+        await ada.json("POST", f"{turn.url}/actions", 403, json={"actions": [{**decline, "action": "decline"}]})
+        assert (await bob.json("GET", "/api/approvals"))["calls"] == []
+        (asked,) = (await grace.json("GET", "/api/approvals"))["calls"]
+        assert (asked["type"], asked["owner"], asked["name"]) == ("sign_in", "ada", "calendar__events")
+        link = json.loads(asked["input"])["url"]
+        assert link == action["input"]["url"]
+        for authorization, status in (("", 401), (f"Bearer {tokens['ada']}", 403), (f"Bearer {tokens['bob']}", 403)):
+            async with Browser(desk.server.url) as browser:
+                refused = await browser.open(link, authorization=authorization)
+                assert (refused.status_code, "role:secretary" in refused.text) == (status, True)
+        desk.issuer.subject = "office"
+        async with Browser(desk.server.url) as browser:
+            shown = await browser.open(link, authorization=f"Bearer {tokens['grace']}")
+            assert "you may sign in for this person" in shown.text
+            (action_of_form,) = re.findall(r'<form method="post" action="([^"]+)">', shown.text)
+            there = await browser.open(f"{link}{action_of_form}", "POST", f"Bearer {tokens['grace']}")
+            back = await browser.open(there.headers["location"])
+            assert (await browser.open(back.headers["location"])).status_code == 200
+        assert await results(ada, turn) == {"a": "events of office"}
+        connection = await asyncpg.connect(database_url)
+        made = await connection.fetchrow("SELECT owner, actor FROM audit WHERE kind = 'sign_in.made'")
+        token = await connection.fetchval("SELECT id FROM tokens WHERE owner = 'grace'")
+        await connection.close()
+        assert made is not None
+        assert tuple(made) == ("ada", f"token:{token}")

@@ -31,6 +31,12 @@ async def add(ada: Client, chat: str, role: str, member: str = "bob", status: in
     return await ada.json("POST", f"{chat}/members", status, json={"member": member, "role": role})
 
 
+async def waiting_for(member: Client) -> Any:
+    """The calls that wait for a member of one chat."""
+    (membership,) = (await member.json("GET", "/api/memberships"))["memberships"]
+    return membership["waiting"]
+
+
 async def rows_of(database_url: str, statement: str, *values: Any) -> list[asyncpg.Record]:
     connection = await asyncpg.connect(database_url)
     try:
@@ -180,12 +186,17 @@ async def test_an_approver_decides_and_a_writer_does_not(database_url: str, name
             await until("action_required", events)
         (asked,) = (await ada.json("GET", turn.url))["actions"]
         approval = {"type": "approve", "tool_use_id": "c", "input_digest": asked["input_digest"]}
+        assert await waiting_for(bob) == []
         await bob.json("POST", f"{turn.url}/actions", 403, json={"actions": [approval]})
         await add(ada, chat, "approve")
+        call = {"turn": turn.assistant["id"], "tool_use_id": "c", "name": "send", "type": "approval"}
+        found = [{name: each[name] for name in call} for each in await waiting_for(bob)]
+        assert found == ([call] if name == "send" else [])
         answer = await bob.post(f"{turn.url}/actions", json={"actions": [approval]})
         assert answer.status_code == (202 if name == "send" else 403)
         if name == "launch":
             return
+        assert await waiting_for(bob) == []
         await bob.events(turn.stream_url)
         ended = await ada.json("GET", turn.url)
         (result,) = [block for block in ended["blocks"] if block["type"] == "tool_result"]

@@ -60,6 +60,7 @@ from turnstream.extensions.ai_sdk.schemas import UiRequest
 from turnstream.extensions.browsers.schemas import BrowserTokenIn
 from turnstream.extensions.fork.calls import ForkIn
 from turnstream.extensions.jobs.tokens import digest_of_token
+from turnstream.extensions.mcp.app_turns import MOST_OPEN
 from turnstream.extensions.mcp.oauth import OAuth
 from turnstream.extensions.mcp.offers import Offers
 from turnstream.extensions.mcp.own_servers import OwnServers
@@ -87,6 +88,10 @@ MANY_MEMBERS = (
     " SELECT $1, 'member ' || number, 'read', 'another' FROM generate_series(1, 100) AS number"
 )
 ADD_MEMBER = "INSERT INTO chat_members (chat_id, member, role, created_by) VALUES ($1, $2, 'read', 'another')"
+WITH_APP = """
+    UPDATE blocks SET client_data = '{"ui": {"server": "apps", "resourceUri": "ui://apps/chart"}}'
+    WHERE turn_id = $1 AND type = 'tool_result'
+"""
 SCHEDULE = {"name": "Daily", "every": 86_400, "request": said("Hi")}
 TRIGGER = {"name": "Reports", "request": said("Hi")}
 STREAM = {"Accept": "text/event-stream"}
@@ -172,6 +177,8 @@ class World:
             return await self.waiting(endpoint)
         if "{job}" in endpoint.path:
             return await self.detached(endpoint)
+        if endpoint.call == "GET /api/mcp/apps/calls":
+            return f"{endpoint.path}?turn={uuid4()}"
         if "{server}" in endpoint.path:
             await self.server.services.storage.database.rows(SIGN_IN, owner=self.api.owner)
             return filled(endpoint, {"{server}": "calendar"})
@@ -220,6 +227,15 @@ class World:
             "{path:path}": "there",
         }
         return filled(endpoint, ids)
+
+    async def drawn(self) -> dict[str, str]:
+        """A result with an app."""
+        model = self.server.scripts.model(message_of(tool_use("none", {}, "c")), message_of(text("Hi.")))
+        turn = (await self.api.ask(await self.api.chat(), model=model)).assistant
+        connection = await asyncpg.connect(self.server.database_url)
+        await connection.execute(WITH_APP, UUID(turn["id"]))
+        await connection.close()
+        return {"chat": turn["chat_id"], "turn": turn["id"], "app": "c"}
 
     async def shared(self) -> dict[str, str]:
         """A link to a chat with a file."""
@@ -368,6 +384,8 @@ def body_of(endpoint: Endpoint, sent: object = None) -> dict[str, Any]:
     if endpoint.path.startswith("/api/mcp/"):
         if endpoint.path == "/api/mcp/apps":
             return {"json": {"server": "none", "uri": "ui://none"}}
+        if endpoint.path == "/api/mcp/apps/calls":
+            return {"json": {"chat": str(uuid4()), "turn": str(uuid4()), "app": "c", "name": "none"}}
         named = {"server": "none", "uri" if "resources" in endpoint.path else "name": "none"}
         return {"json": {**named, **({"argument": "tone"} if endpoint.path.endswith("complete") else {})}}
     if endpoint.takes is TriggerIn:
@@ -403,9 +421,9 @@ async def with_own_servers(world: World) -> AsyncIterator[dict[str, Any]]:
         world.server.app.state.services = services
 
 
-async def offered(world: World, endpoint: Endpoint) -> None:
+async def offered(world: World, endpoint: Endpoint, times: int = 1) -> None:
     services = world.server.services
-    server = APPS if endpoint.path == "/api/mcp/apps" else OFFERS
+    server = APPS if endpoint.path.startswith("/api/mcp/apps") else OFFERS
     async with McpServers([server], McpTiming(connect_timeout=60, answer_timeout=60)) as source:
         (connection,) = source.connections
         states = {**services.states, "mcp": Offers({server.name: connection})}
@@ -414,7 +432,10 @@ async def offered(world: World, endpoint: Endpoint) -> None:
             chosen = {"uri": "notes://today"} if "resources" in endpoint.path else {"name": "rehearse"}
             chosen = {"uri": "ui://apps/chart"} if server is APPS else chosen
             body = {**body_of(endpoint)["json"], "server": server.name, **chosen}
-            await world.api.request(endpoint.method, endpoint.path, json=body)
+            if endpoint.path.endswith("/calls"):
+                body = {**await world.drawn(), "name": "refresh"}
+            for _ in range(times):
+                await world.api.request(endpoint.method, endpoint.path, json=body)
         finally:
             world.server.app.state.services = services
 
@@ -519,6 +540,9 @@ async def not_there(world: World, endpoint: Endpoint) -> None:
 
 
 async def not_now(world: World, endpoint: Endpoint) -> None:
+    if endpoint.path == "/api/mcp/apps/calls":
+        await offered(world, endpoint, MOST_OPEN + 1)
+        return
     if endpoint.path.startswith("/api/mcp/servers/"):
         async with with_own_servers(world) as body:
             for number in range(11):

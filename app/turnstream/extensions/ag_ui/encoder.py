@@ -27,6 +27,7 @@ from turnstream.extensions.ag_ui.messages import (
     Json,
     activity_of,
     answer_messages,
+    app_activity,
     block_id,
     call_id,
     interrupts_of,
@@ -243,6 +244,9 @@ class RunEncoder:
         if (result := result_message(self._turn.id, closed)) is not None:
             del result["role"]
             yield {"type": "TOOL_CALL_RESULT", "messageId": result.pop("id"), "role": "tool", **result}
+        known = (each.block for each in self._projection.closed)
+        if (activity := app_activity(self._turn.id, closed.block, known)) is not None:
+            yield {"type": "ACTIVITY_SNAPSHOT", **activity, "replace": True}
 
     def _whole(self, block: Block) -> Iterator[Json]:
         """The events of a block that has no others."""

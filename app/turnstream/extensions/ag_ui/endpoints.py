@@ -18,6 +18,7 @@ from turnstream.domain.asks import QUESTIONS, Ask, AskAnswer
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.turns import Turn
+from turnstream.extensions.ag_ui.app_requests import proxied_run
 from turnstream.extensions.ag_ui.encoder import Run, encode, run_finished, run_started
 from turnstream.extensions.ag_ui.messages import (
     ClientIds,
@@ -76,6 +77,9 @@ async def run_agent(request: Request) -> Response:
     identity, uploads = identity_of(request), path_for(request, "/api/uploads/")
     chat = await chat_of(services, identity, sent.thread_id)
     services.streams.take(request)
+    run = Run(sent.thread_id, sent.run_id, sent.state, sent.protocol)
+    if sent.proxied is not None:
+        return response(services, proxied_run(services, identity, chat, run, sent.proxied, key))
     last = sent.messages[-1] if sent.messages else None
     answered: set[str] = set()
     if sent.resume or (last is not None and last.role == "tool"):
@@ -90,7 +94,6 @@ async def run_agent(request: Request) -> Response:
             "`messages` must end with a user message or the result of a tool, unless `resume` answers interrupts.",
             field="messages",
         )
-    run = Run(sent.thread_id, sent.run_id, sent.state, sent.protocol)
     return run_stream(services, owner, turn, run, sent.messages, uploads, continues=continues, answered=answered)
 
 

@@ -1,12 +1,12 @@
 """Turns as messages of AG-UI, equal to those that a client builds of the events of their runs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
-from turnstream.api.codec import block_details, output_text, parsed, to_json
+from turnstream.api.codec import block_details, input_of, output_text, parsed, to_json
 from turnstream.domain.asks import QUESTIONS, AskKind
 from turnstream.domain.blocks import Block
 from turnstream.domain.events import RequiredAction
@@ -16,6 +16,7 @@ from turnstream.domain.results import count_files, parts_of
 from turnstream.domain.turns import Turn
 from turnstream.extensions.ag_ui.schemas import AgUiMessageIn, AgUiUserMessageIn, blocks_in
 from turnstream.kit.offload import Portions
+from turnstream.libraries.dialects.apps import app_of, mcp_result
 from turnstream.libraries.dialects.histories import (
     PastCall,
     PastItem,
@@ -210,6 +211,9 @@ async def answer_messages(turn: UUID, blocks: Sequence[Block], ids: ClientIds, p
                 called[result["toolCallId"]].append(result)
             else:
                 add(result)
+        if (activity := app_activity(turn, block, blocks)) is not None:
+            id = activity.pop("messageId")
+            add({"id": id, "role": "activity", **activity})
     for message, *_ in replies.values():
         if "content" in message:
             message["content"] = "".join(message["content"])
@@ -245,6 +249,23 @@ def result_message(turn: UUID, closed: Closed) -> Json | None:
             return None
     metadata = {"metadata": noted} if noted else {}
     return {"id": id, "role": "tool", "toolCallId": call, "content": content, **metadata}
+
+
+def app_activity(turn: UUID, block: Block, blocks: Iterable[Block]) -> Json | None:
+    """The activity of a result with an app, as the middleware of AG-UI for MCP Apps emits it. `serverHash` names the
+    result: what the app asks for comes back with it. `blocks` have the call.
+    """
+    if (app := app_of(block)) is None:
+        return None
+    call = next((each for each in blocks if each.type in CALLS and each.key == block.key), None)
+    content = {
+        "result": mcp_result(block),
+        "resourceUri": app.uri,
+        "serverHash": call_id(turn, block.round, block.tool_use_id or ""),
+        "serverId": app.server,
+        "toolInput": {} if call is None else input_of(call.text),
+    }
+    return {"messageId": f"{block_id(turn, block.index)}.app", "activityType": "mcp-apps", "content": content}
 
 
 def _result_part(part: Mapping[str, Any]) -> Json:

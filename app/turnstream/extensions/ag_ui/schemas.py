@@ -87,10 +87,20 @@ class AgUiResumeIn(LenientBody):
     payload: Any = None
 
 
+class AgUiProxiedIn(LenientBody):
+    """A request that an app of an MCP server makes, as the middleware of AG-UI for MCP Apps takes it."""
+
+    server_hash: Annotated[Storable, Field(alias="serverHash", max_length=2000)] = ""
+    server_id: Annotated[Storable, Field(alias="serverId", max_length=500)] = ""
+    method: Annotated[Storable, Field(max_length=200)]
+    params: dict[str, Any] = Field(default_factory=dict)
+
+
 class AgUiPropsIn(LenientBody):
-    """The options of a turn that an app forwards."""
+    """The options of a turn that an app forwards. With `proxied` the run is a request of an app, and no message."""
 
     turnstream: UiOptions = UiOptions()
+    proxied: Annotated[AgUiProxiedIn | None, Field(alias="__proxiedMCPRequest")] = None
 
 
 class RunInput(LenientBody):
@@ -111,6 +121,10 @@ class RunInput(LenientBody):
     @property
     def options(self) -> UiOptions:
         return self.forwarded_props.turnstream if self.forwarded_props else UiOptions()
+
+    @property
+    def proxied(self) -> AgUiProxiedIn | None:
+        return self.forwarded_props.proxied if self.forwarded_props else None
 
 
 class AgUiThreadOut(BaseModel):

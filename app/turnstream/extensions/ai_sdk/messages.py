@@ -58,8 +58,16 @@ def past_items(messages: Sequence[UiMessageIn]) -> Iterator[PastItem]:
                 failed, id = part["state"] == "output-error", str(part["toolCallId"])
                 name = str(part.get("toolName") or type.removeprefix("tool-"))
                 yield PastCall(id, name, output_text(part.get("input") or {}))
-                output = str(part.get("errorText", "")) if failed else output_text(part.get("output"))
+                output = str(part.get("errorText", "")) if failed else _output_in(part)
                 yield PastResult(id, output, is_error=failed)
+
+
+def _output_in(part: Json) -> str:
+    """The result that the model had. Of a result with an app that is its text, and no data for clients."""
+    output = part.get("output")
+    if not part.get("toolMetadata") or not isinstance(output, dict) or not isinstance(output.get("content"), list):
+        return output_text(output)
+    return "\n".join(str(each["text"]) for each in output["content"] if isinstance(each, dict) and "text" in each)
 
 
 def _user_part(block: Block, uploads: str) -> Json:

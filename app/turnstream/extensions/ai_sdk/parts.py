@@ -10,6 +10,7 @@ from turnstream.domain.events import TurnEnd
 from turnstream.domain.output import output_of
 from turnstream.domain.results import count_files, parts_of
 from turnstream.domain.turns import Turn
+from turnstream.libraries.dialects.apps import MEDIA_TYPE, app_of, mcp_result
 from turnstream.libraries.dialects.projection import Runner
 
 Json = dict[str, Any]
@@ -60,11 +61,16 @@ def approval_id(tool_use_id: str, digest: str) -> str:
 
 
 def result_json(block: Block, asks: Sequence[Ask]) -> Json:
-    """The result of a call, with the SDK's name for its state."""
+    """The result of a call, with the SDK's name for its state. That of a tool with an app has the SDK's metadata of MCP
+    Apps, and is what the SDK's own MCP client returns.
+    """
     if approval_json(block, asks).get("approved") is False:
         return {"state": "output-denied"}
     if block.is_error:
         return {"state": "output-error", "errorText": block.text}
+    if (app := app_of(block)) is not None:
+        about = {"resourceUri": app.uri, "mimeType": MEDIA_TYPE, "server": app.server}
+        return {"state": "output-available", "output": mcp_result(block), "toolMetadata": {"app": about}}
     output = {"content": parts_of(block)} if count_files(block) else output_json(block.text)
     return {"state": "output-available", "output": output}
 

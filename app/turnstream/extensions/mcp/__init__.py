@@ -48,8 +48,9 @@ def _make(settings: Settings, declarations: "Declarations") -> "LoadedTools":
         return LoadedTools()
     else:
         need("mcp", "mcp", f"{declarations.source}: [mcp.{servers[0].name}]")
+    from turnstream.extensions.mcp.app_tools import without_hidden  # a second
     from turnstream.extensions.mcp.own_servers import PREFIX, OwnServers
-    from turnstream.extensions.mcp.servers import McpServers  # a second
+    from turnstream.extensions.mcp.servers import McpServers
     from turnstream.tools.tool import ToolSource
 
     with errors_named(f"{declarations.source}:"):
@@ -59,7 +60,7 @@ def _make(settings: Settings, declarations: "Declarations") -> "LoadedTools":
     if given.owner_servers:
         prefixes.append(f"{PREFIX}__")
         sources.append(OwnServers(_allowed(given), declarations=declarations))
-    return LoadedTools(sources=sources, prefixes=prefixes, connections=[source])
+    return LoadedTools(sources=sources, prefixes=prefixes, connections=[source], offer=partial(without_hidden, sources))
 
 
 def _allowed(given: McpSettings) -> "Allowed":

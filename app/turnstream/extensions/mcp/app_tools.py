@@ -1,14 +1,17 @@
 """Tools with an app (`io.modelcontextprotocol/ui`): the members of their definitions."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal
 
 from mcp import types
 from mcp.client.extension import ClientExtension
 
+from turnstream.domain.turns import TurnRequest
 from turnstream.kit.text import storable
+from turnstream.libraries.dialects.apps import MEDIA_TYPE
+from turnstream.tools.tool import ToolSource
 
-MEDIA_TYPE: Final = "text/html;profile=mcp-app"
 _LONGEST: Final = 2_000  # characters of an address
 
 
@@ -26,10 +29,18 @@ def app_of(tool: types.Tool) -> str | None:
     return storable(uri) if is_app else None
 
 
-def is_for_models(tool: types.Tool) -> bool:
-    """False for a tool that its server offers to apps alone."""
+def is_for(tool: types.Tool, caller: Literal["model", "app"]) -> bool:
+    """Whether the server offers the tool to models, or to its apps: without a word about that, to both."""
     visibility = _ui(tool).get("visibility")
-    return not isinstance(visibility, list) or "model" in visibility
+    return not isinstance(visibility, list) or caller in visibility
+
+
+def without_hidden(sources: Sequence[ToolSource], request: TurnRequest) -> TurnRequest:
+    """The request without tools that are for apps: a message in the chat of an app would take them over."""
+    hidden = {name for source in sources for name, tool in source.tools().items() if getattr(tool, "hidden", False)}
+    if hidden.isdisjoint(spec.name for spec in request.tools):
+        return request
+    return replace(request, tools=tuple(spec for spec in request.tools if spec.name not in hidden))
 
 
 def _ui(tool: types.Tool) -> Mapping[str, Any]:

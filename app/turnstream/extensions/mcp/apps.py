@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 
 from mcp import MCPError, types
 
-from turnstream.extensions.mcp.app_tools import MEDIA_TYPE
 from turnstream.extensions.mcp.owner_calls import SignInNeeded
 from turnstream.extensions.mcp.servers import McpConnection
 from turnstream.kit.text import storable
+from turnstream.libraries.dialects.apps import MEDIA_TYPE
 from turnstream.tools.tool import ToolError
 
 _LONGEST: Final = 1_000_000  # characters of a page

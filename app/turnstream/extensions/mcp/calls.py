@@ -1,7 +1,7 @@
 """The calls of sign-ins, and the pages of a person who signs in: the server and its scopes first, then the issuer."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime
 from hashlib import sha256
 from html import escape
@@ -131,18 +131,18 @@ def _page_of(title: str, handler: Callable[[Request], Awaitable[Response]]) -> C
 async def _linked(request: Request) -> Response:
     from turnstream.extensions.mcp.oauth import SignInFailed
 
-    sign_ins, ask, issuer = await _opened(request)
+    sign_ins, ask, issuer, actor = await _opened(request)
     name, cookie = _cookie_of(request, sign_ins)
     if request.method == "POST" and cookie is None:
         # A form of another site is sent without it: nobody can be led past the page.
         raise _PageRefused(403, "The page of the link was not opened in this browser, or cookies are off.")
     if request.method == "POST" and request.query_params.get("seen") == _digest_of(issuer):
         try:
-            url = await sign_ins.begin(ask.owner, sign_ins.servers[ask.server], issuer, cookie or "")
+            url = await sign_ins.begin(ask.owner, sign_ins.servers[ask.server], issuer, cookie or "", actor)
         except SignInFailed as failed:
             raise _PageRefused(502, str(failed)) from None
         return RedirectResponse(url, 303, _HEADERS)
-    response = _consent(ask, issuer, changed=request.method == "POST")
+    response = _consent(ask, issuer, changed=request.method == "POST", for_another=actor is not None)
     # Lax: the issuer sends the browser back from another site.
     is_secure = sign_ins.oauth.base.startswith("https:")
     response.set_cookie(
@@ -164,47 +164,58 @@ def _digest_of(issuer: "McpIssuer") -> str:
     return sha256("\n".join(shown).encode()).hexdigest()
 
 
-async def _opened(request: Request) -> "tuple[SignIns, LinkedAsk, McpIssuer]":
-    """The ask of the link, and the issuer of its server. Raises _PageRefused."""
+async def _opened(request: Request) -> "tuple[SignIns, LinkedAsk, McpIssuer, str | None]":
+    """The ask of the link, the issuer of its server, and the person if it is another than the owner. Raises
+    _PageRefused.
+    """
     from turnstream.extensions.mcp.oauth import SignInFailed
+    from turnstream.extensions.mcp.sign_ins import approvers_of
 
     sign_ins, turn = _sign_ins(request), as_id(request.path_params["turn"])
     secret = request.path_params["secret"]
     ask = None if turn is None or unstorable(secret) else await sign_ins.linked(turn, secret)
     if ask is None:
         raise _PageRefused(404, "The address is incomplete or was changed. Open it exactly as you received it.")
-    await _check_person(request, ask)
+    server = sign_ins.servers.get(ask.server)
+    actor = await _check_person(request, ask, () if server is None else approvers_of(server))
     if ask.over is not None:
         raise _PageRefused(409, ask.over)
-    server = sign_ins.servers.get(ask.server)
     if server is None:
         raise _PageRefused(410, f"This server does not use {ask.server} any more.")
     try:
-        return sign_ins, ask, await sign_ins.oauth.discover(server, ask.scopes)
+        return sign_ins, ask, await sign_ins.oauth.discover(server, ask.scopes), actor
     except SignInFailed as failed:
         raise _PageRefused(502, str(failed)) from None
 
 
-async def _check_person(request: Request, ask: "LinkedAsk") -> None:
+async def _check_person(request: Request, ask: "LinkedAsk", approvers: Collection[str]) -> str | None:
     """If the browser has a credential, it must be the owner's: otherwise the owner's calls would use the tokens of
     another person. If browsers have no credentials, as when a program sends the tokens, the link alone is enough.
+    With `approvers` it must be one of them, who is returned. Raises _PageRefused.
     """
     try:
         identity = await services_of(request).authenticator.identity_of(request)
     except Unauthorized:
-        return
+        if approvers:
+            raise _PageRefused(401, f"This sign-in is made by {', '.join(approvers)}. Log in here first.") from None
+        return None
+    if approvers:
+        if identity.is_bound or not set(approvers) & set(identity.principals):
+            raise _PageRefused(403, f"You are {identity.owner} here. This sign-in is made by {', '.join(approvers)}.")
+        return identity.actor
     if identity.credential is not None and identity.owner != ask.owner:
         raise _PageRefused(403, f"You are {identity.owner} here. This sign-in is for another person.")
+    return None
 
 
-def _consent(ask: "LinkedAsk", issuer: "McpIssuer", *, changed: bool) -> Response:
+def _consent(ask: "LinkedAsk", issuer: "McpIssuer", *, changed: bool, for_another: bool) -> Response:
+    who = "you may sign in for this person" if for_another else "that is you"
     where = urlsplit(str(issuer.metadata.authorization_endpoint))
     scopes = "".join(f"<li>{escape(scope)}</li>" for scope in issuer.scopes) or "<li>as the issuer decides</li>"
     news = "<p><strong>This has changed since it was shown.</strong></p>" if changed else ""
     body = (
         f"{news}<p>Tools of <strong>{escape(ask.server)}</strong> are to be used for"
-        f" <strong>{escape(ask.owner)}</strong>. Go on"
-        " only if that is you.</p>"
+        f" <strong>{escape(ask.owner)}</strong>. Go on only if {who}.</p>"
         f"<dl><dt>Server</dt><dd>{escape(ask.server)} ({escape(issuer.resource)})</dd>"
         f"<dt>You sign in at</dt><dd>{escape(where.netloc)}</dd><dt>Issuer</dt><dd>{escape(issuer.name)}</dd>"
         f"<dt>Scopes</dt><dd><ul>{scopes}</ul></dd></dl>"

@@ -28,6 +28,7 @@ class McpTable(PolicyTable):
     client_secret: str | None = None
     scopes: list[str] = Field(default_factory=list)
     audience: str | None = None
+    sign_in_by: list[Annotated[str, Field(pattern=r"^(role|person):\S(.*\S)?$")]] = Field(default_factory=list)
     owner_tools: bool = False
     prefix: str = ""
     tools: list[str] | None = None
@@ -52,6 +53,8 @@ class McpTable(PolicyTable):
         if self.auth is not None and self.url is None:
             raise ValueError("`auth` needs a `url`: a process has the credentials of its `env`")
         check_auth(self.auth, self.model_fields_set)
+        if self.sign_in_by and self.auth != "oauth":
+            raise ValueError('`sign_in_by` needs `auth = "oauth"`: else nobody signs in')
         if self.owner_tools and self.auth is None:
             raise ValueError('`owner_tools` needs `auth = "oauth"` or `auth = "exchange"`: it uses the owner\'s token')
         for tool, policy in self.policy.items() if self.owner_tools else ():
@@ -74,7 +77,8 @@ class McpServer:
     the list of tools uses `headers`, or with `owner_tools` the owner's token, as each owner has other tools. With
     `exchange` too, the caller's token is exchanged at the issuer instead, for `audience`. Without a `client_id` the
     client is known by its metadata document or registered. `scopes` take the place of the server's. `issuer` is the
-    only accepted issuer of tokens. With `allowed` it is the server of an owner, whose address must be among these.
+    only accepted issuer of tokens. The principals `sign_in_by` sign in for owners.
+    With `allowed` it is the server of an owner, whose address must be among these.
     Without it the server names an issuer, which must have a public address.
     """
 
@@ -92,6 +96,7 @@ class McpServer:
     scopes: tuple[str, ...] = ()
     exchange: bool = False
     audience: str | None = None
+    sign_in_by: tuple[str, ...] = ()
     owner_tools: bool = False
     allowed: Allowed | None = None
     prefix: str = ""
@@ -138,6 +143,7 @@ def _server_of(declarations: Declarations, name: str, table: McpTable) -> McpSer
         scopes=tuple(table.scopes),
         exchange=table.auth == "exchange",
         audience=table.audience,
+        sign_in_by=tuple(table.sign_in_by),
         owner_tools=table.owner_tools,
         prefix=table.prefix,
         tools=None if table.tools is None else tuple(table.tools),

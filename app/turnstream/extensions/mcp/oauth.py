@@ -124,7 +124,9 @@ class McpIssuer:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The state of a sign-in that has begun, for its callback. It is stored sealed. `cookie` is a digest."""
+    """The state of a sign-in that has begun, for its callback. It is stored sealed. `cookie` is a digest, and `actor`
+    has begun it for the owner.
+    """
 
     metadata: dict[str, Any]
     client: OAuthClient
@@ -133,6 +135,7 @@ class Pending:
     verifier: str = field(repr=False)
     redirect_uri: str
     cookie: str
+    actor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +298,9 @@ class OAuth:
         method = known.token_endpoint_auth_method or _method_of(metadata, secret)
         return OAuthClient(known.client_id, secret, "none" if secret is None else method)
 
-    def begin(self, issuer: McpIssuer, client: OAuthClient, state: str, cookie: str) -> tuple[str, Pending]:
+    def begin(
+        self, issuer: McpIssuer, client: OAuthClient, state: str, cookie: str, actor: str | None = None
+    ) -> tuple[str, Pending]:
         """The address at which the person consents, and what the callback needs."""
         proof = PKCEParameters.generate()
         query = {
@@ -315,7 +320,7 @@ class OAuth:
         url = f"{address}{'&' if urlsplit(address).query else '?'}{urlencode(query)}"
         metadata = issuer.metadata.model_dump(mode="json", exclude_none=True)
         verifier, resource = proof.code_verifier, issuer.resource
-        return url, Pending(metadata, client, resource, issuer.scopes, verifier, self.redirect_uri, cookie)
+        return url, Pending(metadata, client, resource, issuer.scopes, verifier, self.redirect_uri, cookie, actor)
 
     async def complete(self, server: OAuthResource, pending: Pending, code: str, iss: str | None) -> OAuthTokens:
         """Exchanges the code of a callback. Raises SignInFailed."""

@@ -5,12 +5,17 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import structlog
 from mcp import MCPError, types
 
+from turnstream.api.services import Services
+from turnstream.domain.errors import NotFound
+from turnstream.extensions.mcp.app_turns import call_from_app
+from turnstream.extensions.mcp.apps import AppPage, read_app
+from turnstream.extensions.mcp.offer_calls import failures_as
 from turnstream.extensions.mcp.own_servers import OwnServers
 from turnstream.extensions.mcp.owner_calls import SignInNeeded
 from turnstream.extensions.mcp.servers import McpConnection
@@ -18,6 +23,8 @@ from turnstream.extensions.mcp.session import OfferItem, OfferKind, OfferList
 from turnstream.extensions.mcp.sign_ins import SignIns
 from turnstream.extensions.mcp.tool import parts_of
 from turnstream.kit.text import storable
+from turnstream.libraries.dialects.apps import MEDIA_TYPE, WantedCall
+from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey
 from turnstream.tools.tool import File, OutcomePart, ToolError, ToolUnavailable, join_texts
 
 log = structlog.get_logger(__name__)
@@ -101,6 +108,29 @@ class Offers:
             if len(self._kept) > _MOST_LISTS:
                 self._kept.popitem(last=False)
         return kept
+
+    # --- apps --------------------------------------------------------------------------------------------------------
+
+    async def app(self, owner: str, server: str, uri: str) -> AppPage:
+        """The page of an app. Raises NotFound, ToolError and ToolUnavailable."""
+        connection = await self.connection(owner, server)
+        if connection is None:
+            raise NotFound(f"There is no MCP server {server[:100]!r} for the caller.")
+        return await read_app(owner, connection, uri)
+
+    async def app_page(self, owner: str, server: str, uri: str) -> Mapping[str, Any]:
+        """The resource of an app, as MCP has it. Raises NotFound, RequestRefused and Unavailable."""
+        with failures_as("uri"):
+            app = await self.app(owner, server, uri)
+        csp = {"connectDomains": list(app.connect), "resourceDomains": list(app.load)}
+        content = {"uri": uri, "mimeType": MEDIA_TYPE, "text": app.html, "_meta": {"ui": {"csp": csp}}}
+        return {"contents": [content]}
+
+    async def call_from_app(
+        self, services: Services, owner: str, wanted: WantedCall, key: IdempotencyKey | None
+    ) -> Exchange:
+        """Posts the turn of a call. Raises NotFound, RequestRefused, Conflict after too many calls, and TooMany."""
+        return await call_from_app(services, self, owner, wanted, key)
 
     # --- use ---------------------------------------------------------------------------------------------------------
 

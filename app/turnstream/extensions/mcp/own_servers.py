@@ -18,7 +18,7 @@ from yarl import URL
 
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.own_calls import MOST_SERVERS
-from turnstream.extensions.mcp.owner_lists import OwnerLists, digests_of
+from turnstream.extensions.mcp.owner_lists import AppTool, OwnerLists, digests_of
 from turnstream.extensions.mcp.servers import Changes, McpConnection, McpTiming
 from turnstream.extensions.mcp.session import McpSession
 from turnstream.extensions.mcp.sign_ins import OWN, SignIns, delete_sign_in, note_sign_in
@@ -80,6 +80,9 @@ class OwnServers:
         given = declarations or Declarations()
         policies = {name: each for name, each in given.policies.items() if name.startswith(f"{PREFIX}__")}
         decided = replace(given, policies=policies).apply_policies(named)
+        for_apps = self.call_from_app
+        spec = replace(for_apps.spec, name=f"{PREFIX}__{for_apps.spec.name}")
+        decided.append(AppTool.of(replace(for_apps, spec=spec, policy=decided[-1].policy)))
         self._tools: Mapping[str, Tool] = {each.spec.name: each for each in decided}
 
     def use(self, database: Database, keys: OwnerKeys, sign_ins: SignIns) -> None:
@@ -186,6 +189,16 @@ class OwnServers:
         if server not in lists:
             return _unknown(server, lists)
         return await lists[server].call_tool(context, json.dumps({"name": name, "input": input}))
+
+    @tool
+    async def call_from_app(
+        self, context: ToolContext, server: str, name: str, input: dict[str, Any] | None = None
+    ) -> Outcome:
+        """Calls a tool of an MCP server of the user for an app of that server."""
+        lists = await self._lists(context.owner)
+        if server not in lists:
+            return _unknown(server, lists)
+        return await lists[server].call_from_app(context, json.dumps({"name": name, "input": input}))
 
     async def _lists(self, owner: str) -> Mapping[str, OwnerLists]:
         """The lists of an owner by the names of the servers. A changed server begins with an empty one."""

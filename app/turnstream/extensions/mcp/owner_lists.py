@@ -1,7 +1,7 @@
 """Lists of tools of MCP servers that want the owner's token before they list any: each owner may have other tools.
 
-Two tools take the place of such a list: `find_tools` returns definitions, `call_tool` calls one. So the request of the
-model is the same for all owners and for every list, and a list is read when a model needs it.
+Two tools take the place of such a list: `find_tools` returns definitions, `call_tool` calls one; apps have a third. So
+the request of the model is the same for all owners and for every list, and a list is read when a model needs it.
 """
 
 import json
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from hashlib import sha256
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
 
 import structlog
 from msgspec.json import encode as to_json
@@ -45,6 +45,17 @@ class _OwnerList:
     until: float
 
 
+@dataclass(frozen=True, slots=True)
+class AppTool(FunctionTool):
+    """A tool that apps call, and that no turn may name."""
+
+    hidden: ClassVar = True
+
+    @classmethod
+    def of(cls, tool: FunctionTool) -> Self:
+        return cls(tool.spec, tool.policy, tool.function, tool.arguments, tool.bound, tool.on_stop)
+
+
 class OwnerLists:
     """The lists of all owners at one server. Each replica keeps them until their TTL has passed."""
 
@@ -60,6 +71,7 @@ class OwnerLists:
         self._kept: OrderedDict[str, _OwnerList] = OrderedDict()
         found = [self._named(self.find_tools, self._policy(finds=True))]
         found.append(self._named(self.call_tool, self._policy(finds=False)))
+        found.append(AppTool.of(self._named(self.call_from_app, self._policy(finds=False))))
         self.tools: Mapping[str, Tool] = {each.spec.name: each for each in found}
 
     def _named(self, tool: FunctionTool, policy: Policy) -> FunctionTool:
@@ -87,13 +99,14 @@ class OwnerLists:
         found = await self._list(context)
         if isinstance(found, Outcome):
             return found
-        names = await _ranked(found.tools, query)
+        tools = {name: each for name, each in found.tools.items() if not each.hidden}
+        names = await _ranked(tools, query)
         if not names:
-            return Outcome(f"No tool of {self._server.name} fits. All names: {', '.join(found.tools) or 'none'}.")
+            return Outcome(f"No tool of {self._server.name} fits. All names: {', '.join(tools) or 'none'}.")
         told = [f"Call them with {tool_name(self._server.name_prefix, 'call_tool')}."]
         size = 0
         for place, name in enumerate(names):
-            spec = found.tools[name].spec
+            spec = tools[name].spec
             told.append(f"{name}: {spec.description}\nSchema of its input: {spec.input_schema}")
             size += len(told[-1])
             if place and size > _MOST_SHOWN:
@@ -109,14 +122,23 @@ class OwnerLists:
         input: Annotated[dict[str, Any] | None, Field(description="its input, by its schema")] = None,
     ) -> Outcome:
         """Calls a tool of the server for the user."""
+        return await self._call(context, name, input, from_app=False)
+
+    @tool
+    async def call_from_app(self, context: ToolContext, name: str, input: dict[str, Any] | None = None) -> Outcome:
+        """Calls a tool of the server for an app of it."""
+        return await self._call(context, name, input, from_app=True)
+
+    async def _call(self, context: ToolContext, name: str, input: dict[str, Any] | None, *, from_app: bool) -> Outcome:
         found = await self._list(context)
         if isinstance(found, _OwnerList) and name not in found.tools:  # it may be new
             found = await self._list(context, kept=self._shortest_ttl)
         if isinstance(found, Outcome):
             return found
-        called = found.tools.get(name)
+        tools = {name: each for name, each in found.tools.items() if (each.for_apps if from_app else not each.hidden)}
+        called = tools.get(name)
         if called is None:
-            like = ", ".join(get_close_matches(name, found.tools, 3))
+            like = ", ".join(get_close_matches(name, tools, 3))
             hint = f" Tools of similar names: {like}." if like else ""
             return Outcome(f"{self._server.name} has no tool {name[:100]!r} for the user.{hint}", kind="unknown")
         return await called(context, json.dumps(input or {}))

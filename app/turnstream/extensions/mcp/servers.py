@@ -12,7 +12,7 @@ import structlog
 from mcp import MCPError, types
 from mcp.shared.dispatcher import ProgressFnT
 
-from turnstream.extensions.mcp.app_tools import is_for_models
+from turnstream.extensions.mcp.app_tools import is_for
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.owner_calls import OwnerCalls
 from turnstream.extensions.mcp.owner_lists import OwnerLists
@@ -158,7 +158,8 @@ class McpConnection:
         left_out: dict[str, str] = {}
         async for page in session.pages():
             for listed in page:
-                if (names is not None and listed.name not in names) or not is_for_models(listed):
+                is_offered = is_for(listed, "model") or is_for(listed, "app")
+                if (names is not None and listed.name not in names) or not is_offered:
                     continue
                 try:
                     tool = tool_of(self.server, listed, self.call, room, self.task)

@@ -152,8 +152,10 @@ ANSWER_SIGN_INS = Statement(
         )
         ORDER BY id FOR NO KEY UPDATE
     ), answered AS (
-        UPDATE asks SET answer = CAST(:answer AS json), answered_at = now() FROM waiting
-        WHERE turn_id = waiting.id AND answer IS NULL AND kind = 'sign_in' AND question->>'server' = :server
+        UPDATE asks SET answer = CAST(:answer AS json), answered_at = now()
+        FROM waiting, (SELECT set_config('turnstream.principals', :principals, true) AS names) AS person
+        WHERE person.names IS NOT NULL AND turn_id = waiting.id AND answer IS NULL
+          AND kind = 'sign_in' AND question->>'server' = :server
         RETURNING turn_id
     ), arrived AS (
         UPDATE turns
@@ -307,10 +309,10 @@ class SignIns:
             if await self._token_of(row, server) is None:  # the call would ask again, and for ever
                 return
             async with self._database.transaction() as connection:
-                await self._answer(connection, owner, server.name)
+                await self._answer(connection, owner, server)
 
         url = f"{self.oauth.base}/sign-in/{turn}/{token_urlsafe(32)}"
-        return SignIn(server.name, tuple(scopes) or tuple(server.scopes), url, recheck)
+        return SignIn(server.name, tuple(scopes) or tuple(server.scopes), url, recheck, approvers_of(server))
 
     # --- the sign-in -------------------------------------------------------------------------------------------------
 
@@ -330,13 +332,15 @@ class SignIns:
             over = "The call does not wait for a sign-in any more."
         return LinkedAsk(row["owner"], question["server"], tuple(question["scopes"]), over)
 
-    async def begin(self, owner: str, server: OAuthResource, issuer: McpIssuer, cookie: str) -> str:
+    async def begin(
+        self, owner: str, server: OAuthResource, issuer: McpIssuer, cookie: str, actor: str | None = None
+    ) -> str:
         """Begins a sign-in: returns the address at which the person consents. A sign-in of the owner to this server
         that was begun before ends. Raises SignInFailed.
         """
         client = await self.oauth.client_for(server, issuer)
         state = token_urlsafe(32)
-        url, pending = self.oauth.begin(issuer, client, state, _digest(cookie).hex())
+        url, pending = self.oauth.begin(issuer, client, state, _digest(cookie).hex(), actor)
         await self._database.row(
             BEGIN_SIGN_IN,
             owner=owner,
@@ -370,13 +374,13 @@ class SignIns:
         if code is None:
             raise SignInFailed(f"The issuer gave no access: {(error or 'no reason')[:_MOST_REASON]}.")
         grant = await self.oauth.complete(server, pending, code, iss)
-        if not await self._store(owner, server, grant):
+        if not await self._store(owner, server, grant, pending.actor):
             await self.oauth.revoke(server, grant)
             raise SignInFailed("The sign-in was ended while it was completed.")
         log.info("mcp.signed_in", server=server.name, owner=owner)
         return server.name
 
-    async def _store(self, owner: str, server: OAuthResource, grant: OAuthTokens) -> bool:
+    async def _store(self, owner: str, server: OAuthResource, grant: OAuthTokens, actor: str | None) -> bool:
         """Stores the tokens and answers the waiting calls, in one transaction. False if the row is gone."""
         values = {
             "issuer": grant.issuer,
@@ -387,15 +391,17 @@ class SignIns:
         async with self._database.transaction() as connection:
             if await connection.row(STORE_SIGN_IN, owner=owner, server=server.name, **values) is None:
                 return False
-            await note_sign_in(connection, "sign_in.made", owner, server.name, grant.issuer, grant.scopes)
-            chats = await self._answer(connection, owner, server.name)
+            await note_sign_in(connection, "sign_in.made", owner, server.name, grant.issuer, grant.scopes, actor)
+            chats = await self._answer(connection, owner, server)
         for chat in chats:
             self._notify(owner, chat)
         return True
 
-    async def _answer(self, connection: Transaction, owner: str, server: str) -> Collection[UUID]:
-        """Answers the calls that wait. Returns their chats."""
-        rows = await connection.rows(ANSWER_SIGN_INS, owner=owner, server=server, answer=_ANSWER)
+    async def _answer(self, connection: Transaction, owner: str, server: OAuthResource) -> Collection[UUID]:
+        """Answers the calls that wait. Returns their chats. The page of the link has let approvers alone sign in."""
+        principals = self._database.signed_principals(approvers_of(server))
+        values = {"server": server.name, "answer": _ANSWER, "principals": principals}
+        rows = await connection.rows(ANSWER_SIGN_INS, owner=owner, **values)
         return {row["chat_id"] for row in rows}
 
     # --- accepted tools ----------------------------------------------------------------------------------------------
@@ -464,6 +470,12 @@ async def note_sign_in(
 ) -> None:
     detail: dict[str, Any] = {"server": server, "issuer": issuer, "scopes": list(scopes or ())}
     await connection.rows(NOTE, kind=kind, owner=owner, actor=actor, details=[to_json(detail)])
+
+
+def approvers_of(server: OAuthResource) -> tuple[str, ...]:
+    """The principals who sign in for owners; empty where each owner does."""
+    found: tuple[str, ...] = getattr(server, "sign_in_by", ())
+    return found
 
 
 def _end_of(grant: OAuthTokens) -> datetime | None:

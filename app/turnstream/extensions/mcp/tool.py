@@ -14,7 +14,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from pydantic_core import from_json
 
 from turnstream.domain.turns import ToolSpec
-from turnstream.extensions.mcp.app_tools import app_of
+from turnstream.extensions.mcp.app_tools import app_of, is_for
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.session import asking
 from turnstream.extensions.mcp.tasks import McpTask, TaskCreated
@@ -47,7 +47,8 @@ McpCall = Callable[["McpTool", Mapping[str, Any], ProgressFnT, ToolContext], Awa
 @dataclass(frozen=True, slots=True)
 class McpTool:
     """`name` is the server's own name for the tool. `call` uses the connection of the moment. `output` is the schema
-    that the server declares for structured content.
+    that the server declares for structured content. A `hidden` tool is for apps of the server alone, one that is not
+    `for_apps` for models alone.
     """
 
     job_kind: ClassVar = "mcp_task"
@@ -60,6 +61,8 @@ class McpTool:
     task: Callable[[str, str], McpTask] | None = None
     detaches: bool = False  # a call that the server makes a task becomes a job
     app: Mapping[str, str] | None = None  # for clients: the server, and the address of the app that shows results
+    hidden: bool = False
+    for_apps: bool = True
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         async def show(progress: float, total: float | None, message: str | None) -> None:
@@ -126,11 +129,14 @@ def tool_of(
         read_only=tool.name in server.read_only or bool(hints and hints.read_only_hint),
         retry_safe=bool(hints and hints.idempotent_hint),
     )
-    output = _output_schema(tool.output_schema, room)
+    output, policy = _output_schema(tool.output_schema, room), server.policy_of(tool.name)
+    hidden = not is_for(tool, "model")
     # Replicas claim jobs by the names of shared tools, which those of one owner are not among.
     uri, is_shared = app_of(tool), server.allowed is None and not server.owner_tools
     app = None if uri is None else {"server": server.name, "resourceUri": uri}
-    return McpTool(spec, server.policy_of(tool.name), tool.name, call, output, task, is_shared, app)
+    if hidden:  # no replica claims jobs of hidden tools
+        policy, is_shared = replace(policy, background=False, reports=False), False
+    return McpTool(spec, policy, tool.name, call, output, task, is_shared, app, hidden, is_for(tool, "app"))
 
 
 def _output_schema(schema: dict[str, Any] | None, room: SchemaRoom) -> InputSchema | None:

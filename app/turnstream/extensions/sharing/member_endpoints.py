@@ -19,6 +19,7 @@ from turnstream.extensions.sharing.schemas import (
     MembershipList,
     MembershipOut,
 )
+from turnstream.storage.rows import from_json
 
 
 async def add_member(request: Request) -> Response:
@@ -63,7 +64,8 @@ async def remove_member(request: Request) -> Response:
 
 async def list_memberships(request: Request) -> Response:
     rows = await _members(request).memberships(identity_of(request).owner, limit_of(request, default=100, most=1000))
-    return json_response(MembershipList(memberships=[MembershipOut(**dict(row)) for row in rows]))
+    found = [MembershipOut(**{**dict(row), "waiting": from_json(row["waiting"])}) for row in rows]
+    return json_response(MembershipList(memberships=found))
 
 
 async def leave_chat(request: Request) -> Response:

@@ -13,6 +13,7 @@ from turnstream.domain.errors import Conflict, Forbidden, NotFound
 from turnstream.domain.identity import Identity, Scope
 from turnstream.storage.contents import CHATS
 from turnstream.storage.database import Database, Row, Statement
+from turnstream.storage.rows import WAITS
 
 MemberRole = Literal["read", "write", "approve"]
 
@@ -82,10 +83,20 @@ LIST_MEMBERS = Statement(
     WHERE chat_id = :chat AND owner = :owner ORDER BY chat_members.created_at, member
     """
 )
+# The calls are those that the role may answer: no sign-in, which is the owner's, and none with approvers of its own.
 LIST_MEMBERSHIPS = Statement(
-    """
-    SELECT chat_id AS chat, owner, title, role, chat_members.created_at, updated_at
-    FROM chat_members JOIN chats ON chats.id = chat_id
+    f"""
+    SELECT chat_members.chat_id AS chat, owner, title, chat_members.role, chat_members.created_at, updated_at, (
+        SELECT coalesce(json_agg(json_build_object(
+            'turn', asks.turn_id, 'tool_use_id', asks.tool_use_id, 'name', asks.name, 'type', asks.kind,
+            'since', asked_at
+        ) ORDER BY asked_at), '[]') FROM turns JOIN asks ON asks.turn_id = turns.id
+        WHERE turns.chat_id = chats.id AND {WAITS} AND approvers IS NULL
+          AND kind = ANY (CASE chat_members.role
+            WHEN 'approve' THEN ARRAY['approval', 'client', 'elicitation'] WHEN 'write' THEN ARRAY['client']
+          END)
+    ) AS waiting
+    FROM chat_members JOIN chats ON chats.id = chat_members.chat_id
     WHERE member = :person ORDER BY updated_at DESC, chat_id LIMIT :limit
     """,
     opens=[CHATS.named(id="chat")],

@@ -69,6 +69,16 @@ class MemberRemoved(BaseModel):
     removed: str
 
 
+class MemberCallOut(BaseModel):
+    """A call that the role of a member may answer."""
+
+    turn: UUID
+    tool_use_id: str
+    name: Annotated[str, Field(description="the tool")]
+    type: Literal["client", "approval", "elicitation"]
+    since: datetime
+
+
 class MembershipOut(BaseModel):
     """A chat of another owner, of which the caller is a member."""
 
@@ -78,6 +88,7 @@ class MembershipOut(BaseModel):
     role: Literal["read", "write", "approve"]
     created_at: Annotated[datetime, Field(description="when the caller became a member")]
     updated_at: Annotated[datetime, Field(description="when the chat was changed last")]
+    waiting: Annotated[list[MemberCallOut], Field(description="calls that wait for the caller, the oldest first")]
 
 
 class MembershipList(BaseModel):

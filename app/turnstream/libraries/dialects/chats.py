@@ -107,12 +107,12 @@ async def post_by_chat(
     raise Conflict(f"Chat {target.chat} is created and deleted all the time; try again later.")
 
 
-async def wait_for_end(services: Services, owner: str, turn: Turn) -> None:
-    """Returns when the turn, which was cancelled, has ended. Raises Conflict when that takes too long."""
+async def wait_for_end(services: Services, owner: str, turn: Turn, seconds: float | None = _STOP_TIMEOUT) -> None:
+    """Returns when the turn has ended. Raises Conflict after `seconds`, by default those for a cancelled turn."""
     load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
     frames = follow(services.live.directory, services.live.directory.view(turn), load, START, frame)
     try:
-        async with asyncio.timeout(_STOP_TIMEOUT), aclosing(frames):
+        async with asyncio.timeout(seconds), aclosing(frames):
             async for _ in frames:
                 pass
     except TimeoutError:

@@ -7,15 +7,22 @@ const { apps: texts } = TEXTS
 
 const VERSION = '2026-01-26'
 const HEIGHTS = [80, 640] // pixels
+const MOST_OPEN = 4 // calls of tools
 const MOST_WORDS = 10_000 // characters that an app may propose for a message
 const NOT_FOUND = { code: -32601, message: 'This host does not offer that.' }
-const REFUSED = { code: -32000, message: 'The person is not in this app.' }
 
-/** The button of a result with an app, and then its frame. `readApp` reads its page, `propose` fills the message field. */
+/**
+ * The button of a result with an app, and then its frame with the calls that it makes. `readApp` reads its page, `propose`
+ * fills the message field, `appCalls` returns the calls of the app of a call.
+ */
 export class AppView {
-  constructor({ readApp, propose }) {
+  constructor({ readApp, propose, appCalls }) {
     this.readApp = readApp
     this.propose = propose
+    this.appCalls = appCalls
+    this.open = 0
+    /** @type {any} */
+    this.calls = null
     this.button = h('button', { type: 'button', onclick: () => this.#open() }, texts.open)
     this.trouble = h('p', { class: 'hint', role: 'alert' })
     this.element = h('div', { class: 'app', hidden: true }, this.button, this.trouble)
@@ -29,6 +36,11 @@ export class AppView {
   }
 
   remove() {
+    this.#shut()
+    this.calls?.remove()
+  }
+
+  #shut() {
     removeEventListener('message', this.receive)
     this.frame?.remove()
   }
@@ -49,11 +61,13 @@ export class AppView {
     this.frame = h('iframe', { ...attributes, referrerpolicy: 'no-referrer' })
     this.isFilled = false
     addEventListener('message', this.receive)
-    this.button.replaceWith(this.frame)
+    this.calls ??= this.appCalls(this.call.id)
+    this.button.replaceWith(this.frame, this.calls.element)
+    this.calls.begin().catch((error) => setText(this.trouble, error.message))
   }
 
   #close(reason) {
-    this.remove()
+    this.#shut()
     this.frame = null
     setText(this.trouble, reason)
   }
@@ -79,18 +93,21 @@ export class AppView {
     if (method === 'ui/notifications/initialized') return this.#begin()
     if (method === 'ui/notifications/size-changed') return this.#resize(params?.height)
     if (id === undefined || typeof method !== 'string') return
-    const answer = this.#answer(method, params)
-    this.#send({ id, ...answer })
+    const { frame } = this
+    Promise.resolve(this.#answer(method, params)).then(
+      (answer) => frame === this.frame && this.#send({ id, ...answer }),
+    )
   }
 
   #answer(method, params) {
+    if (method === 'tools/call') return this.#callTool(params)
     if (method === 'ping') return { result: {} }
     if (method === 'ui/initialize')
       return {
         result: {
           protocolVersion: VERSION,
           hostInfo: { name: 'turnstream', version: '1' },
-          hostCapabilities: { message: { text: {} } },
+          hostCapabilities: { message: { text: {} }, serverTools: {} },
           hostContext: {
             theme: matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light',
             displayMode: 'inline',
@@ -104,13 +121,26 @@ export class AppView {
     // The person sends it, or does not: no word of an app reaches a model by itself.
     const words = [params?.content].flat().filter((part) => part?.type === 'text' && typeof part.text === 'string')
     const text = words.map((part) => part.text).join('\n\n')
-    if (document.activeElement !== this.frame || !text.trim()) return { error: REFUSED }
+    if (document.activeElement !== this.frame || !text.trim()) return refused(texts.absent)
     this.propose(text.slice(0, MOST_WORDS))
     return { result: {} }
   }
 
+  /** The server decides about the call, and a person if its tool needs that. The result goes to the app alone. */
+  async #callTool(params) {
+    if (this.open >= MOST_OPEN) return refused(texts.busy)
+    this.open += 1
+    try {
+      const result = await this.calls.make(`${params?.name ?? ''}`, params?.arguments ?? {})
+      return result ? { result: resultOf(result) } : refused(texts.unanswered)
+    } catch (error) {
+      return refused(error.message)
+    } finally {
+      this.open -= 1
+    }
+  }
+
   #begin() {
-    const { text, is_error: isError, data } = this.result
     let input = {}
     try {
       input = JSON.parse(this.call.text || '{}')
@@ -118,9 +148,7 @@ export class AppView {
       // The result says what is wrong with it.
     }
     this.#notify('ui/notifications/tool-input', { arguments: input })
-    const { structuredContent, _meta } = data
-    const content = [{ type: 'text', text }]
-    this.#notify('ui/notifications/tool-result', { content, structuredContent, _meta, isError: Boolean(isError) })
+    this.#notify('ui/notifications/tool-result', resultOf(this.result))
   }
 
   #resize(height) {
@@ -128,6 +156,14 @@ export class AppView {
     const [least, most] = HEIGHTS
     this.frame.height = `${Math.min(most, Math.max(least, Math.ceil(height)))}`
   }
+}
+
+const refused = (message) => ({ error: { code: -32000, message } })
+
+/** A result as its server has sent it. */
+function resultOf({ text, is_error: isError, data }) {
+  const { structuredContent, _meta } = data ?? {}
+  return { content: [{ type: 'text', text }], structuredContent, _meta, isError: Boolean(isError) }
 }
 
 /** The address of the app of a result. Only `ui://` is one. */

@@ -72,11 +72,14 @@ export class Chats extends EventTarget {
 
   /** Reads the chats of other owners, now and whenever the page is shown again: they are not in the feed. */
   async followShared() {
-    document.addEventListener('visibilitychange', () => document.hidden || this.#readShared())
-    await this.#readShared()
+    this.followsShared = true
+    document.addEventListener('visibilitychange', () => document.hidden || this.readShared())
+    await this.readShared()
+    this.dispatchEvent(new Event('waiting'))
   }
 
-  async #readShared() {
+  async readShared() {
+    if (!this.followsShared) return
     const { memberships } = await this.client.request('GET', '/api/memberships').catch(() => ({ memberships: null }))
     if (!memberships) return
     this.shared = memberships.map(({ chat, ...more }) => ({ id: chat, ...more }))

@@ -1,6 +1,7 @@
 // The entry of the page: puts its parts together, and connects them with the address, keys and buttons.
 
 import { showOwnAccount } from './account.js'
+import { AppCalls } from './app-calls.js'
 import { Attachments, listenToDrops } from './attachments.js'
 import { Chats, titleOf } from './chats.js'
 import { Composer } from './composer.js'
@@ -47,15 +48,18 @@ const composer = new Composer({
   editLast,
   attachments,
 })
+const wholeResult = (turn, call) =>
+  client.request('GET', `/api/chats/${turn.chat_id}/turns/${turn.id}/results/${encodeURIComponent(call)}`)
+const readUpload = (id) =>
+  client.request('GET', `/api/uploads/${id}${chats.roleIn(conversation.id) ? `?chat=${conversation.id}` : ''}`)
 const transcript = new Transcript(conversation, {
   answer,
-  wholeResult: (turn, call) =>
-    client.request('GET', `/api/chats/${turn.chat_id}/turns/${turn.id}/results/${encodeURIComponent(call)}`),
+  wholeResult,
   why: (turn) => client.request('GET', `/api/chats/${turn.chat_id}/turns/${turn.id}/why`),
-  readUpload: (id) =>
-    client.request('GET', `/api/uploads/${id}${chats.roleIn(conversation.id) ? `?chat=${conversation.id}` : ''}`),
+  readUpload,
   readApp: (server, uri) => client.request('POST', '/api/mcp/apps', { server, uri }),
   propose: (text) => composer.fill([composer.field.value, text].filter(Boolean).join('\n\n'), []),
+  appCalls: (turn, call) => new AppCalls(client, turn, call, { wholeResult, readUpload }),
   regenerate: (turn) => attempt(() => conversation.regenerate(turn)),
   anotherModel,
   goOn,

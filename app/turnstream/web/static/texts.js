@@ -232,6 +232,9 @@ export const TEXTS = {
     open: 'Open the app',
     name: (tool) => `App of ${tool}`,
     left: 'The app has left its page and was closed.',
+    absent: 'The person is not in this app.',
+    busy: 'Other calls of this app are open: wait for their results.',
+    unanswered: 'The call has ended without a result.',
   },
   offers: {
     none: 'No prompt fits.',

@@ -17,7 +17,7 @@ const COPIES = { class: 'copies' } // buttons that need the extension `fork`
 export class TurnView {
   /**
    * `actions` of the buttons: answer, wholeResult, readUpload, regenerate, anotherModel, goOn, edit, choose, cancel, cancelCall,
-   * branch, cut, fork, remove; and `why`, which gives the reasons why a turn does not move.
+   * branch, cut, fork, remove, appCalls; and `why`, which gives the reasons why a turn does not move.
    */
   constructor(turn, actions) {
     this.actions = actions
@@ -50,6 +50,7 @@ export class TurnView {
       readUpload: actions.readUpload,
       readApp: actions.readApp,
       propose: actions.propose,
+      appCalls: (call) => actions.appCalls(this.turn, call),
       stop: (call) => actions.cancelCall(this.turn, call),
     })
     this.stageText = ''

@@ -1,4 +1,5 @@
-// The inbox: calls of all chats that wait for the owner, and calls of other owners that this person may approve.
+// The inbox: calls of all chats that wait for the owner, calls of other owners that this person may approve, and those in
+// chats of which this person is a member.
 
 import { askForm } from './asks.js'
 import { find, h, setText } from './dom.js'
@@ -14,6 +15,7 @@ export class Waiting {
   /** Reads the lists again whenever `chats` fires `waiting`. */
   constructor(client, chats) {
     this.client = client
+    this.chats = chats
     this.element = find('#waiting')
     chats.addEventListener('waiting', () => this.#readSoon())
     this.element.addEventListener('toggle', () => this.element.open && this.#read())
@@ -37,6 +39,7 @@ export class Waiting {
       const [own, others] = await Promise.all([
         this.client.request('GET', `/api/waiting?limit=${SHOWN}`),
         this.client.request('GET', `/api/approvals?limit=${SHOWN}`),
+        this.chats.readShared(),
       ])
       this.#draw(own, others.calls)
     } catch {
@@ -45,12 +48,15 @@ export class Waiting {
   }
 
   #draw({ calls, count }, others) {
-    const all = count + others.length
+    const shared = this.chats.shared.flatMap(({ id: chat, title, waiting }) =>
+      waiting.map((call) => ({ chat, title, ...call })),
+    )
+    const all = count + others.length + shared.length
     this.element.hidden = !all
     setText(find('#waiting summary'), texts.count(all))
     const more = count > calls.length ? [h('li', { class: 'hint' }, texts.more(count - calls.length))] : []
     const items = others.map((call) => otherItem(call, () => this.#open(call)))
-    find('#waiting ul').replaceChildren(...items, ...calls.map(item), ...more)
+    find('#waiting ul').replaceChildren(...items, ...[...shared, ...calls].map(item), ...more)
   }
 
   /** Shows a call of another owner with the form for its answer. */
@@ -85,7 +91,7 @@ export class Waiting {
 function item({ chat, title, turn, name, input, since }) {
   const link = h(
     'a',
-    { href: `#${chat}/${turn}`, title: input },
+    { href: `#${chat}/${turn}`, title: input ?? '' },
     h('strong', {}, name),
     h('span', { dir: 'auto' }, texts.place(title || texts.untitled, ageOf(since))),
   )
