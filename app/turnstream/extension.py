@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from turnstream.engine.model_route import ModelPolicy
     from turnstream.engine.text_checks import TextChecks, TextGuard
     from turnstream.engine.upkeep.sweeps import Sweep
+    from turnstream.kit.sealing import MasterKey
     from turnstream.kit.signals import Signals
     from turnstream.llm.interceptor import Interceptor
     from turnstream.llm.models.api import MakeCalls, ModelApi
@@ -139,9 +139,8 @@ class OwnDatabase(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def master_key_file(self) -> Path | None:
-        """The file of its master key, made at the first start; None if the database is the user's own."""
+    def master_key(self, *, make: bool) -> tuple[str, str] | None:
+        """Name and text of the file of its master key, which is made at the first start. Raises ConfigError."""
         ...
 
     def check_made(self) -> None:
@@ -258,10 +257,11 @@ class Extension:
     files of turns, if the settings ask for them. `database` is a Postgres that the server runs itself, `copy` a standby
     for reads that may be old. `processes` are several on one port. `cell` is the name that the settings give this
     server; its tokens have it in them. `search` finds chats and documents; that of the first extension is used. `codec`
-    encrypts contents. `plans` are those of owners, with the limits of a given plan where they name none. `call_links`
-    makes links to calls that wait, for webhooks. `before_erasure` ends sessions and tokens of an owner at other
-    servers, while the rows are there. `commands` are modules by the name of the command that each defines: `usage`, or
-    `owners move` in the group `owners`. `tool_policies` are the fields of a tool's policy that it carries out.
+    encrypts contents. `master_key` finds the one that the settings name. `plans` are those of owners, with the limits
+    of a given plan where they name none. `call_links` makes links to calls that wait, for webhooks. `before_erasure`
+    ends sessions and tokens of an owner at other servers, while the rows are there. `commands` are modules by the name
+    of the command that each defines: `usage`, or `owners move` in the group `owners`. `tool_policies` are the fields of
+    a tool's policy that it carries out.
     """
 
     name: str
@@ -287,6 +287,7 @@ class Extension:
     cell: "Callable[[Settings], str | None]" = _none
     search: "Callable[[Database], Search] | None" = None
     codec: "Callable[[Settings, OwnerKeys], Codec | None]" = _none
+    master_key: "Callable[[Settings, str], MasterKey | None]" = _none
     plans: "Callable[[Settings, Plan], Plans | None]" = _none
     call_links: "Callable[[Settings, Database], CallLinks | None]" = _none
     before_erasure: "Callable[[Settings, Database, str], Awaitable[None]]" = _nothing_elsewhere

@@ -37,7 +37,7 @@ def main(
     names: tuple[str, ...], is_quick: bool, repetitions: int, minutes: float, only: str | None, write: bool | None
 ) -> None:
     """NAME is what to measure, everything by default: memory, readers, streams, openings, burst, capacity, unpaced,
-    catch-up, reconnects (beside a relay); recovery, start, remote, distant, journal, traces, replicas (several
+    catch-up, reconnects (beside a relay); recovery, start, remote, distant, journal, traces, sealing, replicas (several
     servers); cache (a provider that bills); chats (long ones); large (a database of a million turns); hostile
     (attacks beside calm streams); overload (arrivals above capacity); costs, storage (what a turn takes).
     """

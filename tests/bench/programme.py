@@ -15,6 +15,7 @@ from tests.bench.recovery import recovery
 from tests.bench.remote import remote
 from tests.bench.replicas import replicas
 from tests.bench.scenarios import Scenario, full, quick
+from tests.bench.sealing_cost import sealing_cost
 from tests.bench.start import start
 from tests.bench.storage import storage
 from tests.bench.tracing_cost import tracing_cost
@@ -27,6 +28,7 @@ START = ("median", "worst", "target")
 CACHE = ("read", "written", "neither", "read, %", "target, %")
 CHATS = ("cold, ms", "CPU, ms", "warm, ms", "CPU, ms", "longest hold, ms", "target")
 TRACES = ("off", "with traces", "more, %", "target, %")
+SEALING = ("plain", "encrypted", "ratio", "target")
 COSTS = ("on paper", "measured", "ratio")
 DISTANT = ("near", "5 ms away", "round trips")
 LARGE = ("50,000 turns", "a million", "ratio", "target")
@@ -61,6 +63,7 @@ def whole() -> Programme:
             Trial("distant", "lone turns, and a Postgres with a round trip of 5 ms", DISTANT, distant(30, 5.0)),
             Trial("journal", "CPU per running turn and second, ms", JOURNAL, journal_cost(200, 2)),
             Trial("traces", "CPU of the server per turn, ms", TRACES, tracing_cost(200, 2)),
+            Trial("sealing", "texts that are encrypted at rest", SEALING, sealing_cost(100, 5000, 20, 5)),
             Trial("costs", "what the server's CPU time consists of", COSTS, costs(400, 50, 6, 50)),
             Trial("cache", "input tokens of a turn of ten rounds", CACHE, caching),
             Trial("chats", "first delta in a long chat", CHATS, chats(10, 100, 1000, 5000, 10_000)),

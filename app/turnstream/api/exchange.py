@@ -13,7 +13,7 @@ from turnstream.api.attachments import allowed_blocks, check_attachments, steer_
 from turnstream.api.caller import check_turn, of_caller, with_author, with_fixed
 from turnstream.api.schemas.blocks import TextBlockIn
 from turnstream.api.schemas.requests import NewTurn, TurnOptions
-from turnstream.api.sealed_headers import has_plain_secrets, sealed
+from turnstream.api.sealed_headers import has_secrets, sealed
 from turnstream.api.services import Services, check_rate
 from turnstream.domain.blocks import Block
 from turnstream.domain.chats import Chat, title_from
@@ -40,8 +40,8 @@ async def post_message(
     new = await sealed(services, target.owner, with_fixed(new))
     try:
         known = services.recent_chats.take(target)
-        # The row of a turn from before the master key may be encrypted by now.
-        if known and services.owner_keys and known.before and has_plain_secrets(known.before.request):
+        # The rows may be encrypted by now, or by another key.
+        if known and services.owner_keys and has_secrets(known):
             known = None
         position = known or await services.storage.exchanges.position(target)  # without a chat, nothing is counted
         if not admitted:

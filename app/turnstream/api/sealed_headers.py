@@ -17,8 +17,8 @@ from turnstream.domain.secret_headers import (
     servers_of,
     with_credentials,
 )
-from turnstream.domain.turns import TurnRequest
-from turnstream.kit.sealing import CannotOpen, is_sealed
+from turnstream.kit.sealing import CannotOpen
+from turnstream.storage.chats.exchanges import Position
 from turnstream.storage.owners.owner_keys import OwnerKeys
 
 AnyOptions = TypeVar("AnyOptions", TurnOptions, NewTurn, ChatSettings, FixedOptions)
@@ -48,13 +48,18 @@ async def sealed(services: Services, owner: str, options: AnyOptions, field: str
     return options.model_copy(update=changed)
 
 
-def has_plain_secrets(request: TurnRequest | None) -> bool:
+def has_secrets(known: Position) -> bool:
+    settings, request = known.chat.settings, known.before.request if known.before else None
+    if any(isinstance(tool, Mapping) for tool in settings.get("tools") or ()) or servers_of(
+        settings.get("params") or {}
+    ):
+        return True
     if request is None:
         return False
     calls = [spec.http.headers for spec in request.tools if spec.http]
     definitions = [*map(msgspec.json.decode, request.provider_tools), *servers_of(request.params)]
     values = [value for each in (*calls, *map(credentials_of, definitions)) for value in each.values()]
-    return any(needs_sealing(value) and not is_sealed(value) for value in values)
+    return any(map(needs_sealing, values))
 
 
 async def new_settings(services: Services, owner: str, sent: ChatSettings | None, field: str) -> dict[str, Any]:

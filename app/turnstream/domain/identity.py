@@ -1,7 +1,6 @@
 """Identities: the result of every authentication, and the only description of the caller behind it."""
 
 import re
-import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,11 +20,6 @@ LONGEST_OWNER = 255
 LOCAL_OWNER = "local"
 # Ends of the names under which a move keeps an owner's rows out of reach (arriving_name, departed_name).
 _OF_A_MOVE = re.compile(r" \((arriving|moved to [^()]*)\)\Z")
-# Characters that are drawn as nothing although Unicode calls them letters, marks or symbols; `isprintable` knows the
-# others.
-_DRAWN_AS_NOTHING = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +115,6 @@ class Identity:
             needed = " or ".join(f"`{scope}`" for scope in scopes)
             has = ", ".join(f"`{scope}`" for scope in SCOPES if scope in self.scopes) or "none"
             raise Forbidden(f"The call needs the scope {needed}; the credential of the request has {has}.", scopes)
-
-
-def owner_name(given: str) -> str:
-    """The name of an owner as it was given by a person or another server: normalised (NFC) and without spaces around
-    it. Raises ValueError for one with characters that nobody sees.
-    """
-    name = unicodedata.normalize("NFC", given).strip()
-    if not name.isprintable() or _DRAWN_AS_NOTHING.search(name):
-        raise ValueError("an owner must have no control or invisible characters")
-    return name
 
 
 def arriving_name(owner: str) -> str:

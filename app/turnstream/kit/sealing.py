@@ -7,14 +7,15 @@ of one owner therefore reveal which of their secrets are equal, and nothing else
 import secrets
 from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NotBase64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import Self
+from typing import Final, Protocol, Self
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
 SEALED = "turnstream-sealed:1:"
+EARLIER: Final = "earlier key"  # the place of a key that is encrypted by the next one
 _MASTER_BYTES = 32
 _OWNER_BYTES = 64  # AES-SIV uses one half for the authentication
 _NONCE_BYTES = 12
@@ -26,53 +27,88 @@ class CannotOpen(Exception):
     """A value or key was encrypted with another key, for another place, or was changed since."""
 
 
-class MasterKeys:
-    """The first key wraps, all of them unwrap."""
+class MasterKey(Protocol):
+    """Wraps keys of owners: a key of the settings, or one that never leaves a key service. `id` names it in rows."""
 
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        """Raises ValueError."""
-        if not keys:
-            raise ValueError("there must be at least one key")
-        for place, key in enumerate(keys, 1):
-            if len(key) != _MASTER_BYTES:
-                raise ValueError(f"key {place} must have {_MASTER_BYTES} bytes, not {len(key)}")
-        self._keys = {_id_of(key): AESGCM(key) for key in keys}
-        self.ids = tuple(self._keys)
-        self.first = self.ids[0]
+    @property
+    def id(self) -> bytes: ...
 
-    @classmethod
-    def read(cls, text: str) -> Self:
-        """Keys in base64, separated by commas or line breaks. Raises ValueError, without a part of a key in it."""
-        keys = list[bytes]()
-        for place, item in enumerate(text.replace(",", " ").split(), 1):
-            try:
-                keys.append(b64decode(item, validate=True))
-            except (NotBase64, ValueError):
-                raise ValueError(f"key {place} must be base64 of {_MASTER_BYTES} bytes") from None
-        return cls(keys)
+    async def wrap(self, owner: str, key: bytes) -> bytes: ...
 
-    def wrap(self, owner: str, key: bytes, by: bytes | None = None) -> bytes:
-        """`by` is the id of the master key, the first one without it."""
-        nonce, id = secrets.token_bytes(_NONCE_BYTES), by or self.first
-        return id + nonce + self._keys[id].encrypt(nonce, key, owner.encode())
+    async def unwrap(self, owner: str, wrapped: bytes) -> bytes:
+        """Raises CannotOpen if the answer is final, StorageUnavailable if another try may have another one."""
+        ...
 
-    def unwrap(self, owner: str, wrapped: bytes) -> bytes:
-        """Raises CannotOpen."""
-        id, nonce = wrapped[:_ID_BYTES], wrapped[_ID_BYTES : _ID_BYTES + _NONCE_BYTES]
-        if id not in self._keys:
-            raise CannotOpen(f"The key of {owner} is wrapped by the master key {id.hex()}, which this server lacks.")
+
+class _GivenKey:
+    def __init__(self, key: bytes) -> None:
+        # The id reveals nothing: a key has 256 random bits.
+        self.id, self._cipher = id_of(b"turnstream master key\0" + key), AESGCM(key)
+
+    async def wrap(self, owner: str, key: bytes) -> bytes:
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, key, owner.encode())
+
+    async def unwrap(self, owner: str, wrapped: bytes) -> bytes:
         try:
-            return self._keys[id].decrypt(nonce, wrapped[_ID_BYTES + _NONCE_BYTES :], owner.encode())
+            return self._cipher.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], owner.encode())
         except InvalidTag:
             raise CannotOpen(f"The stored key of {owner} was changed, or belongs to another owner.") from None
 
 
-class OwnerKey:
-    """`context` is the place of a value, which opens there alone. `master` names the master key that wraps it."""
+class MasterKeys:
+    """The first key wraps, all of them unwrap."""
 
-    def __init__(self, key: bytes, master: bytes = b"") -> None:
+    def __init__(self, keys: Sequence[MasterKey]) -> None:
+        """Raises ValueError."""
+        if not keys:
+            raise ValueError("there must be at least one key")
+        self._keys = {key.id: key for key in keys}
+        self.ids = tuple(self._keys)
+        self.first = self.ids[0]
+
+    @classmethod
+    def read(cls, text: str, find: Callable[[str], MasterKey | None] = lambda _: None) -> Self:
+        """Keys in base64, or names that `find` knows, separated by commas or line breaks. Raises ValueError, without a
+        part of a key in it.
+        """
+        keys = list[MasterKey]()
+        for place, item in enumerate(text.replace(",", " ").split(), 1):
+            found = find(item)
+            if found is None:
+                try:
+                    key = b64decode(item, validate=True)
+                except (NotBase64, ValueError):
+                    raise ValueError(f"key {place} must be base64 of {_MASTER_BYTES} bytes") from None
+                if len(key) != _MASTER_BYTES:
+                    raise ValueError(f"key {place} must have {_MASTER_BYTES} bytes, not {len(key)}")
+                found = _GivenKey(key)
+            keys.append(found)
+        return cls(keys)
+
+    async def wrap(self, owner: str, key: bytes, by: bytes | None = None) -> bytes:
+        """`by` is the id of the master key, the first one without it."""
+        id = by or self.first
+        return id + await self._keys[id].wrap(owner, key)
+
+    async def unwrap(self, owner: str, wrapped: bytes) -> bytes:
+        """Raises CannotOpen and StorageUnavailable."""
+        id = wrapped[:_ID_BYTES]
+        if id not in self._keys:
+            raise CannotOpen(f"The key of {owner} is wrapped by the master key {id.hex()}, which this server lacks.")
+        return await self._keys[id].unwrap(owner, wrapped[_ID_BYTES:])
+
+
+class OwnerKey:
+    """`context` is the place of a value, which opens there alone. `master` names the master key that wraps it. It opens
+    what the key before has encrypted, too: `earlier` is that key, encrypted by this one.
+    """
+
+    def __init__(self, key: bytes, master: bytes = b"", earlier: bytes | None = None) -> None:
         self._cipher = AESSIV(key)
         self.master = master
+        self._earlier: OwnerKey | None = None
+        self._earlier = OwnerKey(self.decrypt(earlier, EARLIER)) if earlier else None
 
     def seal(self, value: str, *context: str) -> str:
         return SEALED + urlsafe_b64encode(self.encrypt(value.encode(), *context)).decode()
@@ -93,6 +129,8 @@ class OwnerKey:
         try:
             return self._cipher.decrypt(sealed, [part.encode() for part in context])[1:]
         except (InvalidTag, ValueError):
+            if self._earlier is not None:
+                return self._earlier.decrypt(sealed, *context)
             raise CannotOpen(_CHANGED) from None
 
 
@@ -108,6 +146,5 @@ def new_owner_key() -> bytes:
     return secrets.token_bytes(_OWNER_BYTES)
 
 
-def _id_of(key: bytes) -> bytes:
-    """Names a key in rows and reports. It reveals nothing: a key has 256 random bits."""
-    return sha256(b"turnstream master key\0" + key).digest()[:_ID_BYTES]
+def id_of(name: bytes) -> bytes:
+    return sha256(name).digest()[:_ID_BYTES]

@@ -1,5 +1,7 @@
 """Logins elsewhere: the settings that the ways to log in share, and the scopes that they give."""
 
+import re
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +11,13 @@ from starlette.requests import Request
 
 from turnstream.config import Section
 from turnstream.domain.errors import ConfigError, Unauthorized
-from turnstream.domain.identity import Identity, Scope, checked_scopes, owner_name
+from turnstream.domain.identity import Identity, Scope, checked_scopes
+
+# Characters that are drawn as nothing although Unicode calls them letters, marks or symbols; `isprintable` knows the
+# others.
+_DRAWN_AS_NOTHING = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +88,13 @@ def check_origin_of_cookie(request: Request, cookie: str, origins: Collection[st
     if not own and origin not in origins and (origin is not None or request.method not in {"GET", "HEAD"}):
         others = f", and of {', '.join(sorted(origins))}" if origins else ""
         raise Unauthorized(f"The cookie `{cookie}` counts for pages of this server's own origin{others}.")
+
+
+def owner_name(given: str) -> str:
+    """The name of an owner as it was given by a person or another server: normalised (NFC) and without spaces around
+    it. Raises ValueError for one with characters that nobody sees.
+    """
+    name = unicodedata.normalize("NFC", given).strip()
+    if not name.isprintable() or _DRAWN_AS_NOTHING.search(name):
+        raise ValueError("an owner must have no control or invisible characters")
+    return name

@@ -1,16 +1,14 @@
 """The master keys from the settings, or from a file beside an embedded database."""
 
-import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from contextlib import asynccontextmanager
 
 import structlog
 
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.extension import Extension, own_database
-from turnstream.kit.sealing import MasterKeys, new_master_key
+from turnstream.extension import Extension, own_database, selected
+from turnstream.kit.sealing import MasterKeys
 from turnstream.storage.contents import Codec
 from turnstream.storage.database import Database, connect_when_used
 from turnstream.storage.owners.owner_keys import OwnerKeys, count_lost_keys
@@ -28,11 +26,10 @@ def master_keys(
     none (`make`). Raises ConfigError.
     """
     if settings.master_key is not None:
-        return read_master_keys("TURNSTREAM_MASTER_KEY", settings.master_key.get_secret_value())
-    if settings.database_url is None:
-        file = own_database(settings, extensions).master_key_file
-        if file is not None and (make or file.exists()):
-            return read_master_keys(str(file), _text_of(file))
+        text = settings.master_key.get_secret_value()
+        return read_master_keys("TURNSTREAM_MASTER_KEY", text, settings, extensions)
+    if settings.database_url is None and (found := own_database(settings, extensions).master_key(make=make)):
+        return read_master_keys(*found, settings, extensions)
     if settings.require_encryption:
         raise ConfigError(
             f"TURNSTREAM_MASTER_KEY must be set, because TURNSTREAM_REQUIRE_ENCRYPTION is: {HOW_TO_MAKE}."
@@ -63,38 +60,14 @@ async def open_codec(
         yield next((codec for each in extensions if keys and (codec := each.codec(settings, keys))), None)
 
 
-def _text_of(file: Path) -> str:
-    """Makes the file if there is none: whole or not at all, because another process may start at the same time."""
-    draft = file.with_name(f"{file.name}.{os.getpid()}")
-    try:
-        if not file.exists():
-            file.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
-            draft.touch(mode=0o600)
-            draft.write_text(f"{new_master_key()}\n", encoding="ascii")
-            _sync(draft)
-            with suppress(FileExistsError):
-                os.link(draft, file)
-            # The rows that the key encrypts survive a loss of power, and so must the key.
-            _sync(file.parent)
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The file of the master key, {file}, cannot be made or read: {error}.") from None
-    finally:
-        with suppress(OSError):
-            draft.unlink()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def read_master_keys(name: str, text: str) -> MasterKeys:
+def read_master_keys(
+    name: str, text: str, settings: Settings, extensions: Sequence[Extension] | None = None
+) -> MasterKeys:
     """Raises ConfigError."""
+    chosen = selected(settings) if extensions is None else extensions
     try:
-        return MasterKeys.read(text)
+        return MasterKeys.read(
+            text, lambda item: next(filter(None, (e.master_key(settings, item) for e in chosen)), None)
+        )
     except ValueError as error:
         raise ConfigError(f"{name}: {error}.") from None

@@ -3,11 +3,15 @@
 import asyncio
 import json
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from click.testing import CliRunner
 
 from tests.support.harness import OWNER, Harness
@@ -157,3 +161,76 @@ async def test_another_file_is_refused_and_stays(call: Call, tmp_path: Path, con
     with pytest.raises(ConfigError, match="Line 1"):
         await call("export", "other")
     assert (tmp_path / "other").read_bytes() == content
+
+
+@dataclass
+class Collector:
+    """Receives records of OpenTelemetry over a real socket, or refuses them with `status`."""
+
+    url: str = ""
+    status: int = 200
+    answer: dict[str, Any] = field(default_factory=dict)
+    received: list[dict[str, Any]] = field(default_factory=list)
+
+    async def take(self, request: web.Request) -> web.Response:
+        assert request.headers["content-type"] == "application/json"
+        assert request.headers["authorization"] == "Bearer of news"
+        body = await request.json()
+        if self.status == 200:
+            self.received += body["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
+        return web.json_response(self.answer, status=self.status)
+
+
+@pytest.fixture
+async def collector(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]:
+    collector, app = Collector(), web.Application()
+    app.router.add_post("/v1/logs", collector.take)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    collector.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/logs"
+    monkeypatch.setitem(os.environ, "OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20of%20news")
+    yield collector
+    await runner.cleanup()
+
+
+async def test_a_collector_gets_each_entry_with_the_chain(
+    harness: Harness, call: Call, tmp_path: Path, collector: Collector
+) -> None:
+    await Tokens(harness.database).create("phone", Identity(OWNER))
+    head = await call("export", "audit.jsonl", "--otlp", collector.url)
+    await AuditTrail(harness.database).note("owner.imported", "Zoë", {"chats": 2})
+    head = await call("export", "audit.jsonl", "--otlp", collector.url)
+    lines, previous = (tmp_path / "audit.jsonl").read_text().splitlines(), "0" * 64
+    assert [record["body"]["stringValue"] for record in collector.received] == lines
+    for record in collector.received:
+        line, values = record["body"]["stringValue"], {each["key"]: each["value"] for each in record["attributes"]}
+        entry = json.loads(line)
+        assert values["audit.previous"] == {"stringValue": previous}
+        previous = sha256(f"{line}\n".encode()).hexdigest()
+        assert values["audit.hash"] == {"stringValue": previous}
+        assert values["audit.id"] == {"intValue": str(entry["id"])}
+        assert record["eventName"] == entry["kind"]
+        seconds = datetime.fromisoformat(entry["created_at"]).timestamp()
+        assert int(record["timeUnixNano"]) == pytest.approx(seconds * 1e9, rel=1e-12)
+    assert previous == head
+    assert f"{len(lines)} entries" in await call("verify", "audit.jsonl")
+
+
+async def test_what_a_collector_does_not_accept_is_sent_again(
+    harness: Harness, call: Call, tmp_path: Path, collector: Collector
+) -> None:
+    await Tokens(harness.database).create("phone", Identity(OWNER))
+    collector.status = 503
+    with pytest.raises(ConfigError, match="has answered 503"):
+        await call("export", "audit.jsonl", "--otlp", collector.url)
+    collector.status, collector.answer = 200, {"partialSuccess": {"rejectedLogRecords": "1"}}
+    with pytest.raises(ConfigError, match="has rejected 1 records"):
+        await call("export", "audit.jsonl", "--otlp", collector.url)
+    with pytest.raises(ConfigError, match="cannot be reached"):
+        await call("export", "audit.jsonl", "--otlp", "http://127.0.0.1:9/v1/logs")
+    assert (tmp_path / "audit.jsonl").read_bytes() == b""
+    collector.answer = {}
+    collector.received.clear()
+    await call("export", "audit.jsonl", "--otlp", collector.url)
+    assert len(collector.received) == len((tmp_path / "audit.jsonl").read_text().splitlines()) > 0

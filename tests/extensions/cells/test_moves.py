@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
@@ -20,12 +21,15 @@ from turnstream.extensions.cells.moves import Move, Moves
 from turnstream.extensions.cells.owner_ahead import AHEAD, COPIED, OwnerAhead, stored_columns
 from turnstream.extensions.cells.owner_move import MOVED, OwnerMove
 from turnstream.extensions.documents.store import Documents
+from turnstream.extensions.encryption.codec import SealingCodec
+from turnstream.extensions.encryption.rotation import KeyRotation
 from turnstream.extensions.keys.rotation import KeyCounts, key_counts
 from turnstream.extensions.search.index import SearchIndex
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
 from turnstream.libraries.erasure.erasure import erase_owner
 from turnstream.libraries.erasure.owners import Owners
+from turnstream.libraries.sealed_rows import FORMS
 from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.turns import CANCEL_TURN
@@ -56,6 +60,8 @@ LEFT = (
     "stopped_jobs",
     "provider_rates",
 )
+# Their tokens open with no key.
+FORGET_SIGN_INS = Statement("DELETE FROM sign_ins RETURNING owner")
 DEPARTED = departed_name(OWNER, "08")
 ARRIVING = arriving_name(OWNER)
 
@@ -523,6 +529,73 @@ async def test_secrets_that_the_new_cell_could_not_open_are_not_moved(cells: Cel
     await lacking.leave()
     await Queue(cells.target, new_id(), "new:1", 8, master_keys=theirs.ids).renew_lease(60)
     await OwnerMove(OWNER, source, target, masters=(mine, theirs)).run()
+
+
+@pytest.fixture
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnstream.extensions.encryption.rotation.WRITERS", 0.0)
+    monkeypatch.setattr("turnstream.extensions.encryption.rotation.READERS", 0.0)
+
+
+@pytest.mark.usefixtures("no_waits")
+async def test_encrypted_rows_open_in_the_new_cell(cells: Cells) -> None:
+    here, there = (MasterKeys.read(new_master_key()) for _ in range(2))
+    source, target = cells.harness.database, cells.target
+    source.codec = SealingCodec(OwnerKeys(source, here), seals=True)
+    await source.rows(FORGET_SIGN_INS)
+    await Documents(source).put(OWNER, "sealed.md", "Tide.")
+    file = await Uploads(source).put(OWNER, "text/plain", b"Ebb.", "ebb.txt")
+
+    def move(step: Callable[[str], None] = lambda _name: None) -> OwnerMove:
+        return OwnerMove(OWNER, ("07", source), ("08", target), step, masters=(here, there))
+
+    lacking = Queue(target, new_id(), "old:1", 7, master_keys=there.ids)
+    await lacking.renew_lease(60)
+    with pytest.raises(ConfigError, match="The replica old:1 of the cell 08 lacks the extension encryption"):
+        await move().run()
+    assert of_the_owner(await cells.there()) == {}
+    await lacking.leave()
+    await Queue(target, new_id(), "new:1", 8, extensions=FORMS, master_keys=there.ids).renew_lease(60)
+    with pytest.raises(Killed):
+        await move(killed_at("hold")).run()
+    # The copies that are there cannot be decrypted any more.
+    rotation = KeyRotation(source, OwnerKeys(source, here), (), age=0.0)
+    steps = rotation.run()
+    assert (await anext(steps)).kind == "replaced"
+    with pytest.raises(ConfigError, match="gets a new key just now"):
+        await move().run()
+    assert [(step.kind, step.failed) async for step in steps] == [("resealed", []), ("destroyed", [])]
+    await move().run()
+    target.codec = SealingCodec(OwnerKeys(target, there), seals=True)
+    assert await Documents(target).read(OWNER, "sealed.md") == "Tide."
+    assert await Uploads(target).contents([file.id]) == {file.id: b"Ebb."}
+    keys = await target.rows(Statement("SELECT owner FROM owner_keys"))
+    assert [row["owner"] for row in keys] == [OWNER]
+
+
+@pytest.mark.usefixtures("no_waits")
+async def test_a_key_that_changes_while_rows_are_copied_ends_the_move(
+    cells: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masters, source = MasterKeys.read(new_master_key()), cells.harness.database
+    source.codec = SealingCodec(OwnerKeys(source, masters), seals=True)
+    await source.rows(FORGET_SIGN_INS)
+    await Documents(source).put(OWNER, "sealed.md", "Tide.")
+    move, copy_ahead = cells.move(), OwnerAhead.copy_ahead
+    move._masters = (masters, masters)
+
+    async def with_new_key(*places: Any) -> None:
+        await copy_ahead(*places)
+        async for _ in KeyRotation(source, OwnerKeys(source, masters), (), age=0.0).run():
+            pass
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OwnerAhead, "copy_ahead", with_new_key)
+        with pytest.raises(ConfigError, match="The key of ada was changed while rows were copied; nothing was moved"):
+            await move.run()
+    await move.run()
+    cells.target.codec = SealingCodec(OwnerKeys(cells.target, masters), seals=True)
+    assert await Documents(cells.target).read(OWNER, "sealed.md") == "Tide."
 
 
 async def test_the_command_takes_the_master_key_of_the_new_cell(cells: Cells) -> None:

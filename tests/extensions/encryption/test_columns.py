@@ -67,9 +67,9 @@ PLAIN: Final[Mapping[str, str]] = {
         waiting_webhooks.calls""",
     "digests and secrets, which are sealed or hashed by themselves": """
         asks.digest asks.tool_digest browser_tokens.hash grants.digest idempotency_keys.digest jobs.token_digest
-        login_sessions.hash login_sessions.state owner_keys.master owner_keys.wrapped replicas.master_keys
-        sign_ins.pending sign_ins.state sign_ins.tokens signing_key.inner_pad signing_key.outer_pad tokens.hash
-        tool_cache.key tool_sets.digest turns.tool_set""",
+        login_sessions.hash login_sessions.state owner_keys.earlier owner_keys.master owner_keys.wrapped
+        replicas.master_keys sign_ins.pending sign_ins.state sign_ins.tokens signing_key.inner_pad signing_key.outer_pad
+        tokens.hash tool_cache.key tool_sets.digest turns.tool_set""",
     "paths and names that are looked for": """
         browser_tokens.folder documents.path idempotency_keys.key schedules.name search_documents.path""",
     "the journal, whose pieces are sealed one by one": "journal_ticks.pieces",

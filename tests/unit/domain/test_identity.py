@@ -14,8 +14,8 @@ from turnstream.domain.identity import (
     departed_name,
     known_scopes,
     owner_before_move,
-    owner_name,
 )
+from turnstream.libraries.logins import owner_name
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnstream.kit.sealing import CannotOpen, MasterKeys, OwnerKey, is_sealed, new_master_key, new_owner_key
+from turnstream.kit.sealing import EARLIER, CannotOpen, MasterKeys, OwnerKey, is_sealed, new_master_key, new_owner_key
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -39,25 +39,38 @@ def test_a_damaged_value_is_refused(damage: str) -> None:
         key.open(f"turnstream-sealed:1:{damage}", "place")
 
 
-def test_the_first_master_key_wraps_and_all_unwrap() -> None:
+async def test_the_first_master_key_wraps_and_all_unwrap() -> None:
     old, new, key = new_master_key(), new_master_key(), new_owner_key()
     before = MasterKeys.read(old)
-    wrapped = before.wrap("ada", key)
+    wrapped = await before.wrap("ada", key)
     both = MasterKeys.read(f"{new},\n{old}")
-    assert both.unwrap("ada", wrapped) == key
-    again = both.wrap("ada", key)
+    assert await both.unwrap("ada", wrapped) == key
+    again = await both.wrap("ada", key)
     assert again.startswith(both.first)
-    assert MasterKeys.read(new).unwrap("ada", again) == key
+    assert await MasterKeys.read(new).unwrap("ada", again) == key
     with pytest.raises(CannotOpen, match=before.first.hex()):
-        MasterKeys.read(new).unwrap("ada", wrapped)
+        await MasterKeys.read(new).unwrap("ada", wrapped)
 
 
-def test_the_key_of_an_owner_is_none_of_another() -> None:
+async def test_the_key_of_an_owner_is_none_of_another() -> None:
     keys = MasterKeys.read(new_master_key())
-    wrapped = keys.wrap("ada", new_owner_key())
+    wrapped = await keys.wrap("ada", new_owner_key())
     for owner, stored in [("bob", wrapped), ("ada", wrapped[:-1]), ("ada", wrapped[:-1] + bytes([wrapped[-1] ^ 1]))]:
         with pytest.raises(CannotOpen):
-            keys.unwrap(owner, stored)
+            await keys.unwrap(owner, stored)
+
+
+def test_a_key_opens_what_the_key_before_has_encrypted_until_that_is_destroyed() -> None:
+    old, new, other = (new_owner_key() for _ in range(3))
+    sealed, earlier = OwnerKey(old).seal("secret", "place"), OwnerKey(new).encrypt(old, EARLIER)
+    key = OwnerKey(new, earlier=earlier)
+    assert key.open(sealed, "place") == "secret"
+    assert OwnerKey(new).open(key.seal("secret", "place"), "place") == "secret"
+    for closed in (OwnerKey(new), OwnerKey(other, earlier=OwnerKey(other).encrypt(new, EARLIER))):
+        with pytest.raises(CannotOpen):
+            closed.open(sealed, "place")
+    with pytest.raises(CannotOpen):
+        OwnerKey(other, earlier=earlier)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ import pytest
 
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import ToolSpec, TurnRequest
-from turnstream.llm.models.abilities import within_abilities, without_format
+from turnstream.extensions.agents.children import without_format
+from turnstream.llm.models.abilities import within_abilities
 from turnstream.llm.models.catalog import Model, Models
 
 

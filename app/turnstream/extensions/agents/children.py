@@ -1,7 +1,7 @@
 """The turns of agents. Each has a chat of its own, which belongs to the turn that has called the agent."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from turnstream.extension import Context
 from turnstream.extensions.agents.context import message_of_task
 from turnstream.extensions.agents.tool import Agent, output_spec
 from turnstream.kit.ids import new_id
-from turnstream.llm.models.abilities import within_abilities, without_format
+from turnstream.llm.models.abilities import within_abilities
 from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, KeyTaken
 from turnstream.storage.chats.turns import CANCEL_TURN, Turns
 from turnstream.storage.contents import CHATS
@@ -265,3 +265,10 @@ def answer_of(turn: Turn) -> str:
     """The text behind the last call. It may have several rounds: an interrupted reply continues in the next one."""
     calls = [block.round for block in turn.blocks if block.is_call]
     return "".join(block.text for block in turn.blocks if block.type == TEXT and block.round > max(calls, default=-1))
+
+
+def without_format(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters without a format of the reply."""
+    kept = {name: value for name, value in params.items() if name not in {"response_format", "output_config"}}
+    config = {name: value for name, value in (params.get("output_config") or {}).items() if name != "format"}
+    return {**kept, "output_config": config} if config else kept

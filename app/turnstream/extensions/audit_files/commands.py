@@ -12,11 +12,12 @@ from typing import IO
 
 import click
 
-from turnstream.config import Settings
+from turnstream.config import Settings, read_environment
 from turnstream.domain.errors import ConfigError
 from turnstream.engine.upkeep.refusals import REFUSALS_KEPT_DAYS
 from turnstream.extension import read_settings
 from turnstream.extensions.audit_files.chain import BEGIN, ChainedEntry, chained, hash_of, line_of, values_of
+from turnstream.extensions.audit_files.collector import AuditLine, Collector, collector_at
 from turnstream.setup.databases import database_name, open_present_database
 from turnstream.storage.database import LONG, Database, Statement
 from turnstream.storage.owners.audit import AuditEntry, AuditTrail
@@ -39,12 +40,16 @@ GET_HEADS = Statement(f"SELECT detail FROM audit WHERE kind = '{EXPORTED}' ORDER
 
 @click.command("export")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-def export(file: Path) -> None:
+@click.option("--otlp", metavar="URL", help="Also send them to a collector of OpenTelemetry, as to `…/v1/logs`.")
+def export(file: Path, otlp: str | None) -> None:
     """Append the new entries of the audit trail to FILE.
 
     Each line has the hash of the line before it. The command prints the hash of the last line: keep it elsewhere.
+    Entries that a collector does not accept are not appended: the next call sends them again.
     """
-    added, head = asyncio.run(_export(read_settings(), file))
+    added, head = asyncio.run(
+        _export(read_settings(), file, None if otlp is None else collector_at(otlp, read_environment()))
+    )
     click.echo(f"Added {added} entries to {file}.", err=True)
     click.echo(head)
 
@@ -75,7 +80,7 @@ def _opened(path: Path, mode: str) -> Iterator[IO[bytes]]:
         raise ConfigError(f"{path} cannot be opened: {error}") from error
 
 
-async def _export(settings: Settings, path: Path) -> tuple[int, str]:
+async def _export(settings: Settings, path: Path, collector: Collector | None) -> tuple[int, str]:
     with _opened(path, "r+b") as file:
         head, behind, end = BEGIN, 0, 0
         for each in chained(_whole_lines(file)):
@@ -87,10 +92,13 @@ async def _export(settings: Settings, path: Path) -> tuple[int, str]:
         async with open_present_database(settings) as database:
             until = await _last_id(database)
             while entries := await _entries(database, behind, until):
+                lines = list[AuditLine]()
                 for entry in entries:
-                    line = line_of(entry, head)
-                    file.write(line)
-                    head, behind = hash_of(line), entry.id
+                    lines.append(AuditLine(entry, line_of(entry, head), head))
+                    head, behind = hash_of(lines[-1].line), entry.id
+                if collector is not None:
+                    await collector.send(lines)
+                file.writelines(each.line for each in lines)
                 added += len(entries)
             file.flush()
             os.fsync(file.fileno())

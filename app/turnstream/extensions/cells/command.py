@@ -50,7 +50,7 @@ async def _move(
 ) -> Mapping[str, int]:
     check_present(settings)
     masters = master_keys(settings)
-    theirs = masters if master_key is None else read_master_keys(TARGET_MASTER_KEY, master_key)
+    theirs = masters if master_key is None else read_master_keys(TARGET_MASTER_KEY, master_key, settings)
     # Neither cell is migrated here: its replicas may be of the version before.
     async with (
         database_url(settings) as source_url,

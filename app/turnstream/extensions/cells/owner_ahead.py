@@ -305,6 +305,14 @@ class OwnerAhead:
             if not copied:
                 break
 
+    async def forget(self, target: Database) -> None:
+        """Deletes what was copied."""
+        async with target.transaction() as there:
+            await self._lock(there)
+            for table in COPIED.values():
+                copied = await self._versions(table, there)
+                await there.rows(table.delete, name=self._name, key=[*copied])
+
     async def take_over(self, source: Transaction, target: Transaction, owner: str) -> None:
         """Gives the owner all rows that `owner` has in the old cell, where nothing changes any more. Raises ConfigError
         if they are deleted in the new one just now.

@@ -14,15 +14,16 @@ from time import monotonic
 from typing import Final
 
 from turnstream.domain.errors import ConfigError, NotFound, StorageUnavailable
-from turnstream.domain.identity import departed_name
+from turnstream.domain.identity import arriving_name, departed_name
 from turnstream.extensions.cells.copying import copy_rows
 from turnstream.extensions.cells.moves import LOOK
 from turnstream.extensions.cells.owner_ahead import AHEAD, OwnerAhead, stored_columns
 from turnstream.kit.sealing import CannotOpen, MasterKeys
+from turnstream.libraries.sealed_rows import FORMS, HAS_SEALED_ROWS, REWRAP
 from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.database import Database, Statement, Transaction
 from turnstream.storage.migrations import RELATIONS, VERSION_TABLES, newest_revision, version_table
-from turnstream.storage.owners.owner_keys import GET_OWNER_KEY, GET_REPLICA_WITHOUT_KEY, REWRAP
+from turnstream.storage.owners.owner_keys import GET_REPLICA_WITHOUT_KEY
 from turnstream.storage.ownership import Nature, Ownership, Path
 from turnstream.storage.runs.queue import NOTIFY, QUEUED
 
@@ -39,6 +40,7 @@ _MOVED: Final[Collection[Nature]] = {"content", "state", "credential"}
 _CHANGED: Final[Mapping[str, str]] = {
     "owner": "CAST(:name AS text)",
     "due_at": "CASE WHEN due_at = 'infinity' THEN now() ELSE due_at END",
+    "resealed_at": "NULL::timestamptz",
 }
 _ROWS: Final[Mapping[Path, str]] = {
     "owner": "owner = :owner",
@@ -49,6 +51,16 @@ _ROWS: Final[Mapping[Path, str]] = {
 GET_RELATIONS = Statement(RELATIONS)
 GET_REVISION: Final = {table: Statement(f"SELECT version_num FROM {table}") for table in VERSION_TABLES}
 GET_MOVE = Statement("SELECT cell, state FROM moves WHERE owner = :owner")
+GET_KEY = Statement("SELECT wrapped, created_at, earlier FROM owner_keys WHERE owner = :owner")
+# The key by which the rows are encrypted that were copied ahead.
+MARK_KEY = Statement(
+    """
+    INSERT INTO owner_keys (owner, master, wrapped, created_at) VALUES (:owner, :master, :wrapped, :created_at)
+    ON CONFLICT (owner) DO UPDATE
+    SET master = EXCLUDED.master, wrapped = EXCLUDED.wrapped, created_at = EXCLUDED.created_at RETURNING owner
+    """
+)
+DELETE_KEY_MARK = Statement("DELETE FROM owner_keys WHERE owner = :owner RETURNING owner")
 GET_TOKEN_NAMES = Statement("SELECT name FROM tokens WHERE owner = :owner")
 GET_TAKEN_NAME = Statement(
     "SELECT name FROM tokens WHERE name = ANY(CAST(:names AS text[])) AND owner <> :owner ORDER BY name LIMIT 1"
@@ -192,6 +204,7 @@ class OwnerMove:
             async with self._target.transaction() as target, self._source.transaction() as source:
                 await self._copy(source, target, self._departed)
         else:
+            await self._mark_key()
             await self._ahead.copy_ahead(self._source, self._target)
             await self._check_versions()  # that may have taken hours
             await self._check(None)
@@ -256,17 +269,57 @@ class OwnerMove:
                 f"The cell {self._there} has a token named {taken['name']!r} of another owner: delete one of the two"
                 " (`turnstream tokens delete`), and create it under another name."
             )
+        await self._check_key()
 
-        if key := await self._source.row(GET_OWNER_KEY, owner=self._owner):
-            master, _ = self._wrapped_for_target(key["wrapped"])
-            if replica := await self._target.row(GET_REPLICA_WITHOUT_KEY, master=master, extension=None):
+    async def _check_key(self) -> None:
+        if (key := await self._source.row(GET_KEY, owner=self._owner)) is None:
+            return
+        if key["earlier"] is not None:
+            raise ConfigError(
+                f"{self._owner} gets a new key just now (`turnstream encryption rotate`). Nothing was moved: try again"
+                " when the key before is destroyed."
+            )
+        master, _ = await self._wrapped_for_target(key["wrapped"])
+        if replica := await self._target.row(GET_REPLICA_WITHOUT_KEY, master=master, extension=None):
+            raise ConfigError(
+                f"The replica {replica['address']} of the cell {self._there} lacks its master key, and is alive, or"
+                f" was in the last five minutes: it could not decrypt the secrets of {self._owner}. Nothing was"
+                " moved. Give the key to all replicas there, and try again."
+            )
+        sealed = await self._source.row(HAS_SEALED_ROWS, owner=self._owner)
+        for form in FORMS[:2] if sealed and sealed["found"] else ():
+            if replica := await self._target.row(GET_REPLICA_WITHOUT_KEY, master=master, extension=form):
                 raise ConfigError(
-                    f"The replica {replica['address']} of the cell {self._there} lacks its master key, and is alive, or"
-                    f" was in the last five minutes: it could not decrypt the secrets of {self._owner}. Nothing was"
-                    " moved. Give the key to all replicas there, and try again."
+                    f"The replica {replica['address']} of the cell {self._there} lacks the extension encryption, and is"
+                    f" alive, or was in the last five minutes: it could not read the contents of {self._owner}. Nothing"
+                    " was moved. Start it with the extension, and try again."
                 )
 
-    def _wrapped_for_target(self, wrapped: bytes) -> tuple[bytes, bytes]:
+    async def _mark_key(self) -> None:
+        """Copies from before the key was changed would never open: they are deleted."""
+        key, name = await self._source.row(GET_KEY, owner=self._owner), arriving_name(self._owner)
+        marked = await self._target.row(GET_KEY, owner=name)
+        if marked is not None and (key is None or marked["created_at"] != key["created_at"]):
+            await self._ahead.forget(self._target)
+            await self._target.rows(DELETE_KEY_MARK, owner=name)
+        if key is not None:
+            master, wrapped = await self._wrapped_for_target(key["wrapped"])
+            values = {"master": master, "wrapped": wrapped, "created_at": key["created_at"]}
+            await self._target.rows(MARK_KEY, owner=name, **values)
+
+    async def _take_key(self, target: Transaction) -> None:
+        key = await target.row(GET_KEY, owner=self._owner)
+        marked = await target.row(GET_KEY, owner=arriving_name(self._owner))
+        if marked is not None and (key is None or marked["created_at"] != key["created_at"]):
+            raise ConfigError(
+                f"The key of {self._owner} was changed while rows were copied; nothing was moved. Try again."
+            )
+        if key is not None:
+            master, wrapped = await self._wrapped_for_target(key["wrapped"])
+            await target.rows(REWRAP, owner=self._owner, before=key["wrapped"], master=master, wrapped=wrapped)
+            await target.rows(DELETE_KEY_MARK, owner=arriving_name(self._owner))
+
+    async def _wrapped_for_target(self, wrapped: bytes) -> tuple[bytes, bytes]:
         """The id of the master key of the new cell, and the owner's key wrapped by it. Raises ConfigError."""
         here, there = self._masters
         if here is None or there is None:
@@ -276,7 +329,7 @@ class OwnerMove:
                 " replica there needs. Nothing was moved."
             )
         try:
-            return there.first, there.wrap(self._owner, here.unwrap(self._owner, wrapped))
+            return there.first, await there.wrap(self._owner, await here.unwrap(self._owner, wrapped))
         except CannotOpen as error:
             raise ConfigError(f"{error} Nothing was moved: TURNSTREAM_MASTER_KEY must have that key, too.") from None
 
@@ -325,8 +378,6 @@ class OwnerMove:
         for table in MOVED:
             if table.name not in AHEAD:
                 await copy_rows(source, target, table.name, table.columns, table.copied, owner=owner, name=self._owner)
-        if key := await target.row(GET_OWNER_KEY, owner=self._owner):
-            master, wrapped = self._wrapped_for_target(key["wrapped"])
-            await target.rows(REWRAP, owner=self._owner, before=key["wrapped"], master=master, wrapped=wrapped)
+        await self._take_key(target)
         await target.rows(MARK, owner=self._owner, cell=self._here, state="arrived")
         await target.rows(NEED_TOKENS, owner=self._owner)

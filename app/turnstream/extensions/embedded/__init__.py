@@ -32,10 +32,12 @@ class Embedded:
     def name(self) -> str:
         return f"embedded in {self.folder}"
 
-    @property
-    def master_key_file(self) -> Path:
-        """Beside the cluster: no dump and no base backup has it. In the folder, which is what people keep and move."""
-        return self.folder.absolute() / "master.key"
+    def master_key(self, *, make: bool) -> tuple[str, str] | None:
+        from turnstream.extensions.embedded.key_file import text_of
+
+        # Beside the cluster: no dump and no base backup has it. In the folder, which is what people keep and move.
+        file = self.folder.absolute() / "master.key"
+        return (str(file), text_of(file)) if make or file.exists() else None
 
     def check_made(self) -> None:
         from turnstream.extensions.embedded.server import is_made

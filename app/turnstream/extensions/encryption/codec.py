@@ -20,6 +20,7 @@ from turnstream.domain.identity import owner_before_move
 from turnstream.extensions.encryption import NAME
 from turnstream.kit.offload import BLOCK, offload
 from turnstream.kit.sealing import CannotOpen, OwnerKey, new_owner_key
+from turnstream.libraries.sealed_rows import FORMS
 from turnstream.storage.contents import BYTES_MARK, JSON_MARK, TEXT_MARK, Kind, SealedColumns
 from turnstream.storage.database import OWNER, Statement
 from turnstream.storage.owners.owner_keys import OwnerKeys
@@ -29,7 +30,7 @@ log = structlog.get_logger(__name__)
 KEPT: Final = 5.0  # seconds that a key, or the answer that all replicas can decrypt, is used without another look
 _MOST = 1000  # keys in memory
 # Columns that earlier versions of the extension cannot open are sealed when each live replica names this form.
-FORM: Final = "encryption of chats"
+_, FORM, ROTATED = FORMS
 _FIRST: Final = frozenset({"blocks", "documents", "open_text", "tool_cache", "uploads"})
 # The members of JSON that are sealed, by their column. SQL reads the others.
 _MEMBERS: Final[Mapping[str, Set[str]]] = {
@@ -64,7 +65,7 @@ class SealingCodec:
         self._clock = clock
         self._known: OrderedDict[str, tuple[float, OwnerKey | None]] = OrderedDict()
         self._owners: OrderedDict[UUID, tuple[float, str]] = OrderedDict()  # of turns
-        self.forms: Sequence[str] = (FORM,)
+        self.forms: Sequence[str] = (FORM, ROTATED)
         self._unable: dict[tuple[bytes, str], tuple[float | None, str | None]] = {}  # by master key and form, a replica
 
     @property
@@ -98,10 +99,9 @@ class SealingCodec:
         if not sealed:
             return rows
         owners = await self._owners_of(contents, values, [rows[number] for number in sealed])
-        keys = {owner: await self._opening_key(owner) for owner in dict.fromkeys(owners)}
         size = sum(BLOCK + sum(_size(rows[number][name]) for name in found) for number, found in sealed.items())
 
-        def opened() -> Sequence[Mapping[str, Any]]:
+        def opened(keys: Mapping[str, OwnerKey]) -> Sequence[Mapping[str, Any]]:
             given = list(rows)
             for (number, found), owner in zip(sealed.items(), owners, strict=True):
                 try:
@@ -110,7 +110,12 @@ class SealingCodec:
                     raise _locked(owner, error) from error
             return given
 
-        return await offload(size, opened)
+        try:
+            return await offload(size, opened, await self._opening_keys(owners))
+        except Conflict:  # another replica may have given the owner a new key since
+            for owner in owners:
+                self._known.pop(owner_before_move(owner), None)
+            return await offload(size, opened, await self._opening_keys(owners))
 
     async def _owners_of(
         self, contents: SealedColumns, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
@@ -139,6 +144,9 @@ class SealingCodec:
         while len(self._owners) > _MOST_TURNS:
             self._owners.popitem(last=False)
         return found
+
+    async def _opening_keys(self, owners: Sequence[str]) -> Mapping[str, OwnerKey]:
+        return {owner: await self._opening_key(owner) for owner in dict.fromkeys(owners)}
 
     async def _opening_key(self, owner: str) -> OwnerKey:
         try:

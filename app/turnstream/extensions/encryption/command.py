@@ -2,17 +2,24 @@
 
 import asyncio
 from collections import Counter
+from typing import assert_never
 
 import click
 
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import read_settings
 from turnstream.extensions.encryption import EncryptionSettings
+from turnstream.extensions.encryption.addresses import sign_in_addresses
 from turnstream.extensions.encryption.old_contents import change_contents
-from turnstream.setup.databases import database_name, open_present_database
+from turnstream.extensions.encryption.rotation import KeyRotation
+from turnstream.setup.databases import check_present, database_name, open_present_database
+from turnstream.setup.master_keys import HOW_TO_MAKE, master_keys
+from turnstream.storage.database import Database
 from turnstream.storage.owners.audit import AuditTrail
+from turnstream.storage.owners.owner_keys import OwnerKeys
 
 _SHOWN = 10  # owners in one sentence
+_DAY = 86_400.0  # seconds
 
 
 @click.group()
@@ -58,3 +65,69 @@ def apply() -> None:
             click.echo(f"All messages, uploads and documents in {database_name(settings)} are {form}.")
 
     asyncio.run(run())
+
+
+@encryption.command("rotate")
+@click.option("--owner", help="The owner who gets a new key; all owners without it.")
+@click.option(
+    "--older-than",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="Days. Younger keys stay, so that a repeated call continues.",
+)
+def rotate_command(owner: str | None, older_than: float) -> None:
+    """Give owners new keys, and encrypt their texts and secrets again.
+
+    Servers run meanwhile. It waits twice: five minutes until no replica encrypts by the keys before, and one minute
+    after the last row. Then the keys before are destroyed. After an interruption call it again. Call it with the
+    settings of the server, whose tools file names the servers at which owners sign in. Old copies of the rows are in
+    backups until these are deleted.
+    """
+    settings = read_settings()
+    check_present(settings)
+    if (masters := master_keys(settings, make=False)) is None:
+        raise ConfigError(f"TURNSTREAM_MASTER_KEY must be set: {HOW_TO_MAKE}.")
+
+    async def run() -> None:
+        async with open_present_database(settings) as database:
+            rotation = KeyRotation(
+                database, OwnerKeys(database, masters), sign_in_addresses(settings), age=older_than * _DAY, owner=owner
+            )
+            if replica := await rotation.replica_without():
+                raise ConfigError(
+                    f"The replica {replica} is of a version that cannot read rows of two keys, or lacks the first"
+                    " master key or the extension encryption; it is alive, or was in the last five minutes."
+                )
+            await _rotate(rotation, database)
+
+    asyncio.run(run())
+
+
+async def _rotate(rotation: KeyRotation, database: Database) -> None:
+    """Raises ConfigError for what is left."""
+    number, replaced, resealed, rows, destroyed, failed = await rotation.count(), 0, 0, 0, 0, list[str]()
+    async for step in rotation.run():
+        failed += step.failed
+        match step.kind:
+            case "replaced":
+                replaced += step.number
+                line = f"{replaced} of {number} owners have a new key"
+            case "waits":
+                line = f"waits {step.number} seconds for replicas with the keys before"
+            case "resealed":
+                resealed, rows = resealed + 1, rows + step.rows
+                line = f"{resealed} of {step.number} owners: {rows} rows are encrypted again"
+            case "destroyed":
+                destroyed = step.number
+                line = f"{destroyed} keys from before are destroyed"
+            case _:
+                assert_never(step.kind)
+        click.echo(line, err=True)
+    if replaced or destroyed:
+        detail = {"replaced": replaced, "rows": rows, "destroyed": destroyed}
+        await AuditTrail(database).note("owner_keys.rotated", None, detail)
+    if failed:
+        more = f" And {len(failed) - _SHOWN} more." if len(failed) > _SHOWN else ""
+        raise ConfigError(f"Keys from before are kept, because rows need them. {' '.join(failed[:_SHOWN])}{more}")
+    click.echo(f"{replaced} owners have a new key; {destroyed} keys from before are destroyed.")

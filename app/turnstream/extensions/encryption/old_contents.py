@@ -78,7 +78,7 @@ def _old(
     )
 
 
-def _of_texts(columns: SealedColumns, begin: Mapping[str, Any], owner: str | None = None) -> OldContents:
+def of_texts(columns: SealedColumns, begin: Mapping[str, Any], owner: str | None = None) -> OldContents:
     """The list has the contents: SQL does not know whether some are in the other form."""
     found = _old(
         columns,
@@ -107,6 +107,7 @@ PUT_ASK = Statement(
     timeout=LONG,
 )
 _OWNER: Final = "(SELECT chats.owner FROM turns AS of_row JOIN chats ON chats.id = chat_id WHERE of_row.id = {turn})"
+_BLOCK_CHANGES: Final = "text = :text, data = :data, notes = :notes, whole = :whole, client_data = :client_data"
 # The words of the turn leave the index of the search, which gets them again if they are plain.
 _SEARCHED_AGAIN: Final = """, forgotten AS (
         DELETE FROM search_texts USING changed JOIN turns ON turns.id = changed.turn_id
@@ -135,16 +136,26 @@ OLD: Final = (
         {"turn_id": NO_ID, "index": -1},
         IS_SEALED,
         "blocks.xmin::text",
-        "text = :text, data = :data, notes = :notes, whole = :whole, client_data = :client_data",
+        _BLOCK_CHANGES,
         owner=_OWNER.format(turn="turn_id"),
         then=_SEARCHED_AGAIN,
     ),
-    _of_texts(CHATS, {"id": NO_ID}, "owner"),
-    _of_texts(REQUESTS, {"id": NO_ID}, _OWNER.format(turn="turns.id")),
-    _of_texts(STEERS, {"id": NO_ID}),
-    _of_texts(ASKS, {"turn_id": NO_ID, "round": -1, "tool_use_id": ""}),
-    _of_texts(JOBS, {"id": NO_ID}),
-    _of_texts(CALLS, {"turn_id": NO_ID, "round": -1, "tool_use_id": ""}),
+    of_texts(CHATS, {"id": NO_ID}, "owner"),
+    of_texts(REQUESTS, {"id": NO_ID}, _OWNER.format(turn="turns.id")),
+    of_texts(STEERS, {"id": NO_ID}),
+    of_texts(ASKS, {"turn_id": NO_ID, "round": -1, "tool_use_id": ""}),
+    of_texts(JOBS, {"id": NO_ID}),
+    of_texts(CALLS, {"turn_id": NO_ID, "round": -1, "tool_use_id": ""}),
+)
+
+# Rows that stay encrypted: no index of the search has their words.
+SEALED_BLOCKS: Final = _old(
+    BLOCKS,
+    {"turn_id": NO_ID, "index": -1},
+    IS_SEALED,
+    "blocks.xmin::text",
+    _BLOCK_CHANGES,
+    owner=_OWNER.format(turn="turn_id"),
 )
 
 
@@ -172,7 +183,7 @@ async def change_contents(database: Database, codec: Codec, *, sealed: bool) -> 
             others, changed, failed = [row for row in rows if _is_other(old, row, sealed)], 0, set[str]()
             for row in others:
                 try:
-                    changed += await _change(database, codec, old, row)
+                    changed += bool(await change_row(database, codec, old, {name: row[name] for name in old.begin}))
                 except Conflict:
                     failed.add(row["owner"])
             yield ContentsStep(old.columns.table, len(rows), changed, len(others) - changed, frozenset(failed))
@@ -184,11 +195,15 @@ def _is_other(old: OldContents, row: Row, sealed: bool) -> bool:
     return bool(row["is_sealed"] != sealed)
 
 
-async def _change(database: Database, codec: Codec, old: OldContents, key: Row) -> bool:
-    here = {name: key[name] for name in old.begin}
+async def change_row(
+    database: Database, codec: Codec, old: OldContents, here: Mapping[str, Any], *, sealed_alone: bool = False
+) -> bool | None:
+    """Stores a row in the form that `codec` writes now; with `sealed_alone` no plain one. None if there is nothing to
+    change, False if another write came first.
+    """
     row = await database.row(old.get, **here)
-    if row is None:
-        return False
+    if row is None or (sealed_alone and not has_form(old.columns, dict(row), sealed=True)):
+        return None
     (plain,) = await codec.open(old.columns, {}, [row])
     values = {**plain, "searchable": _SEARCHABLE}
     if "digest" in old.columns.columns:
@@ -196,7 +211,7 @@ async def _change(database: Database, codec: Codec, old: OldContents, key: Row) 
     while True:
         stored = await codec.seal(old.columns, values)
         if all(stored[name] == row[name] for name in old.columns.columns):  # a replica cannot open it
-            return False
+            return None
         parameters = {name: stored[name] for name in old.put.names if name in stored}
         try:
             return bool(await database.rows(old.put, **{**parameters, **here, "version": row["version"]}))

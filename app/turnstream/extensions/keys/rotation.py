@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from turnstream.domain.identity import owner_before_move
 from turnstream.kit.sealing import CannotOpen, MasterKeys
+from turnstream.libraries.sealed_rows import REWRAP
 from turnstream.storage.database import LONG, Database, Statement
-from turnstream.storage.owners.owner_keys import REWRAP, OwnerKeys
+from turnstream.storage.owners.owner_keys import OwnerKeys
 
 # By the primary key: keys that were wrapped again leave no gap in the order, and a command that was cut off begins with
 # the first one that is left.
@@ -55,7 +56,7 @@ async def rotate(database: Database, masters: MasterKeys) -> AsyncGenerator[Rota
             # A move leaves the key as it was wrapped, under another name.
             owner, before = owner_before_move(row["owner"]), row["wrapped"]
             try:
-                wrapped = masters.wrap(owner, masters.unwrap(owner, before))
+                wrapped = await masters.wrap(owner, await masters.unwrap(owner, before))
             except CannotOpen:
                 failed.append(row["owner"])
                 continue

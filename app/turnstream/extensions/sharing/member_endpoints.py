@@ -7,7 +7,6 @@ from turnstream.api.http.reading import id_of, limit_of, read_body
 from turnstream.api.services import identity_of, services_and_owner, services_of
 from turnstream.api.views import json_response
 from turnstream.domain.errors import RequestRefused
-from turnstream.domain.identity import owner_name
 from turnstream.extensions.sharing.endpoints import sharing_of
 from turnstream.extensions.sharing.members import Members
 from turnstream.extensions.sharing.schemas import (
@@ -19,6 +18,7 @@ from turnstream.extensions.sharing.schemas import (
     MembershipList,
     MembershipOut,
 )
+from turnstream.libraries.logins import owner_name
 from turnstream.storage.rows import from_json
 
 

@@ -9,11 +9,19 @@ from turnstream.libraries.providers.transport.failures import (
     BUSY_STATUSES,
     OF_ACCOUNT,
     PERMANENT,
-    RATE_LIMITS,
     STATUS,
     TOO_LONG,
 )
 
+_RATE_LIMITS = frozenset(
+    {
+        "RESOURCE_EXHAUSTED",
+        "ThrottlingException",
+        "TooManyRequestsException",
+        "rate_limit_error",
+        "rate_limit_exceeded",
+    }
+)
 FailureClass = Literal["account", "rate_limit", "overloaded", "too_long", "refused", "server"]
 
 
@@ -22,7 +30,7 @@ def failure_class(type: str) -> FailureClass:
     status = type.removeprefix("http_")
     if type in OF_ACCOUNT or status in map(str, ACCOUNT_STATUSES):
         return "account"
-    if type in RATE_LIMITS or status == "429":
+    if type in _RATE_LIMITS or status == "429":
         return "rate_limit"
     if type in BUSY or "overloaded" in type or status in map(str, BUSY_STATUSES):
         return "overloaded"

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
@@ -38,13 +37,6 @@ def within_abilities(
 def prices_of(models: Models, model: str) -> Mapping[str, Prices | None]:
     """The prices of the models that a turn with this model may use. A budget of cost is counted by them."""
     return {name: models.prices(name) for name in (model, *models.fallbacks(model))}
-
-
-def without_format(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters without a format of the reply."""
-    kept = {name: value for name, value in params.items() if name not in {"response_format", "output_config"}}
-    config = {name: value for name, value in (params.get("output_config") or {}).items() if name != "format"}
-    return {**kept, "output_config": config} if config else kept
 
 
 def _structured(models: Models, request: TurnRequest, output: OutputSpec) -> TurnRequest:

@@ -11,7 +11,7 @@ from turnstream.domain.secret_headers import needs_sealing
 from turnstream.kit.sealing import CannotOpen, MasterKeys, OwnerKey, is_sealed, new_owner_key
 from turnstream.storage.database import LONG, Database, Statement, retry_while_unavailable
 
-GET_OWNER_KEY = Statement("SELECT master, wrapped FROM owner_keys WHERE owner = :owner")
+GET_OWNER_KEY = Statement("SELECT master, wrapped, earlier FROM owner_keys WHERE owner = :owner")
 # Replicas of the version before, and those without the key: they would send the encrypted text. As long as one may be
 # alive, nothing is encrypted.
 _CANNOT_OPEN = """
@@ -31,12 +31,6 @@ CREATE_OWNER_KEY = Statement(
         ON CONFLICT (owner) DO NOTHING
     )
     SELECT 1 AS done
-    """
-)
-REWRAP = Statement(
-    """
-    UPDATE owner_keys SET master = :master, wrapped = :wrapped WHERE owner = :owner AND wrapped = :before
-    RETURNING owner
     """
 )
 
@@ -62,13 +56,14 @@ class OwnerKeys:
         row = await self.database.row(GET_OWNER_KEY, owner=owner)
         if row is None:
             return None
-        return OwnerKey(self.masters.unwrap(owner_before_move(owner), row["wrapped"]), row["master"])
+        key = await self.masters.unwrap(owner_before_move(owner), row["wrapped"])
+        return OwnerKey(key, row["master"], row["earlier"])
 
     async def find_or_create(self, owner: str) -> OwnerKey:
         """Raises CannotOpen."""
         while (key := await self.find(owner)) is None:
             master = await self._master_of_all()
-            wrapped = self.masters.wrap(owner_before_move(owner), new_owner_key(), master)
+            wrapped = await self.masters.wrap(owner_before_move(owner), new_owner_key(), master)
             await self.database.rows(CREATE_OWNER_KEY, owner=owner, master=master, wrapped=wrapped)
         return key
 

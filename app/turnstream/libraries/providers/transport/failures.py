@@ -81,15 +81,6 @@ BUSY = frozenset(
         "service_unavailable",
     }
 )
-RATE_LIMITS = frozenset(
-    {
-        "RESOURCE_EXHAUSTED",
-        "ThrottlingException",
-        "TooManyRequestsException",
-        "rate_limit_error",
-        "rate_limit_exceeded",
-    }
-)
 _TRANSIENT = BUSY | {
     "DEADLINE_EXCEEDED",
     "INTERNAL",

@@ -1,0 +1,51 @@
+"""Master keys that never leave a key service."""
+
+from typing import TYPE_CHECKING, Final
+
+from pydantic import Field, SecretStr
+
+from turnstream.config import Section, Settings
+from turnstream.domain.errors import ConfigError
+from turnstream.extension import Extension
+
+if TYPE_CHECKING:
+    from turnstream.kit.sealing import MasterKey
+
+# Before the name of a key of the service in TURNSTREAM_MASTER_KEY.
+PREFIX: Final = "kms:"
+
+
+class KeyServiceSettings(Section):
+    key_service_url: str | None = Field(
+        None,
+        pattern="^https?://",
+        description="address of a [key service](security.md#a-key-service), such as `https://vault.test/v1/transit`",
+    )
+    key_service_token: SecretStr | None = Field(None, description="token for it")
+    key_service_timeout: float = Field(5.0, gt=0, description="longest wait for its answer")
+
+
+def _master_key(settings: Settings, name: str) -> "MasterKey | None":
+    """Raises ConfigError."""
+    if not name.startswith(PREFIX):
+        return None
+    given = settings.section(KeyServiceSettings)
+    if given.key_service_url is None:
+        raise ConfigError(f"TURNSTREAM_KEY_SERVICE_URL must be set, because TURNSTREAM_MASTER_KEY names {name}.")
+    from turnstream.extensions.key_service.service_key import ServiceKey
+
+    token = given.key_service_token
+    return ServiceKey(
+        name.removeprefix(PREFIX),
+        given.key_service_url,
+        None if token is None else token.get_secret_value(),
+        given.key_service_timeout,
+    )
+
+
+EXTENSION = Extension(
+    "key_service",
+    "master keys in a key service, such as Vault or OpenBao",
+    settings=KeyServiceSettings,
+    master_key=_master_key,
+)

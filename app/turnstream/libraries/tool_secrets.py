@@ -1,0 +1,61 @@
+"""Secrets of tools in rows: headers of HTTP tools, and credentials that providers get."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from turnstream.domain.secret_headers import (
+    SERVERS_OF_PARAMS,
+    credentials_of,
+    server_of,
+    servers_of,
+    with_credentials,
+)
+from turnstream.storage.rows import from_json, to_json
+
+# Gets the server to which the values go, and returns other values.
+Change = Callable[[str, Mapping[str, str]], Awaitable[Mapping[str, str]]]
+
+_TRIGGER: Final = "trigger"  # the place for which the secrets of a trigger are encrypted
+# The JSON columns that have such secrets, with the primary key of their table. The digest of a tool set stays: it names
+# the set, and the plain set would have the same.
+SECRET_COLUMNS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
+    ("browser_tokens", "fixed"): ("id",),
+    ("chats", "settings"): ("id",),
+    ("schedules", "request"): ("id",),
+    ("schedules", "trigger"): ("id",),
+    ("tool_sets", "tools"): ("owner", "digest"),
+    ("turns", "request"): ("id",),
+}
+
+
+async def with_secrets(document: Any, change: Change) -> Any:
+    """A tool set, or the options of a chat, a turn, a token or a schedule, with other values of its secrets."""
+    if isinstance(document, list):
+        return [await _tool(each, change) for each in document]
+    changed = dict(document)
+    if document.get("tools"):
+        changed["tools"] = await with_secrets(document["tools"], change)
+    if definitions := document.get("provider_tools"):
+        changed["provider_tools"] = [to_json(await _definition(from_json(each), change)) for each in definitions]
+    params = document.get("params") or {}
+    if document.get("secrets"):
+        changed["secrets"] = await change(_TRIGGER, document["secrets"])
+    if servers := servers_of(params):
+        changed["params"] = {**params, SERVERS_OF_PARAMS: [await _definition(each, change) for each in servers]}
+    return changed
+
+
+async def _tool(tool: Any, change: Change) -> Any:
+    if not isinstance(tool, Mapping):
+        return tool
+    if isinstance(tool.get("http"), Mapping):
+        return {**tool, "http": await _tool(tool["http"], change)}
+    if isinstance(tool.get("definition"), Mapping):
+        return {**tool, "definition": await _definition(tool["definition"], change)}
+    if tool.get("headers"):
+        return {**tool, "headers": await change(tool["url"], tool["headers"])}
+    return tool
+
+
+async def _definition(definition: Mapping[str, Any], change: Change) -> Mapping[str, Any]:
+    return with_credentials(definition, await change(server_of(definition), credentials_of(definition)))

@@ -1,0 +1,17 @@
+"""owner keys: the key before, while rows are encrypted again
+
+Revision: 0092, after: 0089
+"""
+
+from alembic import op
+
+revision = "0092"
+down_revision = "0089"
+
+
+def upgrade() -> None:
+    op.execute("ALTER TABLE owner_keys ADD COLUMN earlier bytea, ADD COLUMN resealed_at timestamptz")
+
+
+def downgrade() -> None:
+    op.execute("ALTER TABLE owner_keys DROP COLUMN earlier, DROP COLUMN resealed_at")
