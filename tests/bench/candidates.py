@@ -79,5 +79,5 @@ def served(
 
 def provider_environment(url: str) -> dict[str, str]:
     """Without the limits of an owner: a load is of one."""
-    unlimited = {f"TURNSTREAM_OWNER_{what}": "0" for what in ("RUNNING_TURNS", "QUEUED_TURNS", "STREAMS")}
+    unlimited = {f"TURNSTREAM_OWNER_{what}": "0" for what in ("RUNNING_TURNS", "STREAMS")}
     return {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "bench", **unlimited}
