@@ -31,7 +31,7 @@ _WRONG: Final = {400, 404}
 
 
 class KeyRefused(StorageUnavailable):
-    """The service does not permit the use of the key now: its token may have expired, or somebody has locked it."""
+    """The service does not permit the use of the key now: its token may have expired, or an operator has locked it."""
 
 
 class _Data(msgspec.Struct):
