@@ -79,6 +79,7 @@ CALLS: Final = SealedColumns("tool_calls", ("turn_id",), {"preliminary": "member
 JOBS: Final = SealedColumns(
     "jobs", ("turn_id",), {"input": "text", "checkpoint": "json", "progress": "text", "outcome": "members"}
 )
+SCHEDULES: Final = SealedColumns("schedules", ("id",), {"request": "members"})
 # As the parameters of a statement (`columns_of`).
 NEW_BLOCKS: Final = BLOCKS.named(
     turn_id="turn", index="indexes", text="texts", data="datas", whole="wholes", client_data="client_datas"

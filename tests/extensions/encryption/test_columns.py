@@ -74,7 +74,7 @@ PLAIN: Final[Mapping[str, str]] = {
         browser_tokens.folder documents.path idempotency_keys.key schedules.name search_documents.path""",
     "the journal, whose pieces are sealed one by one": "journal_ticks.pieces",
     "settings and tools, as a program sends them": """
-        browser_tokens.fixed chats.settings grants.when schedules.request schedules.trigger tool_sets.tools""",
+        browser_tokens.fixed chats.settings grants.when schedules.trigger tool_sets.tools""",
     "reports of errors, and of what was done": """
         audit.detail rounds.data schedule_runs.error search_pending.refused turns.error waiting_webhooks.answer
         webhooks.answer""",

@@ -22,9 +22,10 @@ from tests.support.http_server import Server, pausing, serving
 from turnstream.cli import commands
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, StorageUnavailable
-from turnstream.extensions.key_service import service_key
-from turnstream.extensions.key_service.service_key import FRESH, STALE, ServiceKey
+from turnstream.extensions.key_service import EXTENSION, service_key
+from turnstream.extensions.key_service.service_key import FRESH, STALE, KeyRefused, ServiceKey
 from turnstream.kit.sealing import CannotOpen, MasterKeys, new_master_key, new_owner_key
+from turnstream.llm.models.catalog import Models
 from turnstream.scripted import Pause, message_of, text
 from turnstream.setup.master_keys import master_keys
 from turnstream.storage.contents import TEXT_MARK
@@ -47,6 +48,7 @@ class Service:
         self.state: Literal["up", "slow", "failing", "refusing", "odd"] = "up"
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.asked, self.go = asyncio.Event(), asyncio.Event()
+        self.refused = asyncio.Queue[str]()
         self.url = ""
         self._cipher = AESGCM(AESGCM.generate_key(256))
 
@@ -76,6 +78,7 @@ class Service:
         if self.state == "odd":
             return web.Response(text="<html>a proxy</html>")
         if self.state == "refusing" or request.headers.get("x-vault-token") != TOKEN:
+            self.refused.put_nowait(request.match_info["call"])
             return web.json_response({"errors": ["permission denied"]}, status=403)
         owner = b64decode(body["associated_data"]) + request.match_info["name"].encode()
         if request.match_info["call"] == "encrypt":
@@ -177,11 +180,11 @@ async def test_a_service_that_refuses_locks_what_is_stored(
         await client.events(said.stream_url)
         service.state = "refusing"
         refused = await client.get(said.url)
-        assert (refused.status_code, "The key service refuses" in refused.text) == (409, True)
+        assert refused.status_code == 503
         refused = await client.post(
             f"/api/chats/{said.assistant['chat_id']}/turns", json={"blocks": [{"type": "text", "text": "Ebb?"}]}
         )
-        assert refused.status_code == 409
+        assert refused.status_code == 503
         service.state = "up"
         assert (await client.json("GET", said.url))["blocks"][0]["text"] == "Ebb."
 
@@ -202,7 +205,7 @@ async def test_a_key_is_asked_for_seldom_and_forgotten_when_it_is_refused(servic
     with pytest.raises(StorageUnavailable):
         await key.unwrap("ada", wrapped)
     service.state = "refusing"
-    with pytest.raises(CannotOpen, match="refuses the key of ada"):
+    with pytest.raises(KeyRefused, match="refuses the key of ada"):
         await key.unwrap("ada", wrapped)
     service.state = "failing"
     now = 0.0
@@ -233,8 +236,42 @@ async def test_keys_of_owners_go_to_the_service_and_back_to_a_file(harness: Harn
         assert key.open(sealed, "place") == "secret"
 
 
+async def test_the_doctor_tries_the_key(service: Service) -> None:
+    check, models = EXTENSION.checks["key service"], Models()
+
+    def settings(**given: Any) -> Settings:
+        address: dict[str, Any] = {"key_service_url": service.url, "key_service_token": TOKEN}
+        return Settings(_env_file=None, master_key=f"kms:orders,{new_master_key()}", **{**address, **given})
+
+    assert await check(settings(), models, False) == "the keys are asked for when they are needed"
+    assert await check(settings(), models, True) == "wraps and unwraps by orders"
+    with pytest.raises(ConfigError, match="The key orders of TURNSTREAM_MASTER_KEY cannot be used"):
+        await check(settings(key_service_token="another"), models, True)
+    assert await check(Settings(_env_file=None), models, True) == "none"
+
+
 def test_a_key_of_a_service_needs_its_address() -> None:
     with pytest.raises(
         ConfigError, match="TURNSTREAM_KEY_SERVICE_URL must be set, because TURNSTREAM_MASTER_KEY names"
     ):
         master_keys(Settings(_env_file=None, database_url="postgresql://x", master_key="kms:orders"))
+
+
+async def test_a_turn_that_runs_while_the_service_refuses_ends_when_it_permits_again(
+    database_url: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_key, "FRESH", 0.0)
+    monkeypatch.setattr("turnstream.extensions.encryption.codec.KEPT", 0.0)
+    pause = Pause()
+    async with served(database_url, service) as server, Client(server.url) as client:
+        model = server.scripts.model(pausing(pause, "Ebb. ", "And flow."))
+        said = await client.say(await client.chat(), "Tide.", model=model)
+        service.state = "refusing"
+        service.refused = asyncio.Queue()
+        pause.go.set()
+        for _ in range(3):
+            await service.refused.get()
+        service.state = "up"
+        await client.events(said.stream_url)
+        turn = await client.json("GET", said.url)
+        assert (turn["status"], turn["blocks"][0]["text"]) == ("complete", "Ebb. And flow.")

@@ -20,7 +20,18 @@ from turnstream.domain.errors import ConfigError, StatementRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.secret_headers import masked_definition, masked_settings
 from turnstream.storage.all_tables import ALL_TABLES
-from turnstream.storage.contents import ASKS, BLOCKS, CHATS, DOCUMENTS, REQUESTS, STEERS, TEXT_MARK, UPLOADS, Codec
+from turnstream.storage.contents import (
+    ASKS,
+    BLOCKS,
+    CHATS,
+    DOCUMENTS,
+    REQUESTS,
+    SCHEDULES,
+    STEERS,
+    TEXT_MARK,
+    UPLOADS,
+    Codec,
+)
 from turnstream.storage.database import LONG, Database, Statement, Transaction
 from turnstream.storage.ownership import Path
 from turnstream.storage.rows import TOOLS
@@ -91,7 +102,7 @@ _CONVERTED: Final = {
 }
 # An archive has them as they are without encryption.
 _CONTENTS: Final = {
-    contents.table: contents for contents in (UPLOADS, DOCUMENTS, BLOCKS, CHATS, REQUESTS, ASKS, STEERS)
+    contents.table: contents for contents in (UPLOADS, DOCUMENTS, BLOCKS, CHATS, REQUESTS, SCHEDULES, ASKS, STEERS)
 }
 # Ids of rows that a chat brings along. If its own id is taken, these are changed with it.
 _WITH_IDS = frozenset({"chats", "turns", "steers", "grants", "schedules"})

@@ -21,7 +21,7 @@ from turnstream.extensions.encryption import NAME
 from turnstream.kit.offload import BLOCK, offload
 from turnstream.kit.sealing import CannotOpen, OwnerKey, new_owner_key
 from turnstream.libraries.sealed_rows import FORMS
-from turnstream.storage.contents import BYTES_MARK, JSON_MARK, TEXT_MARK, Kind, SealedColumns
+from turnstream.storage.contents import BYTES_MARK, JSON_MARK, SCHEDULES, TEXT_MARK, Kind, SealedColumns
 from turnstream.storage.database import OWNER, Statement
 from turnstream.storage.owners.owner_keys import OwnerKeys
 
@@ -34,7 +34,7 @@ _, FORM, ROTATED = FORMS
 _FIRST: Final = frozenset({"blocks", "documents", "open_text", "tool_cache", "uploads"})
 # The members of JSON that are sealed, by their column. SQL reads the others.
 _MEMBERS: Final[Mapping[str, Set[str]]] = {
-    "request": {"system", "output"},
+    "request": {"system", "output", "blocks"},
     "preliminary": {"text", "data"},
     "answer": {"text", "input", "client_data"},
     "outcome": {"text", "whole", "data", "layout"},
@@ -81,7 +81,7 @@ class SealingCodec:
         owners = await self._owners_of(contents, values, rows)
         if not all(owners) and not isinstance(turns, list):
             raise ClaimLost(f"turn {turns} is not there any more")
-        form = NAME if contents.table in _FIRST else FORM
+        form = NAME if contents.table in _FIRST else ROTATED if contents is SCHEDULES else FORM
         found_keys = {owner: await self._sealing_key(owner, form) for owner in dict.fromkeys(owners)}
         if not any(found_keys.values()):
             return dict(values)

@@ -134,7 +134,7 @@ _CONTENTS: Final = (
     *(SEALED_BLOCKS if old.columns is BLOCKS else old for old in OLD),
     of_texts(OPEN_TEXT, {"turn_id": NO_ID, "attempt": -1, "index": -1, "start": -1}),
 )
-_OF_OWNERS: Final = {"uploads", "documents", "chats"}
+_OF_OWNERS: Final = {"uploads", "documents", "chats", "schedules"}
 OF_OWNERS: Final = tuple((old, _by_owner(old)) for old in _CONTENTS if old.columns.table in _OF_OWNERS)
 OF_TURNS: Final = tuple((old, _by_turn(old)) for old in _CONTENTS if old.columns.table not in _OF_OWNERS)
 

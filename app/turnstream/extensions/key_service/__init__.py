@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING, Final
 from pydantic import Field, SecretStr
 
 from turnstream.config import Section, Settings
-from turnstream.domain.errors import ConfigError
+from turnstream.domain.errors import ConfigError, StorageUnavailable
 from turnstream.extension import Extension
 
 if TYPE_CHECKING:
     from turnstream.kit.sealing import MasterKey
+    from turnstream.llm.models.catalog import Models
 
 # Before the name of a key of the service in TURNSTREAM_MASTER_KEY.
 PREFIX: Final = "kms:"
+_TRIAL: Final = "trial"  # an owner, for `doctor --ping`
 
 
 class KeyServiceSettings(Section):
@@ -43,9 +45,29 @@ def _master_key(settings: Settings, name: str) -> "MasterKey | None":
     )
 
 
+async def _check(settings: Settings, _: "Models", ping: bool) -> str:
+    text = "" if settings.master_key is None else settings.master_key.get_secret_value()
+    keys = {name: key for name in text.replace(",", " ").split() if (key := _master_key(settings, name))}
+    if not keys:
+        return "none"
+    if not ping:
+        return "the keys are asked for when they are needed"
+    from turnstream.kit.sealing import CannotOpen
+
+    for name, key in keys.items():
+        try:
+            await key.unwrap(_TRIAL, await key.wrap(_TRIAL, bytes(32)))
+        except (CannotOpen, StorageUnavailable) as error:
+            raise ConfigError(
+                f"The key {name.removeprefix(PREFIX)} of TURNSTREAM_MASTER_KEY cannot be used: {error}"
+            ) from None
+    return f"wraps and unwraps by {', '.join(name.removeprefix(PREFIX) for name in keys)}"
+
+
 EXTENSION = Extension(
     "key_service",
     "master keys in a key service, such as Vault or OpenBao",
     settings=KeyServiceSettings,
+    checks={"key service": _check},
     master_key=_master_key,
 )

@@ -26,7 +26,12 @@ STALE: Final = 3600.0
 _PAUSE: Final = 5.0  # seconds without a question after the service gave no answer
 _MOST: Final = 10_000  # keys in memory
 _MOST_BYTES: Final = 65_536
-_REFUSED: Final = {400, 401, 403, 404}
+_REFUSED: Final = {401, 403}
+_WRONG: Final = {400, 404}
+
+
+class KeyRefused(StorageUnavailable):
+    """The service does not permit the use of the key now: its token may have expired, or an operator has locked it."""
 
 
 class _Data(msgspec.Struct):
@@ -50,8 +55,8 @@ class _Known:
 
 
 class ServiceKey:
-    """The key `name` of the service at `url`. If the service refuses, a key is forgotten; if it is away, keys in memory
-    are used for an hour, and others wait for it as for Postgres.
+    """The key `name` of the service at `url`. If the service is away, keys in memory are used for an hour; if it
+    refuses, they are forgotten. All else waits for it as for Postgres.
     """
 
     def __init__(
@@ -83,7 +88,7 @@ class ServiceKey:
                 known.key, known.asked = b64decode(answer.plaintext, validate=True), self._clock()
             except (NotBase64, UnicodeDecodeError):
                 raise CannotOpen(f"The key service gives no key of {owner}.") from None
-            except CannotOpen:
+            except (CannotOpen, KeyRefused):
                 known.key = None
                 raise
             except StorageUnavailable:
@@ -106,9 +111,10 @@ class ServiceKey:
             status, reason = 0, repr(error)
         else:
             reason = content.decode(errors="replace")[:300]
-        if status in _REFUSED:
+        if status in _REFUSED or status in _WRONG:
             log.error("key_service.refused", call=call, key=self._name, owner=owner, status=status, reason=reason)
-            raise CannotOpen(f"The key service refuses the key of {owner} (status {status}).")
+            text = f"The key service refuses the key of {owner} (status {status})."
+            raise KeyRefused(text) if status in _REFUSED else CannotOpen(text)
         self._away_until = self._clock() + _PAUSE
         log.warning("key_service.away", call=call, key=self._name, status=status, reason=reason)
         raise StorageUnavailable("The key service does not answer.")

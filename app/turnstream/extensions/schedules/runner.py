@@ -8,7 +8,7 @@ from hashlib import sha256
 import structlog
 
 from turnstream.api.services import Services
-from turnstream.domain.errors import RequestRefused, TooMany
+from turnstream.domain.errors import Conflict, RequestRefused, StorageUnavailable, TooMany
 from turnstream.extensions.schedules.posting import DueMessage, posted
 from turnstream.extensions.schedules.store import DueSchedules, PendingRun
 from turnstream.libraries.extension_metrics import SCHEDULE_RUNS
@@ -20,6 +20,7 @@ _BATCH = 20
 # Seconds after which another replica posts a run whose replica has died. DueMessage it twice is harmless.
 _LEASE = 15.0
 _LOOK = 0.5  # seconds between two looks for what is due
+_LOCKED = 60.0  # seconds until another try after a request could not be decrypted
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,11 @@ class ScheduleRunner:
                 await asyncio.sleep(_LOOK)
 
     async def _post(self, services: Services, run: PendingRun) -> None:
+        try:
+            run = await self.due.opened(run)
+        except (Conflict, StorageUnavailable) as error:
+            await self.due.delayed(run, _LOCKED, str(error))
+            return
         try:
             exchange = await posted(services, posting_of(run))
         except TooMany as error:

@@ -5,7 +5,7 @@ and its tick. A run is then posted with an idempotency key of both. So a crash b
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
@@ -13,6 +13,7 @@ from uuid import UUID
 from turnstream.domain.errors import NotFound, TooMany
 from turnstream.extensions.schedules.rules import Due, Rule, due_at
 from turnstream.kit.ids import new_id
+from turnstream.storage.contents import SCHEDULES
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.retention import NO_ID, Aged, aged
 from turnstream.storage.rows import ENDED_STATUSES
@@ -29,9 +30,12 @@ _COLUMNS = f"""id, owner, name, chat_id, request, cron, every, zone, missed, gra
     created_at, {LAST_RUN}"""
 GET_NOW = Statement("SELECT now() AS now")
 LIST_SCHEDULES = Statement(
-    f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND trigger IS NULL ORDER BY created_at, id"
+    f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND trigger IS NULL ORDER BY created_at, id",
+    opens=[SCHEDULES],
 )
-GET_SCHEDULE = Statement(f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND id = :id AND trigger IS NULL")
+GET_SCHEDULE = Statement(
+    f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND id = :id AND trigger IS NULL", opens=[SCHEDULES]
+)
 # Two requests of one owner count one after the other.
 LOCK_OWNER = Statement("SELECT pg_advisory_xact_lock(hashtextextended('schedules of ' || :owner, 0))")
 COUNT_SCHEDULES = Statement("SELECT count(*) AS count FROM schedules WHERE owner = :owner")
@@ -41,7 +45,9 @@ INSERT_SCHEDULE = Statement(
     VALUES (:id, :owner, :name, :chat, CAST(:request AS json), :plan, :cron, :every, :zone, :missed, :grace,
         :next_at, CASE WHEN :paused THEN 'person' END)
     RETURNING {_COLUMNS}
-    """
+    """,
+    seals=[SCHEDULES],
+    opens=[SCHEDULES],
 )
 CHANGE_SCHEDULE = Statement(
     f"""
@@ -50,7 +56,9 @@ CHANGE_SCHEDULE = Statement(
         paused = CASE WHEN :paused THEN coalesce(paused, 'person') END,
         failures = CASE WHEN :paused THEN failures ELSE 0 END
     WHERE owner = :owner AND id = :id AND trigger IS NULL RETURNING {_COLUMNS}
-    """
+    """,
+    seals=[SCHEDULES],
+    opens=[SCHEDULES],
 )
 DELETE_SCHEDULE = Statement("DELETE FROM schedules WHERE owner = :owner AND id = :id AND trigger IS NULL RETURNING id")
 LIST_RUNS = Statement(
@@ -266,6 +274,16 @@ class DueSchedules:
     async def pending(self, limit: int, lease: float) -> Sequence[PendingRun]:
         rows = await self._database.rows(CLAIM_RUNS, limit=limit, lease=timedelta(seconds=lease))
         return [_pending(row) for row in rows]
+
+    async def opened(self, run: PendingRun) -> PendingRun:
+        """With the request in plain text. One run alone: others must not wait for a key that is locked. Raises Conflict
+        and StorageUnavailable.
+        """
+        if (codec := self._database.codec) is None:
+            return run
+        row = {"id": run.schedule, "request": run.request}
+        (plain,) = await codec.open(SCHEDULES, {"owner": run.owner}, [row])
+        return replace(run, request=plain["request"])
 
     async def started(self, run: PendingRun, turn: UUID, chat: UUID) -> None:
         await self._database.rows(RUN_STARTED, id=run.schedule, tick=run.tick, turn=turn, chat=chat)

@@ -13,20 +13,26 @@ from uuid import UUID
 from turnstream.domain.errors import NotFound
 from turnstream.extensions.schedules.store import COUNT_FAILURES, LAST_RUN, check_room
 from turnstream.kit.ids import new_id
+from turnstream.storage.contents import SCHEDULES
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.rows import from_json, to_json
 
 _COLUMNS = f"id, owner, name, chat_id, request, plan, trigger, paused, failures, created_at, {LAST_RUN}"
 LIST_TRIGGERS = Statement(
-    f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND trigger IS NOT NULL ORDER BY created_at, id"
+    f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND trigger IS NOT NULL ORDER BY created_at, id",
+    opens=[SCHEDULES],
 )
-GET_TRIGGER = Statement(f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND id = :id AND trigger IS NOT NULL")
+GET_TRIGGER = Statement(
+    f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND id = :id AND trigger IS NOT NULL", opens=[SCHEDULES]
+)
 LOCK_TRIGGER = Statement(
-    f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND id = :id AND trigger IS NOT NULL FOR NO KEY UPDATE"
+    f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND id = :id AND trigger IS NOT NULL FOR NO KEY UPDATE",
+    opens=[SCHEDULES],
 )
 FIND_TRIGGER = Statement(
     "SELECT id, owner, name, chat_id, request, plan, trigger, paused FROM schedules"
-    " WHERE id = :id AND trigger IS NOT NULL"
+    " WHERE id = :id AND trigger IS NOT NULL",
+    opens=[SCHEDULES],
 )
 # A version before, which runs beside, does not find it due.
 INSERT_TRIGGER = Statement(
@@ -43,7 +49,9 @@ INSERT_TRIGGER = Statement(
         FROM made
     )
     SELECT * FROM made
-    """
+    """,
+    seals=[SCHEDULES],
+    opens=[SCHEDULES],
 )
 CHANGE_TRIGGER = Statement(
     f"""
@@ -51,7 +59,9 @@ CHANGE_TRIGGER = Statement(
         trigger = CAST(:trigger AS json), paused = CASE WHEN :paused THEN coalesce(paused, 'person') END,
         failures = CASE WHEN :paused THEN failures ELSE 0 END
     WHERE owner = :owner AND id = :id RETURNING {_COLUMNS}
-    """
+    """,
+    seals=[SCHEDULES],
+    opens=[SCHEDULES],
 )
 SET_SECRETS = Statement(
     f"""
@@ -62,7 +72,8 @@ SET_SECRETS = Statement(
         SELECT 'trigger.secret_made', owner, CAST(:actor AS text), json_build_object('trigger', id) FROM changed
     )
     SELECT * FROM changed
-    """
+    """,
+    opens=[SCHEDULES],
 )
 DELETE_TRIGGER = Statement(
     """
