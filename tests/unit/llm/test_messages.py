@@ -35,6 +35,7 @@ from turnstream.llm.conversation.messages import (
     NO_RESULT,
     NO_ROUND_LEFT,
     NO_USER,
+    NO_WORDS,
     ONE_ROUND_LEFT,
     PROGRAM_CUT,
     ROUNDS_LEFT,
@@ -253,6 +254,11 @@ def test_a_message_does_not_end_in_thinking_unless_it_is_to_be_continued() -> No
             [("user", ["Hello?"]), ("assistant", ["a"]), ("user", [GO_ON])],
         ),
         ([user(), assistant()], [("user", [NO_USER])]),
+        ([user(text(" \n")), assistant()], [("user", [NO_WORDS])]),
+        (
+            [QUESTION, assistant([text("a")]), user(text(" ")), assistant()],
+            [("user", ["Hello?"]), ("assistant", ["a"]), ("user", [NO_WORDS])],
+        ),
     ],
 )
 def test_there_is_always_a_user_to_answer(path: list[Turn], messages: list[Any]) -> None:

@@ -69,6 +69,7 @@ PROGRAM_CUT = "A program of yours was stopped before its end. It had made these 
 ROUNDS_LEFT = "(You can call tools in up to {} more rounds of this answer, several calls at once in each.)"
 ONE_ROUND_LEFT = "(You can call tools in one more round of this answer.)"
 NO_ROUND_LEFT = "(You cannot call any more tools in this answer: give it now, from what you have.)"
+NO_WORDS = "(The message has no text.)"
 NO_USER = "(The conversation starts with the assistant.)"
 # A provider takes one result of a call, which was that it has been started.
 REPORTED = (
@@ -146,7 +147,9 @@ def _build(
     entries: list[RoleBlock] = [("user", Block(0, 0, 0, TEXT, SUMMARISED + summary.text))] if summary else []
     for place, turn in enumerate(kept, len(path) - len(kept)):
         if turn.role == "user":
-            entries += [("user", block) for block in turn.blocks if is_sendable(block) and not is_blank(block)]
+            words = [("user", block) for block in turn.blocks if is_sendable(block) and not is_blank(block)]
+            # A message without blocks is of a client that has begun the reply.
+            entries += words or [("user", Block(0, 0, 0, TEXT, NO_WORDS)) for _ in turn.blocks[:1]]
             continue
         begins = _user_words(turn, 0)  # a turn that a report has started follows an answer
         if not entries or (entries[-1][0] == "assistant" and not begins and not _is_prefilled(path, place)):
