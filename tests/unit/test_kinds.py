@@ -18,7 +18,9 @@ from turnstream.domain.cursor import Cursor
 from turnstream.domain.events import BlockStop
 from turnstream.domain.history import COMPACTED
 from turnstream.domain.kinds import (
+    CALLS,
     KINDS,
+    PROVIDER_SUMMARY,
     REDACTED_THINKING,
     SUMMARY,
     TEXT,
@@ -362,3 +364,14 @@ def test_the_page_knows_every_kind(kind: BlockKind) -> None:
 @each_kind(lambda kind: kind.family in {"result", "steer", "note"})
 def test_the_protocol_describes_every_kind_of_ours(kind: BlockKind) -> None:
     assert f"\n| `{kind.name}` |" in PROTOCOL
+
+
+@each_kind(lambda kind: kind.streams is not None and kind.name not in CALLS)
+def test_guards_check_all_text_that_a_model_streams(kind: BlockKind) -> None:
+    """The summary of a provider is sent back to it as it came."""
+    assert (kind.guarded is None) == (kind.name == PROVIDER_SUMMARY)
+
+
+@each_kind()
+def test_what_is_guarded_is_streamed(kind: BlockKind) -> None:
+    assert kind.guarded is None or kind.streams is not None

@@ -42,7 +42,8 @@ class BlockKind:
     whole. The log has `after_seal` blocks behind `round_stop`: they are written once the model's reply is sealed.
     `sent` is where later model requests carry the block, `shown` how clients show it, `size` what counts when the
     length of a request is estimated. A `portable` block is sent to another provider too, without its `data`.
-    `cacheable` blocks may carry a cache mark of Anthropic's.
+    `cacheable` blocks may carry a cache mark of Anthropic's. `guarded` is the guards' name for the text of the model.
+    Blocks `with_turn_ids` name turns in their data, which a copy of the chat changes.
     """
 
     name: str
@@ -54,11 +55,13 @@ class BlockKind:
     size: Size = "text_and_data"
     portable: bool = False
     cacheable: bool = False
+    guarded: Literal["text", "thinking"] | None = None
+    with_turn_ids: bool = False
 
 
 _ROWS = (
-    BlockKind(TEXT, "prose", streams="text", shown="prose", portable=True, cacheable=True),
-    BlockKind(THINKING, "thought", streams="thinking", shown="thought", size="text"),
+    BlockKind(TEXT, "prose", streams="text", shown="prose", portable=True, cacheable=True, guarded="text"),
+    BlockKind(THINKING, "thought", streams="thinking", shown="thought", size="text", guarded="thinking"),
     BlockKind(REDACTED_THINKING, "thought", shown="hidden_thought"),
     BlockKind(TOOL_USE, "call", streams="input", shown="call", portable=True, cacheable=True),
     BlockKind(SERVER_TOOL_USE, "server_call", streams="input", shown="call", cacheable=True),
@@ -75,8 +78,17 @@ _ROWS = (
     BlockKind(IMAGE, "file", shown="file", size="one_file", cacheable=True),
     BlockKind(DOCUMENT, "file", shown="file", cacheable=True),
     BlockKind(PROVIDER_SUMMARY, "other", streams="content"),
-    BlockKind(SUMMARY, "note", streams="text", sent="for_history", shown="note", size="none"),
-    BlockKind(SHORTENED, "note", after_seal=True, sent="never", shown="note", size="none"),
+    BlockKind(
+        SUMMARY,
+        "note",
+        streams="text",
+        sent="for_history",
+        shown="note",
+        size="none",
+        guarded="text",
+        with_turn_ids=True,
+    ),
+    BlockKind(SHORTENED, "note", after_seal=True, sent="never", shown="note", size="none", with_turn_ids=True),
     BlockKind(USER_TEXT, "steer", after_seal=True, sent="as_user_text", shown="user_text"),
     # The call has its one result already, so a provider takes no second one.
     BlockKind(REPORT, "note", after_seal=True, sent="as_user_text", shown="note", size="text"),

@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
-from turnstream.domain.kinds import SHORTENED, SUMMARY
+from turnstream.domain.kinds import KINDS
 from turnstream.kit.ids import new_id
 from turnstream.libraries.copies.cutting import FORKED, CutTurn, with_new_ids
 from turnstream.storage.all_tables import ALL_TABLES
@@ -40,7 +40,7 @@ _OF_TURNS: Final = _copied(
         "forked_from",
     ),
 )
-_NAMING: Final = (SUMMARY, SHORTENED)
+_NAMING: Final = tuple(kind.name for kind in KINDS.values() if kind.with_turn_ids)
 _PORTION = 50  # turns whose blocks are in memory at once
 _OF_BLOCKS: Final = _copied("blocks", "turn_id")
 _OF_ROUNDS: Final = _copied("rounds", "turn_id", "stop_reason")

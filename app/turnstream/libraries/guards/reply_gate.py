@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from turnstream.domain.errors import PermanentError
 from turnstream.domain.guards import Place
-from turnstream.domain.kinds import STREAMED_MEMBERS, SUMMARY, TEXT, THINKING
+from turnstream.domain.kinds import STREAMED_MEMBERS, kind_of
 from turnstream.domain.turns import Turn
 from turnstream.engine.text_checks import TurnBlocked
 from turnstream.kit.text import storable
@@ -22,8 +22,6 @@ from turnstream.llm.provider import (
     Part,
 )
 from turnstream.llm.raw_json import members_of, to_json
-
-_PLACES: dict[str, Place] = {TEXT: "text", SUMMARY: "text", THINKING: "thinking"}
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +101,7 @@ class ReplyGate:
         return self._passed[0 if self.begins_again else self._first :]
 
     def _open(self, part: BlockOpened) -> _Guarded | None:
-        place = _PLACES.get(part.type)
+        place = kind_of(part.type).guarded
         guards = [guard for guard in self._guards if place in guard.on]
         if place is None or not guards:
             return None

@@ -147,7 +147,9 @@ def _build(
     entries: list[RoleBlock] = [("user", Block(0, 0, 0, TEXT, SUMMARISED + summary.text))] if summary else []
     for place, turn in enumerate(kept, len(path) - len(kept)):
         if turn.role == "user":
-            words = [("user", block) for block in turn.blocks if is_sendable(block) and not is_blank(block)]
+            words: list[RoleBlock] = [
+                ("user", block) for block in turn.blocks if is_sendable(block) and not is_blank(block)
+            ]
             # A message without blocks is of a client that has begun the reply.
             entries += words or [("user", Block(0, 0, 0, TEXT, NO_WORDS)) for _ in turn.blocks[:1]]
             continue

@@ -17,8 +17,6 @@ from turnstream.tools.tool import Outcome, Tool, ToolContext
 
 Made = TypeVar("Made")
 
-_CHECKED_WITH_SPEC = frozenset({"memo", "cache_seconds", "retries", "fallback"})
-
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
@@ -83,7 +81,7 @@ def read_declarations(
 
 def _with_options(tool: Any, options: PolicyOptions) -> Tool:
     """The same tool with another policy. Raises ValueError for an option that this tool cannot have."""
-    policy_of(tool.spec, {key: value for key, value in options.items() if key in _CHECKED_WITH_SPEC})
+    policy_of(tool.spec, options)  # raises what makes no sense for this tool
     policy = replace(tool.policy, **options)
     # The tool itself may read its policy, for the form of its results: replace the field if there is one.
     if is_dataclass(tool) and any(each.name == "policy" for each in fields(tool)):
