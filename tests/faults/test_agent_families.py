@@ -44,6 +44,9 @@ max_rounds = 20
 ROUNDS = "SELECT count(*) FROM rounds"
 OPEN = "SELECT count(*) FROM turns WHERE role = 'assistant' AND ended_at IS NULL"
 CHILDREN = "turns JOIN chats ON chat_id = chats.id WHERE of_turn IS NOT NULL AND role = 'assistant'"
+FAILED = (
+    "SELECT name, attempt, handle IS NULL, outcome::text FROM jobs WHERE (outcome #>> '{outcome,is_error}')::boolean"
+)
 NOT_CHARGED = """
     SELECT count(*) FROM rounds LEFT JOIN charges
         ON charges.turn_id = rounds.turn_id AND call = rounds.number || '.' || rounds.attempt
@@ -117,6 +120,8 @@ async def test_fifty_agents_of_three_levels_work_once_and_share_a_budget_over_ki
     record_property("kills in a family of fifty agents", kills)
     record_property("seconds of the family", round(monotonic() - begin, 1))
     record_property("the most deaths of a turn", await rows.fetchval("SELECT max(deaths) FROM turns"))
+    record_property("the most runs of a job", await rows.fetchval("SELECT max(attempt) FROM jobs"))
+    assert [tuple(row) for row in await rows.fetch(FAILED)] == []
     assert kills > 2, "each of both, and one again"
     answer, root = exchange["assistant_turn"], UUID(exchange["assistant_turn"]["id"])
     async with Client(servers[0].url) as api:
