@@ -20,6 +20,7 @@ from turnstream.extensions.agents.children import Children, answer_of
 from turnstream.extensions.agents.tool import AGENTS, Agent, AgentTable, AgentTool, agent_tool, bind
 from turnstream.extensions.archives.archives import OwnerExport
 from turnstream.extensions.retention.aged import old_chats
+from turnstream.extensions.search.index import SearchIndex
 from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.tools.declared.declarations import read_declarations
 from turnstream.tools.tool import ToolContext, tool
@@ -90,6 +91,16 @@ async def test_a_question_of_an_agent_is_in_the_inbox_and_the_turn_waits_for_it(
     answer = {"type": "approve", "tool_use_id": "p", "input_digest": action["input_digest"]}
     await api.json("POST", f"{child}/actions", 202, json={"actions": [answer]})
     assert results(await ended(api, exchange)) == {"a": "It is paid."}
+
+
+@pytest.mark.extensions("agents", "search")
+async def test_the_words_of_an_agent_are_found_and_lead_to_its_chat(server: Server, api: Client) -> None:
+    model, _ = script(server, *map(message_of, (call("echo", "a"), text("Lighthouses."), text("Done."))))
+    turn = await ended(api, await api.json("POST", "/api/turns", 201, json=post(model)))
+    await swept(SearchIndex(server.services.storage.database).catch_up())
+    (found,) = (await api.json("GET", "/api/chats", params={"q": "lighthouse"}))["chats"]
+    (result,) = [block for block in turn["blocks"] if block["type"] == "tool_result"]
+    assert (found["id"], found["title"]) == (result["data"]["chat"], "Research it.: echo")
 
 
 @pytest.mark.parametrize("way", ["cancel", "stop", "delete"])

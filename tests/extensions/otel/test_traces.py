@@ -13,12 +13,15 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricR
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from tests.support.agents import call, ended, post
 from tests.support.canned import Answer, canned_server
 from tests.support.harness import Harness
+from tests.support.http_client import Client
 from tests.support.http_server import pausing, serving
 from tests.support.spans import PARENT, TRACE, collected, of_trace
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, TransientError
+from turnstream.extensions.agents.tool import Agent, agent_tool
 from turnstream.extensions.otel import EXTENSION, tracer
 from turnstream.libraries import extras
 from turnstream.libraries.explanations.rows import TurnStates
@@ -26,6 +29,7 @@ from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
 from turnstream.tracing import TRACING, trace_id
 
 
@@ -124,6 +128,26 @@ async def test_the_run_of_a_job_is_in_the_trace_of_its_turn(harness: Harness, sp
     assert [(event.name, (event.attributes or {})["turnstream.job"]) for event in turn.events] == [
         ("job", *attributes(job, "turnstream.job"))
     ]
+
+
+async def test_the_turn_of_an_agent_is_in_the_trace_of_the_turn_that_calls_it(
+    database_url: str, spans: InMemorySpanExporter
+) -> None:
+    echo = agent_tool(Agent("echo", "Answers.", "Answer."))
+    async with serving(database_url, Toolset([echo])) as server, Client(server.url) as api:
+        model = server.scripts.model(*map(message_of, (call("echo", "a"), text("One."), text("Done."))))
+        headers = {"traceparent": PARENT}
+        exchange = await api.json("POST", "/api/turns", 201, json=post(model), headers=headers)
+        turn = await ended(api, exchange)
+        (result,) = [block for block in turn["blocks"] if block["type"] == "tool_result"]
+        child = result["data"]["turn"]
+        why = await api.json("GET", f"/api/chats/{result['data']['chat']}/turns/{child}/why")
+    assert why["trace"] == TRACE
+    found = of_trace(spans)
+    runs = [span for span in found if span.name == "invoke_agent turnstream"]
+    assert {attributes(run, "turnstream.turn")[0] for run in runs} == {turn["id"], child}
+    jobs = [span for span in found if span.name == "job echo"]
+    assert {attributes(job, "turnstream.turn")[0] for job in jobs} == {turn["id"]}
 
 
 async def test_a_traceparent_comes_in_with_a_message_and_goes_out_to_the_provider(
