@@ -136,19 +136,24 @@ class Policy:
 
 def policy_of(spec: ToolSpec, options: PolicyOptions) -> Policy:
     """The policy of a tool; raises ValueError for an option that makes no sense, or not for this tool."""
+    check_for(spec, options)
+    try:
+        return Policy(**options)
+    except ValueError as error:
+        raise ValueError(f"{spec.name}: {error}") from None
+
+
+def check_for(spec: ToolSpec, options: PolicyOptions) -> None:
+    """Raises ValueError for an option that makes no sense for this tool."""
     if options.get("retries") and not repeatable(spec):
         raise ValueError(f"{spec.name} cannot have `retries`: declare it `read_only` or `retry_safe`, if it is")
     if options.get("memo") and not spec.read_only:
         raise ValueError(f"{spec.name} cannot have a `memo`: declare it `read_only`, if it is")
     if options.get("cache_seconds") and not spec.read_only:
         raise ValueError(f"{spec.name} cannot have `cache_seconds`: declare it `read_only`, if it is")
-    try:
-        policy = Policy(**options)
-    except ValueError as error:
-        raise ValueError(f"{spec.name}: {error}") from None
-    if policy.stand_in is not None and policy.stand_in.tool == spec.name:
+    fallback = options.get("fallback")
+    if spec.name == (fallback.tool if isinstance(fallback, Fallback) else fallback):
         raise ValueError(f"{spec.name} cannot be its own `fallback`: name another tool")
-    return policy
 
 
 def repeatable(spec: ToolSpec) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.turns import ToolSpec
 from turnstream.tools.declared.tables import PolicyTable, read_file
-from turnstream.tools.policy import Policy, PolicyOptions, policy_of
+from turnstream.tools.policy import Policy, PolicyOptions, check_for
 from turnstream.tools.tool import Outcome, Tool, ToolContext
 
 Made = TypeVar("Made")
@@ -81,7 +81,7 @@ def read_declarations(
 
 def _with_options(tool: Any, options: PolicyOptions) -> Tool:
     """The same tool with another policy. Raises ValueError for an option that this tool cannot have."""
-    policy_of(tool.spec, options)  # raises what makes no sense for this tool
+    check_for(tool.spec, options)
     policy = replace(tool.policy, **options)
     # The tool itself may read its policy, for the form of its results: replace the field if there is one.
     if is_dataclass(tool) and any(each.name == "policy" for each in fields(tool)):
