@@ -28,6 +28,37 @@ _RATES = {
     "turnstream_cost_total": "cost/s",
     "turnstream_http_requests_total": "reqps",
 }
+_RATE = "[$__rate_interval]"
+# The first row: the title, the metric that the query begins with, the query and its unit.
+_OVERVIEW = (
+    ("Replicas", "turnstream_replicas", "max(turnstream_replicas)", "short"),
+    ("Turns a second", "turnstream_turns_total", f"sum(rate(turnstream_turns_total{_RATE}))", "ops"),
+    (
+        "Turns that fail",
+        "turnstream_turns_total",
+        (
+            f'(sum(rate(turnstream_turns_total{{status="error"}}{_RATE})) or vector(0))'
+            f" / sum(rate(turnstream_turns_total{_RATE}))"
+        ),
+        "percentunit",
+    ),
+    (
+        "First text, 95 of 100",
+        "turnstream_first_delta_seconds",
+        f"histogram_quantile(0.95, sum by (le) (rate(turnstream_first_delta_seconds_bucket{_RATE})))",
+        "s",
+    ),
+    (
+        "Room that is used",
+        "turnstream_turns_running",
+        "sum(turnstream_turns_running) / sum(turnstream_turns_limit)",
+        "percentunit",
+    ),
+    ("Oldest in the queue", "turnstream_oldest_queued_seconds", "max(turnstream_oldest_queued_seconds)", "s"),
+    ("Turns in the queue", "turnstream_turns_queued", "max(turnstream_turns_queued)", "short"),
+    ("Cost an hour", "turnstream_cost_total", f"3600 * sum(rate(turnstream_cost_total{_RATE}))", "short"),
+)
+_STAT_HEIGHT = 4
 # The limit of a gauge that is a metric itself, in the same panel.
 _LIMITED_BY = {"turnstream_turns_running": "turnstream_turns_limit"}
 _WIDTH, _HEIGHT, _PER_ROW = 8, 7, 3
@@ -104,11 +135,10 @@ def dashboard() -> dict[str, Any]:
     for name, type, metric in metrics():
         bare = name.removeprefix("turnstream_")
         rows[next(title for title, starts in _ROWS.items() if bare.startswith(starts))].append((name, type, metric))
-    panels: list[dict[str, Any]] = []
     alarms = limits()
-    y = 0
+    panels, y = _overview(alarms), 1 + _STAT_HEIGHT
     for title, found in rows.items():
-        panels.append({"type": "row", "title": title, "gridPos": {"x": 0, "y": y, "w": 24, "h": 1}, "panels": []})
+        panels.append(_row(title, y))
         y += 1
         for place, (name, type, metric) in enumerate(found):
             position = {"x": place % _PER_ROW * _WIDTH, "y": y + place // _PER_ROW * _HEIGHT, "w": _WIDTH, "h": _HEIGHT}
@@ -125,6 +155,31 @@ def dashboard() -> dict[str, Any]:
         "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]},
         "panels": panels,
     }
+
+
+def _overview(alarms: dict[str, tuple[str, float]]) -> list[dict[str, Any]]:
+    panels: list[dict[str, Any]] = [_row("Overview", 0)]
+    width = 24 // len(_OVERVIEW)
+    for place, (title, name, query, unit) in enumerate(_OVERVIEW):
+        defaults: dict[str, Any] = {"unit": unit, "min": 0}
+        if name in alarms:
+            defaults["thresholds"] = _thresholds(*alarms[name])
+        panels.append(
+            {
+                "type": "stat",
+                "title": title,
+                "description": f"{name}: {title}",
+                "gridPos": {"x": place * width, "y": 1, "w": width, "h": _STAT_HEIGHT},
+                "datasource": {"type": "prometheus", "uid": "${datasource}"},
+                "fieldConfig": {"defaults": defaults, "overrides": []},
+                "targets": [{"refId": "A", "expr": query, "legendFormat": title}],
+            }
+        )
+    return panels
+
+
+def _row(title: str, y: int) -> dict[str, Any]:
+    return {"type": "row", "title": title, "gridPos": {"x": 0, "y": y, "w": 24, "h": 1}, "panels": []}
 
 
 def _panel(

@@ -52,8 +52,9 @@ def test_the_dashboard_is_what_its_script_makes_of_the_metrics() -> None:
 
 
 def panels_of(board: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The panels of a dashboard by their metrics."""
-    return {panel["description"].partition(":")[0]: panel for panel in board["panels"] if panel["type"] != "row"}
+    """The panels of a dashboard by their metrics, without the overview."""
+    panels = [panel for panel in board["panels"] if panel["type"] == "timeseries"]
+    return {panel["description"].partition(":")[0]: panel for panel in panels}
 
 
 def test_each_panel_has_a_title_in_words_a_unit_and_a_place_in_a_row_of_its_own() -> None:
@@ -84,6 +85,20 @@ def test_each_panel_has_a_title_in_words_a_unit_and_a_place_in_a_row_of_its_own(
     assert len(places) == len(set(places))
     assert min(map(len, below.values())) >= 3
     assert len(below) == sum(panel["type"] == "row" for panel in made["panels"])
+
+
+def test_the_first_row_is_an_overview_of_known_metrics() -> None:
+    made = MAKE["dashboard"]()
+    first = [panel for panel in made["panels"] if panel["type"] == "stat"]
+    assert made["panels"][1 : 1 + len(first)] == first
+    known = {name for name, _, _ in MAKE["metrics"]()}
+    for panel in first:
+        (target,) = panel["targets"]
+        series = {re.sub("_bucket$", "", name) for name in re.findall(r"\bturnstream_\w+", target["expr"])}
+        assert panel["description"].partition(":")[0] in series
+        assert series <= known
+    queue = next(panel for panel in first if panel["title"] == "Oldest in the queue")
+    assert [step["value"] for step in queue["fieldConfig"]["defaults"]["thresholds"]["steps"]] == [None, 30]
 
 
 def test_a_panel_shows_the_limit_of_its_alarm() -> None:

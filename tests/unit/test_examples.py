@@ -5,6 +5,8 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from uuid import UUID
@@ -408,6 +410,11 @@ def test_a_test_that_checks_a_block_exists(name: str) -> None:
     assert test in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
+@cache
+def _homes() -> Mapping[str, Sequence[str]]:
+    return packages_distributions()
+
+
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "python"], ids=lambda block: block[1])
 def test_examples_in_python_need_no_more_than_make_run_installs(block: Block) -> None:
     tree = ast.parse(block.code)
@@ -423,7 +430,7 @@ def test_examples_in_python_need_no_more_than_make_run_installs(block: Block) ->
         )
     }
     locked = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(encoding="utf-8"), re.MULTILINE))
-    homes = packages_distributions()
+    homes = _homes()
     foreign = imports - sys.stdlib_module_names - {"turnstream", "fastapi", "turnstream_client"}  # of those who use it
     names = {name: {home.lower().replace("_", "-") for home in homes.get(name, ())} for name in foreign}
     assert [name for name in foreign if not names[name] & locked] == []

@@ -136,10 +136,10 @@ def test_a_wrong_value_is_refused_in_a_sentence_with_the_setting_and_what_would_
     sentence = rf"^{variables(section)[name]} must (be|match) {re.escape(wanted)}\.$"
     given: dict[str, Any] = {name: value}
     with pytest.raises(ConfigError, match=sentence):  # of a program
-        Settings(_env_file=None, **given).section(section)
+        section(_env_file=None, **given)
     monkeypatch.setenv(variables(section)[name], value)
     with pytest.raises(ConfigError, match=sentence):
-        Settings(_env_file=None).section(section)
+        section(_env_file=None)
 
 
 def test_every_number_has_a_bound_at_both_ends() -> None:
