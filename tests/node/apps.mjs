@@ -18,17 +18,13 @@ const stream = await transport.sendMessages({
 let message
 for await (const next of readUIMessageStream({ stream })) message = next
 const part = message.parts.find(({ type }) => type === 'tool-apps__chart')
-const app = await new Promise((resolve) =>
-  act(() =>
-    create(
-      createElement(AppRenderer, {
-        part,
-        sandbox: { url: 'about:blank' },
-        loadResource: (one) => (resolve(one), new Promise(() => {})),
-      }),
-    ),
-  ),
-)
+const app = await new Promise((resolve) => {
+  const loadResource = (one) => {
+    resolve(one)
+    return new Promise(() => {})
+  }
+  act(() => create(createElement(AppRenderer, { part, sandbox: { url: 'about:blank' }, loadResource })))
+})
 
 const agent = new HttpAgent({ url: `${server}/api/ag-ui`, threadId: crypto.randomUUID() })
 agent.addMessage({ id: 'm1', role: 'user', content: 'Waves?' })
