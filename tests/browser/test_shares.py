@@ -8,7 +8,7 @@ import pytest_asyncio
 from playwright.async_api import expect
 
 from tests.browser.conftest import SitDown
-from tests.browser.scenes import Harbour
+from tests.browser.scenes import Harbour, one_call
 from tests.browser.test_budgets import violations
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
@@ -118,6 +118,27 @@ async def test_members_are_added_and_use_the_chat(people: SitDown, site: Server,
     await bob.page.get_by_role("dialog").get_by_role("button", name="Leave", exact=True).click()
     await expect(shared).to_have_count(0)
     await expect(bob.page.locator("#title")).to_have_text("New chat")
+
+
+@pytest.mark.extensions("sharing", "inbox")
+async def test_a_member_finds_the_call_that_waits_and_allows_it(
+    people: SitDown, site: Server, harbour: Harbour
+) -> None:
+    tokens = {name: await site.token(name) for name in ("ada", "bob")}
+    async with Client(site.url, None, tokens["ada"], "ada") as api:
+        berth = {"port": "Cuxhaven", "nights": 2}
+        chat = await use(api, site.scripts.model(one_call("book_berth", berth), message_of(text("Booked."))), "Berths")
+        await api.json("POST", f"/api/chats/{chat}/members", json={"member": "bob", "role": "approve"})
+        turn = await api.say(f"/api/chats/{chat}")
+        async with api.follow(turn.stream_url) as events:
+            await anext(event async for event in events if event.name == "action_required")
+        bob = await people(site.url, storage_state=kept(site.url, tokens["bob"]))
+        await bob.page.locator("#waiting summary").click()
+        await expect(bob.page.locator("#waiting li")).to_have_count(1)
+        await bob.page.locator("#waiting li a").click()
+        await bob.press("Allow")
+        await bob.sees_end()
+        assert harbour.booked == ["Cuxhaven 2"]
 
 
 def kept(url: str, token: str) -> dict[str, Any]:

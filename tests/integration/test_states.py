@@ -76,7 +76,9 @@ WRITES: Mapping[str, Write] = {
     "STOP_JOB": Write({("waiting", "queued")}, [STOPPED]),
     "PUT_RESULT": Write({("waiting", "queued")}, [{"job": JOB, "digest": b"digest", "outcome": "{}"}]),
     "EXPIRE_ASKS": Write({("waiting", "queued")}, [{"answer": ANSWER}]),
-    "ANSWER_SIGN_INS": Write({("waiting", "queued")}, [{"owner": "ada", "server": "calendar", "answer": ANSWER}]),
+    "ANSWER_SIGN_INS": Write(
+        {("waiting", "queued")}, [{"owner": "ada", "server": "calendar", "answer": ANSWER, "principals": "[]"}]
+    ),
     "WAIT": Write(
         {("running", "waiting"), ("running", "queued"), ("waiting", "queued")},
         [{"arrivals": known, "superseded": ANSWER} for known in (0, 1)],

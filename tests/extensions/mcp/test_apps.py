@@ -9,16 +9,26 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from mcp import types
 
 from tests.extensions.mcp.mcp_servers import APPS, context_with
+from tests.extensions.mcp.oauth_issuer import office
 from tests.extensions.mcp.test_offers import Place, place_with
+from tests.extensions.mcp.test_own_servers import LOCAL, UNASKED, Wiki, site_with, wiki
+from tests.extensions.mcp.test_owner_lists import _GUEST, EVENTS, asked, outcome, signed_in
+from tests.extensions.mcp.test_sign_in import desk_at
 from tests.support.http_client import Client, Said
 from tests.support.openapi_document import Document
 from turnstream.extensions.mcp import app_turns
 from turnstream.extensions.mcp.apps import origins_of, policy_of
 from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.own_servers import OwnServers
+from turnstream.kit.sealing import new_master_key
+from turnstream.llm.models.catalog import ProviderModels
 from turnstream.scripted import ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.policy import Policy
+
+__all__ = ["wiki"]  # a fixture
 
 BAD = (
     "data:",
@@ -193,6 +203,87 @@ async def test_an_app_calls_no_other_tools_and_not_without_end(
         monkeypatch.setattr(app_turns, "MOST_CALLS", 5)
         assert "may make 5 calls" in (await app.call("erase", 409))["detail"]
         assert len(await app.listed()) == 5
+
+
+# --- lists of owners, replicas, encryption ---------------------------------------------------------------------------
+
+
+async def app_call(client: Client, turn: Said, name: str, expect: int = 201, **arguments: Any) -> Any:
+    sent = {"chat": turn.assistant["chat_id"], "turn": turn.assistant["id"], "app": "a"}
+    body = {**sent, "name": name, "arguments": arguments}
+    return await client.json("POST", "/api/mcp/apps/calls", expect, json=body)
+
+
+async def decided(client: Client, made: Any, type: str) -> str:
+    """The result of a call that waits for an approval."""
+    action, url = await waiting(client, made), f"/api/chats/{made['chat']}/turns/{made['turn']}"
+    sent = {"type": type, "tool_use_id": action["tool_use_id"], "input_digest": action["input_digest"]}
+    await client.json("POST", f"{url}/actions", 202, json={"actions": [sent]})
+    await client.events(f"{url}/stream")
+    (result,) = [block for block in (await client.json("GET", url))["blocks"] if block["type"] == "tool_result"]
+    return str(result["text"])
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.extensions("mcp")
+async def test_an_app_of_a_list_of_an_owner_calls_the_tools_that_this_owner_has(database_url: str) -> None:
+    shown = {"ui": {"resourceUri": "ui://calendar/day"}}
+    events = EVENTS.model_copy(update={"meta": shown})
+    move = types.Tool(name="invite", description="x", input_schema=_GUEST, _meta={"ui": {"visibility": ["app"]}})
+    async with office() as place:
+        place.calendar.own_tools = {"ada": [events, move], "bob": [events]}
+        async with (
+            desk_at(database_url, None, place, new_master_key(), owner_tools=True) as desk,
+            Client(desk.server.url, None, await desk.server.token("ada"), "ada") as ada,
+        ):
+            await signed_in(desk, ada, "ada", "The events of today.")
+            assert "has no tool 'invite'" in await outcome(desk, ada, "call_tool", name="invite")
+            assert "invite" not in await outcome(desk, ada, "find_tools")
+            turn = await asked(desk, ada, "call_tool", name="events")
+            await ada.events(turn.stream_url)
+            made = await app_call(ada, turn, "invite", guest="eve")
+            url = f"/api/chats/{made['chat']}/turns/{made['turn']}"
+            await ada.events(f"{url}/stream")
+            (call, result) = (await ada.json("GET", url))["blocks"]
+            assert (call["name"], result["text"]) == ("calendar__call_from_app", "ada has invited eve")
+            made = await app_call(ada, turn, "none")
+            await ada.events(f"/api/chats/{made['chat']}/turns/{made['turn']}/stream")
+            (_, result) = (await ada.json("GET", f"/api/chats/{made['chat']}/turns/{made['turn']}"))["blocks"]
+            assert (result["is_error"], "has no tool 'none'" in result["text"]) == (True, True)
+
+
+@pytest.mark.asyncio
+@pytest.mark.extensions("mcp")
+async def test_an_app_of_a_server_of_an_owner_asks_as_the_model_does(
+    database_url: str, document: Document, wiki: Wiki
+) -> None:
+    for declarations, approval in ((None, "always"), (UNASKED, "never")):
+        tools = OwnServers(LOCAL, declarations=declarations).tools()
+        assert {tools[f"own_servers__{name}"].policy.approval for name in ("call_tool", "call_from_app")} == {approval}
+    wiki.meta = {"ui": {"resourceUri": "ui://wiki/page"}}
+    async with site_with(database_url, document, new_master_key(), wiki) as site:
+        await site.add(site.ada)
+        turn = await site.asked(site.ada, "call_tool", server="wiki", name="find", input={"words": "tides"})
+        await site.ada.events(turn.stream_url)
+        made = await app_call(site.ada, turn, "find", words="moons")
+        await site.ada.events(f"/api/chats/{made['chat']}/turns/{made['turn']}/stream")
+        assert wiki.calls == ["tides", "moons"]
+        await app_call(site.bob, turn, "find", 404, words="suns")
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.extensions("mcp", "encryption")
+async def test_a_call_of_an_app_waits_without_a_replica_and_continues_on_another(database_url: str) -> None:
+    settings: dict[str, Any] = {"master_key": new_master_key(), "encrypt_texts": True}
+    async with place_with(database_url, None, ASKING, **settings) as place:
+        chart = message_of(tool_use("apps__chart", {"place": "Sund"}, "a"))
+        model, _ = place.server.scripts.provider(chart, message_of(text("See.")))
+        turn = await place.ada.ask(await place.ada.chat(), model=model)
+        made = await app_call(place.ada, turn, "erase", what="it")
+        await waiting(place.ada, made)
+    async with place_with(database_url, None, ASKING, **settings) as place:
+        place.server.scripts.offers.append(ProviderModels(ScriptedProvider([]), [model]))
+        assert await decided(place.ada, made, "approve") == "it is erased"
 
 
 # --- clients of AG-UI ------------------------------------------------------------------------------------------------

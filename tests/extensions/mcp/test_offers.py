@@ -56,11 +56,13 @@ class Place:
 
 @asynccontextmanager
 async def place_with(
-    database_url: str, document: Document | None, *servers: McpServer, timing: McpTiming = TIMING
+    database_url: str, document: Document | None, *servers: McpServer, timing: McpTiming = TIMING, **settings: Any
 ) -> AsyncIterator[Place]:
     async with (
         McpServers(servers, timing) as source,
-        serving(database_url, Toolset([], sources=[source], offers=[partial(without_hidden, [source])])) as server,
+        serving(
+            database_url, Toolset([], sources=[source], offers=[partial(without_hidden, [source])]), **settings
+        ) as server,
         Client(server.url, document) as ada,
     ):
         yield Place(server, source, ada)

@@ -48,6 +48,7 @@ class Wiki:
     def __init__(self) -> None:
         self.port = free_port()
         self.described = "Finds a page."
+        self.meta: dict[str, Any] | None = None
         self.seen: list[str] = []
         self.calls: list[str] = []
         self._mcp = _Listing(self)
@@ -92,7 +93,8 @@ class _Listing(MCPServer):
         self._wiki = wiki
 
     async def list_tools(self) -> list[types.Tool]:
-        return [each.model_copy(update={"description": self._wiki.described}) for each in await super().list_tools()]
+        changes = {"description": self._wiki.described, "meta": self._wiki.meta}
+        return [each.model_copy(update=changes) for each in await super().list_tools()]
 
 
 @dataclass(frozen=True)
