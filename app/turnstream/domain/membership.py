@@ -23,6 +23,7 @@ class Peer:
     lapsed: bool
     has_own_address: bool
     lease_until: datetime
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ async def test_a_replica_announces_itself_and_looks_once_more_when_all_must_know
 
 
 def peer(id: UUID = ADA, *, connected: bool = True, lapsed: bool = False, has_own_address: bool = False) -> Peer:
-    return Peer(id, connected, lapsed, has_own_address, datetime.fromtimestamp(0, UTC))
+    return Peer(id, connected, lapsed, has_own_address, datetime.fromtimestamp(0, UTC), f"host-{id.int}:8000")
 
 
 async def test_an_earlier_process_at_this_address_is_replaced_at_the_start() -> None:
@@ -127,7 +127,11 @@ async def test_an_earlier_process_at_this_address_is_replaced_at_the_start() -> 
     rows.peers_now = [peer(ADA, has_own_address=True, connected=False), peer(BEN, connected=False, lapsed=True)]
     rows.found = [UUID(int=9)]
     monitor = Monitored(rows)
-    await monitor.start()
+    with capture_logs() as logs:
+        await monitor.start()
+    (gone,) = (line for line in logs if line["event"] == "replicas.gone")
+    assert (gone["replicas"], gone["turns"]) == ([str(ADA)], [str(UUID(int=9))])
+    assert gone["addresses"] == ["host-1:8000"], "by which an operator finds the machine"
     assert (rows.taken_over, rows.renewed) == ([[ADA]], 1)
     assert monitor.sent == ["wake"], "the turns are claimed at once"
 

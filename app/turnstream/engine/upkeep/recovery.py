@@ -54,7 +54,8 @@ class ReplicaMonitor:
         self._renewed = self._swept = now = monotonic()
         self._known_at = now + KNOWN
         self._seen = Observations(looked=now, ahead=CLOCK.ahead, reachable_since=now)
-        await self._take_over(predecessors(await self._queue.peers()))
+        peers = await self._queue.peers()
+        await self._take_over(predecessors(peers), peers)
         with suppress(StorageError):
             await self._queue.notify(JOINED)
 
@@ -121,10 +122,10 @@ class ReplicaMonitor:
             self._signals.suspect.send()
         self._warn_of_namesakes(peers)
         if judgement.gone:
-            await self._take_over(judgement.gone)
+            await self._take_over(judgement.gone, peers)
         if now - self._swept > SWEEP:
             self._swept = now
-            await self._take_over(())  # turns of replicas that have no row any more
+            await self._take_over((), ())  # turns of replicas that have no row any more
 
     def _warn_of_namesakes(self, peers: Sequence[Peer]) -> None:
         for peer in peers:
@@ -132,9 +133,10 @@ class ReplicaMonitor:
                 self._namesakes.add(peer.id)
                 log.warning("replica.address_shared", replica=str(peer.id), remedy=_REMEDY)
 
-    async def _take_over(self, gone: Sequence[UUID]) -> None:
+    async def _take_over(self, gone: Sequence[UUID], peers: Sequence[Peer]) -> None:
         turns = await self._queue.take_over(gone)
         if gone or turns:
-            log.warning("replicas.gone", replicas=[str(id) for id in gone], turns=[str(turn) for turn in turns])
+            addresses, ids = [peer.address for peer in peers if peer.id in gone], [str(turn) for turn in turns]
+            log.warning("replicas.gone", replicas=[str(id) for id in gone], addresses=addresses, turns=ids)
         if turns:
             self._signals.wake.send()

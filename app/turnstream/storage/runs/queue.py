@@ -180,7 +180,7 @@ RENEW_LEASE = Statement(
 )
 GET_PEERS = Statement(
     """
-    SELECT id, lease_until, lease_until < now() AS lapsed, address = :address AS has_own_address,
+    SELECT id, address, lease_until, lease_until < now() AS lapsed, address = :address AS has_own_address,
            session IN (
                SELECT classid::bigint << 32 | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted
            ) AS connected,
@@ -376,7 +376,8 @@ class Queue:
         if rows:
             CLOCK.learn(rows[0]["time"], asked, monotonic())
         return [
-            Peer(row["id"], row["connected"], row["lapsed"], row["has_own_address"], row["lease_until"]) for row in rows
+            Peer(row["id"], row["connected"], row["lapsed"], row["has_own_address"], row["lease_until"], row["address"])
+            for row in rows
         ]
 
     async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
