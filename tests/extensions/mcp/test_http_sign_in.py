@@ -1,6 +1,7 @@
 """HTTP tools with `auth = "oauth"`: their calls wait for the sign-in of the owner, and have the owner's token."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -111,10 +112,16 @@ async def places() -> AsyncIterator[tuple[OAuthIssuer, Crm]]:
 
 @pytest_asyncio.fixture
 async def desk(database_url: str, document: Document) -> AsyncIterator[Desk]:
+    async with desk_with(database_url, document) as desk:
+        yield desk
+
+
+@asynccontextmanager
+async def desk_with(database_url: str, document: Document | None, *sign_in_by: str) -> AsyncIterator[Desk]:
     async with AsyncExitStack() as stack:
         issuer, crm = await stack.enter_async_context(places())
         http, key = await stack.enter_async_context(HttpTools(Allowed.of(["127.0.0.1"]))), new_master_key()
-        service = HttpService(crm.url.partition("://")[2], crm.url, issuer.url)
+        service = HttpService(crm.url.partition("://")[2], crm.url, issuer.url, sign_in_by=sign_in_by)
         tools = [
             http.operator_tool(
                 ToolSpec(name, "Calls the CRM.", SCHEMA, http=HttpCall(f"{crm.url}/{name}")), Policy(), service=service
@@ -150,6 +157,26 @@ async def test_calls_of_all_tools_of_a_host_wait_for_one_sign_in(desk: Desk) -> 
     assert len(desk.issuer.families) == 1
     (listed,) = (await desk.client.json("GET", "/api/sign-ins"))["sign_ins"]
     assert (listed["server"], listed["issuer"]) == (action["input"]["server"], desk.issuer.url)
+
+
+@pytest.mark.extensions("mcp", "inbox")
+async def test_those_whom_the_table_names_sign_in_to_the_service(database_url: str) -> None:
+    async with desk_with(database_url, None, "person:grace") as desk:
+        turn = await desk.ask("find")
+        token = await desk.server.token("grace")
+        async with Client(desk.server.url, None, token, "grace") as grace:
+            await waiting(desk.client, turn)
+            (call,) = (await grace.json("GET", "/api/approvals"))["calls"]
+        link, grace_here = json.loads(call["input"])["url"], f"Bearer {token}"
+        async with Browser(desk.server.url) as browser:
+            bob_here = f"Bearer {await desk.server.token('bob')}"
+            assert (await browser.open(link, authorization=bob_here)).status_code == 403
+            shown = await browser.open(link, authorization=grace_here)
+            (form,) = re.findall(r'<form method="post" action="([^"]+)">', shown.text)
+            there = await browser.open(f"{link}{form}", "POST", grace_here)
+            back = await browser.open(there.headers["location"])
+            assert (await browser.open(back.headers["location"])).status_code == 200
+        assert "find for ada" in await desk.result(turn)
 
 
 async def test_a_refused_token_is_refreshed_once_and_the_call_keeps_its_key(desk: Desk) -> None:
@@ -233,6 +260,8 @@ async def test_an_erasure_revokes_the_tokens_of_http_tools(
         (TOOLS + "background = true\n", "cannot wait for a sign-in"),
         (TOOLS.replace('auth = "oauth"\n', ""), "`issuer` needs"),
         (TOOLS + 'client_secret = "s"\n', "`client_secret` needs"),
+        (TOOLS + 'sign_in_by = ["secretary"]\n', "sign_in_by"),
+        (TOOLS.replace("oauth", "exchange") + 'sign_in_by = ["role:secretary"]\n', "else nobody signs in"),
         (TOOLS + TOOLS.replace("http.{name}", "http.other") + 'scopes = ["more"]\n', "share a sign-in"),
     ],
 )

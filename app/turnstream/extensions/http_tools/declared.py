@@ -14,7 +14,7 @@ from turnstream.extensions.http_tools.client import parse_url
 from turnstream.extensions.http_tools.request_tools import RequestToolRules, read_secrets
 from turnstream.extensions.http_tools.tool import HttpTool, HttpTools
 from turnstream.libraries.outgoing.addresses import Allowed
-from turnstream.libraries.outgoing.owner_tokens import HttpService, check_auth
+from turnstream.libraries.outgoing.owner_tokens import HttpService, SignInPrincipal, check_auth
 from turnstream.libraries.outgoing.signature import key_of
 from turnstream.tools.declared.declarations import Declarations, errors_collected, errors_named
 from turnstream.tools.declared.tables import PolicyTable
@@ -38,6 +38,7 @@ class HttpTable(PolicyTable):
     client_secret: str | None = None
     scopes: list[str] = Field(default_factory=list)
     audience: str | None = None
+    sign_in_by: list[SignInPrincipal] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _check_auth(self) -> Self:
@@ -96,5 +97,6 @@ def _tool_of(declarations: Declarations, http: HttpTools, name: str, table: Http
             tuple(table.scopes),
             table.auth == "exchange",
             table.audience,
+            tuple(table.sign_in_by),
         )
     return http.operator_tool(spec, policy, internal=table.internal, service=service)

@@ -169,7 +169,6 @@ async def _opened(request: Request) -> "tuple[SignIns, LinkedAsk, McpIssuer, str
     _PageRefused.
     """
     from turnstream.extensions.mcp.oauth import SignInFailed
-    from turnstream.extensions.mcp.sign_ins import approvers_of
 
     sign_ins, turn = _sign_ins(request), as_id(request.path_params["turn"])
     secret = request.path_params["secret"]
@@ -177,7 +176,7 @@ async def _opened(request: Request) -> "tuple[SignIns, LinkedAsk, McpIssuer, str
     if ask is None:
         raise _PageRefused(404, "The address is incomplete or was changed. Open it exactly as you received it.")
     server = sign_ins.servers.get(ask.server)
-    actor = await _check_person(request, ask, () if server is None else approvers_of(server))
+    actor = await _check_person(request, ask, () if server is None else server.sign_in_by)
     if ask.over is not None:
         raise _PageRefused(409, ask.over)
     if server is None:

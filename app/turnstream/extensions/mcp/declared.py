@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from turnstream.libraries.outgoing.addresses import Allowed
-from turnstream.libraries.outgoing.owner_tokens import check_auth
+from turnstream.libraries.outgoing.owner_tokens import SignInPrincipal, check_auth
 from turnstream.tools.declared.declarations import Declarations, errors_named
 from turnstream.tools.declared.tables import PolicyTable
 from turnstream.tools.policy import Policy
@@ -28,7 +28,7 @@ class McpTable(PolicyTable):
     client_secret: str | None = None
     scopes: list[str] = Field(default_factory=list)
     audience: str | None = None
-    sign_in_by: list[Annotated[str, Field(pattern=r"^(role|person):\S(.*\S)?$")]] = Field(default_factory=list)
+    sign_in_by: list[SignInPrincipal] = Field(default_factory=list)
     owner_tools: bool = False
     prefix: str = ""
     tools: list[str] | None = None
@@ -53,8 +53,6 @@ class McpTable(PolicyTable):
         if self.auth is not None and self.url is None:
             raise ValueError("`auth` needs a `url`: a process has the credentials of its `env`")
         check_auth(self.auth, self.model_fields_set)
-        if self.sign_in_by and self.auth != "oauth":
-            raise ValueError('`sign_in_by` needs `auth = "oauth"`: else nobody signs in')
         if self.owner_tools and self.auth is None:
             raise ValueError('`owner_tools` needs `auth = "oauth"` or `auth = "exchange"`: it uses the owner\'s token')
         for tool, policy in self.policy.items() if self.owner_tools else ():

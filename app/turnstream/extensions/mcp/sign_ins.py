@@ -312,7 +312,7 @@ class SignIns:
                 await self._answer(connection, owner, server)
 
         url = f"{self.oauth.base}/sign-in/{turn}/{token_urlsafe(32)}"
-        return SignIn(server.name, tuple(scopes) or tuple(server.scopes), url, recheck, approvers_of(server))
+        return SignIn(server.name, tuple(scopes) or tuple(server.scopes), url, recheck, server.sign_in_by)
 
     # --- the sign-in -------------------------------------------------------------------------------------------------
 
@@ -399,7 +399,7 @@ class SignIns:
 
     async def _answer(self, connection: Transaction, owner: str, server: OAuthResource) -> Collection[UUID]:
         """Answers the calls that wait. Returns their chats. The page of the link has let approvers alone sign in."""
-        principals = self._database.signed_principals(approvers_of(server))
+        principals = self._database.signed_principals(server.sign_in_by)
         values = {"server": server.name, "answer": _ANSWER, "principals": principals}
         rows = await connection.rows(ANSWER_SIGN_INS, owner=owner, **values)
         return {row["chat_id"] for row in rows}
@@ -470,12 +470,6 @@ async def note_sign_in(
 ) -> None:
     detail: dict[str, Any] = {"server": server, "issuer": issuer, "scopes": list(scopes or ())}
     await connection.rows(NOTE, kind=kind, owner=owner, actor=actor, details=[to_json(detail)])
-
-
-def approvers_of(server: OAuthResource) -> tuple[str, ...]:
-    """The principals who sign in for owners; empty where each owner does."""
-    found: tuple[str, ...] = getattr(server, "sign_in_by", ())
-    return found
 
 
 def _end_of(grant: OAuthTokens) -> datetime | None:

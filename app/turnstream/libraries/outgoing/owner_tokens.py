@@ -2,19 +2,25 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 from uuid import UUID
+
+from pydantic import Field
 
 from turnstream.tools.tool import SignIn, ToolUnavailable
 
 # The keys of a table in the tools file that need `auth`.
-AUTH_KEYS: Final = ("issuer", "client_id", "client_secret", "scopes", "audience")
+AUTH_KEYS: Final = ("issuer", "client_id", "client_secret", "scopes", "audience", "sign_in_by")
+
+# A principal who signs in for owners.
+SignInPrincipal = Annotated[str, Field(pattern=r"^(role|person):\S(.*\S)?$")]
 
 
 class OAuthResource(Protocol):
     """A service that accepts access tokens of owners. `issuer` is the only accepted issuer of tokens; without it the
     service names one. Without a `client_id` the client is known by its metadata document or registered. With `exchange`
-    the token of the caller is exchanged at the issuer, for `audience`, and nobody signs in.
+    the token of the caller is exchanged at the issuer, for `audience`, and nobody signs in. The principals `sign_in_by`
+    sign in for owners; without any each owner does.
     """
 
     @property
@@ -33,6 +39,8 @@ class OAuthResource(Protocol):
     def exchange(self) -> bool: ...
     @property
     def audience(self) -> str | None: ...
+    @property
+    def sign_in_by(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,7 @@ class HttpService:
     scopes: tuple[str, ...] = ()
     exchange: bool = False
     audience: str | None = None
+    sign_in_by: tuple[str, ...] = ()
 
 
 class NoTokenNow(ToolUnavailable):
@@ -101,6 +110,8 @@ def check_auth(auth: str | None, given: Collection[str]) -> None:
         raise ValueError(f'`{min(keys)}` needs `auth = "oauth"` or `auth = "exchange"`')
     if auth == "oauth" and "audience" in keys:
         raise ValueError('`audience` needs `auth = "exchange"`')
+    if auth == "exchange" and "sign_in_by" in keys:
+        raise ValueError('`sign_in_by` needs `auth = "oauth"`: else nobody signs in')
     if "client_secret" in keys and "client_id" not in keys:
         raise ValueError("`client_secret` needs a `client_id`")
     if auth == "exchange" and (lacking := {"issuer", "client_id"} - keys):
