@@ -120,4 +120,4 @@ def test_the_page_names_every_secret_that_may_stand_in_a_file() -> None:
     page = (Path(__file__).parents[3] / "docs/settings.md").read_text(encoding="utf-8")
     files = secret_files(sections())
     assert [name for name in files if f"`{name}`" not in page] == []
-    assert len(files) == 14
+    assert len(files) == 15
