@@ -63,7 +63,7 @@ def whole() -> Programme:
             Trial("distant", "lone turns, and a Postgres with a round trip of 5 ms", DISTANT, distant(30, 5.0)),
             Trial("journal", "CPU per running turn and second, ms", JOURNAL, journal_cost(200, 2)),
             Trial("traces", "CPU of the server per turn, ms", TRACES, tracing_cost(200, 2)),
-            Trial("sealing", "texts that are encrypted at rest", SEALING, sealing_cost(100, 5000, 20, 5)),
+            Trial("sealing", "texts that are encrypted at rest", SEALING, sealing_cost(50, 5000, 20, 5)),
             Trial("costs", "what the server's CPU time consists of", COSTS, costs(400, 50, 6, 50)),
             Trial("cache", "input tokens of a turn of ten rounds", CACHE, caching),
             Trial("chats", "first delta in a long chat", CHATS, chats(10, 100, 1000, 5000, 10_000)),

@@ -16,6 +16,7 @@ STARTED: dict[bool, Start] = {
 }
 RATE = 10  # calm: near its limit a server saves elsewhere what the encryption takes
 SECONDS = 10
+RAMP_SECONDS = 8.0
 CPU_TARGET = 1.08
 CATCH_UP_TARGET = 1.5
 
@@ -27,7 +28,7 @@ def sealing_cost(turns: int, deltas: int, replays: int, rounds: int) -> Callable
         cpu, postgres, catch_up = (list[tuple[float, float]]() for _ in range(3))
         for number in range(rounds):
             with both_sides(site, STARTED, number % 2 == 0) as sides:
-                used = cpu_of(sides, turns, RATE, SECONDS)
+                used = cpu_of(sides, turns, RATE, SECONDS, RAMP_SECONDS)
                 cpu.append((used[False].server / turns * 1000, used[True].server / turns * 1000))
                 postgres.append((used[False].postgres / turns * 1000, used[True].postgres / turns * 1000))
                 catch_up.append(_catch_up(sides, deltas, replays, first=number % 2 == 0))

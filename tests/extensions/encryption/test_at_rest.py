@@ -21,10 +21,12 @@ from turnstream.storage.database import Statement
 
 pytestmark = [
     pytest.mark.timeout(240),
-    pytest.mark.extensions("documents", "embedded", "encryption", "keys", "openai_api", "search", "self_service"),
+    pytest.mark.extensions(
+        "documents", "embedded", "encryption", "keys", "openai_api", "schedules", "search", "self_service"
+    ),
 ]
 
-WORDS = ("document-77aa", "file-77aa", "name-77aa")
+WORDS = ("document-77aa", "file-77aa", "name-77aa", "schedule-77aa")
 OPEN_WORDS = ("message-77aa", "answer-77aa")
 GET_STORED = Statement("SELECT text FROM open_text WHERE text <> ''")
 PLAIN = "plain-77aa"  # the path of a document, which is not encrypted: the search finds what is there
@@ -58,6 +60,8 @@ async def fill(client: Client) -> dict[str, Any]:
     """Contents of each kind, and what people see of them."""
     await client.put(f"/api/documents/{PLAIN}.md", content=f"The tide of {WORDS[0]}. " * 200)
     form = {"file": (f"{WORDS[2]}.txt", WORDS[1].encode(), "text/plain")}
+    message = {"blocks": [{"type": "text", "text": WORDS[3]}]}
+    schedule = {"name": "daily", "cron": "0 7 * * *", "zone": "UTC", "request": message}
     named = await client.json("POST", "/v1/files", 200, files=form, data={"purpose": "user_data"})
     content = await client.get(f"/v1/files/{named['id']}/content")
     assert content.text == WORDS[1]
@@ -65,6 +69,7 @@ async def fill(client: Client) -> dict[str, Any]:
         "document": (await client.get(f"/api/documents/{PLAIN}.md")).text,
         "documents": await client.json("GET", "/api/documents"),
         "by path": await client.json("GET", "/api/documents", params={"q": PLAIN}),
+        "schedule": (await client.json("POST", "/api/schedules", 201, json=schedule))["request"],
         "file": named,
         "files": await client.json("GET", "/v1/files"),
         "account": await client.json("GET", "/api/account"),

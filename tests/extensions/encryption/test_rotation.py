@@ -11,15 +11,18 @@ from typing import Any, Final
 
 import asyncpg
 import pytest
+from click.testing import CliRunner
 
 from tests.extensions.encryption.test_codec import GET_FILES, codec_of, stored
 from tests.extensions.http_tools.test_http_tools import Service
 from tests.extensions.http_tools.test_http_tools import serving as serving_tools
 from tests.extensions.keys.test_old_secrets import WORDS, answer, client_for, ended, fill, found_in
 from tests.support.harness import Harness
+from tests.support.http_client import Client
 from tests.support.http_server import serving
 from tests.support.owner_rows import rows_of
 from tests.support.server_process import clean_environment
+from turnstream.cli import commands
 from turnstream.domain.errors import Conflict
 from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.encryption import rotation
@@ -31,7 +34,7 @@ from turnstream.libraries.erasure.owners import Owners
 from turnstream.libraries.providers.anthropic.parameters import PARAMETERS
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.parameters import COMMON
-from turnstream.scripted import ScriptedProvider
+from turnstream.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.owners.owner_keys import OwnerKeys
@@ -148,6 +151,47 @@ async def test_every_row_is_encrypted_again_while_a_server_uses_it(database_url:
         assert set(SEALED.findall(before)).isdisjoint(SEALED.findall(json.dumps(await rows_of(database_url))))
 
 
+async def test_people_talk_while_their_key_is_changed(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as replicas keep keys in memory, they write by the key before; afterwards no row needs it."""
+    monkeypatch.setattr("turnstream.extensions.encryption.codec.KEPT", 1.0)
+    monkeypatch.setattr(rotation, "WRITERS", 2.0)
+    monkeypatch.setattr(rotation, "READERS", 1.0)
+    key, answered = new_master_key(), asyncio.Event()
+    offers = [ProviderModels(ScriptedProvider(lambda _: message_of(text("Ebb ", "and ", "flow."))), ["m"])]
+    async with (
+        serving(database_url, offers=offers, master_key=key, encrypt_texts=True) as server,
+        Client(server.url) as client,
+    ):
+        database, masters, answers = server.services.storage.database, MasterKeys.read(key), list[str]()
+
+        async def talk(chat: str) -> None:
+            while True:
+                answer = await client.ask(chat, "Tide.", model="m")
+                assert answer.assistant["blocks"][0]["text"] == "Ebb and flow."
+                answers.append(answer.url)
+                answered.set()
+
+        async with asyncio.TaskGroup() as group:
+            talks = [group.create_task(talk(await client.chat())) for _ in range(3)]
+            await answered.wait()
+            steps = await done(rotation_of(database, masters))
+            for task in talks:
+                task.cancel()
+        assert [step.kind for step in steps if not step.failed] == [
+            "replaced",
+            "waits",
+            "resealed",
+            "waits",
+            "destroyed",
+        ]
+        assert database.codec is not None
+        again = SealingCodec(OwnerKeys(database, masters), seals=True)
+        monkeypatch.setattr(database.codec, "open", again.open)
+        for url in answers:
+            turn = await client.json("GET", url)
+            assert turn["blocks"][0]["text"] == "Ebb and flow."
+
+
 async def test_a_rotation_that_was_cut_off_is_completed_by_the_next(harness: Harness) -> None:
     masters = MasterKeys.read(key := new_master_key())
     harness.database.codec = codec_of(harness, key)
@@ -171,8 +215,8 @@ async def test_a_rotation_that_was_cut_off_is_completed_by_the_next(harness: Har
         ("resealed", 2, "cy"),
         ("destroyed", 3, ""),
     ]
-    for owner, text in texts.items():
-        assert (await stored(harness, owner))[0] != text
+    for owner, before in texts.items():
+        assert (await stored(harness, owner))[0] != before
         assert await opened(masters, harness, "a.md", owner) == f"Tide of {owner}."
     assert await done(rotation_of(harness.database, masters, age=60.0)) == [], "the keys are young"
 
@@ -258,6 +302,37 @@ async def test_a_transaction_that_is_open_is_waited_for(harness: Harness, monkey
     assert await opened(masters, harness, "a.md") == "Tide."
 
 
+async def test_a_turn_that_runs_with_secrets_keeps_the_key_before(harness: Harness) -> None:
+    """It has read them before, and opens them at its next call."""
+    masters = MasterKeys.read(new_master_key())
+    sealed = (await OwnerKeys(harness.database, masters).find_or_create("ada")).seal("secret", "https://x.test", "key")
+    asked = await harness.ask()
+    run = Statement(
+        """
+        UPDATE turns SET status = 'running', attempt = 1, replica = :replica, started_at = now() - interval '1 hour',
+            request = json_build_object('tools', json_build_array(json_build_object(
+                'url', 'https://x.test', 'headers', json_build_object('key', CAST(:sealed AS text)))))
+        WHERE id = :turn RETURNING id
+        """
+    )
+    await harness.database.rows(run, turn=asked.turn, replica=new_id(), sealed=sealed)
+    steps = await done(rotation_of(harness.database, masters))
+    assert [(step.kind, step.rows) for step in steps] == [("replaced", 0), ("resealed", 1)]
+    key = await OwnerKeys(harness.database, masters).find("ada")
+    assert key is not None
+    assert key.open(sealed, "https://x.test", "key") == "secret"
+    end = Statement(
+        """
+        UPDATE turns SET status = 'complete', stop_reason = 'end_turn', replica = NULL, ended_at = now()
+        WHERE id = :turn RETURNING id
+        """
+    )
+    await harness.database.rows(end, turn=asked.turn)
+    steps = await done(rotation_of(harness.database, masters, age=60.0))
+    assert [(step.kind, step.number) for step in steps] == [("destroyed", 1)]
+    assert (await harness.database.rows(GET_KEYS))[0]["earlier"] is None
+
+
 async def test_an_owner_who_is_erased_meanwhile_is_no_failure(harness: Harness) -> None:
     masters = MasterKeys.read(key := new_master_key())
     harness.database.codec = codec_of(harness, key)
@@ -310,6 +385,26 @@ async def test_one_owner_may_get_a_new_key_alone(harness: Harness) -> None:
     await done(rotation_of(harness.database, masters, owner="ada"))
     after = [await stored(harness, owner) for owner in ("ada", "bob")]
     assert (after[0] != before[0], after[1] == before[1]) == (True, True)
+
+
+async def test_the_command_names_what_is_missing(harness: Harness) -> None:
+    key = new_master_key()
+    env = {**os.environ, "DATABASE_URL": harness.url, "TURNSTREAM_MASTER_KEY": key}
+
+    async def call(*arguments: str, **more: str | None) -> str:
+        invoke = CliRunner().invoke
+        done = await asyncio.to_thread(invoke, commands, ["encryption", "rotate", *arguments], env={**env, **more})
+        return f"{done.output}{done.exception or ''}"
+
+    assert "ada has no key that is 1 days old" in await call("--owner", "ada")
+    assert "TURNSTREAM_MASTER_KEY must be set" in await call(TURNSTREAM_MASTER_KEY=None)
+    assert "0 owners have a new key; 0 keys from before are destroyed" in await call()
+    await OwnerKeys(harness.database, MasterKeys.read(key)).find_or_create("ada")
+    shown = await call("--older-than", "0")
+    assert "1 of 1 owners have a new key" in shown
+    assert "1 owners have a new key; 1 keys from before are destroyed" in shown
+    await Queue(harness.database, new_id(), "old:1", 1).renew_lease(60)
+    assert "The replica old:1 is of a version that cannot read rows of two keys" in await call("--older-than", "0")
 
 
 async def test_replicas_that_read_one_key_alone_come_first(harness: Harness) -> None:

@@ -99,6 +99,8 @@ def rotate_command(owner: str | None, older_than: float) -> None:
                     f"The replica {replica} is of a version that cannot read rows of two keys, or lacks the first"
                     " master key or the extension encryption; it is alive, or was in the last five minutes."
                 )
+            if owner is not None and await rotation.count() + await rotation.kept() == 0:
+                raise ConfigError(f"{owner} has no key that is {older_than:g} days old, or is moving to another cell.")
             await _rotate(rotation, database)
 
     asyncio.run(run())
@@ -119,7 +121,7 @@ async def _rotate(rotation: KeyRotation, database: Database) -> None:
                 resealed, rows = resealed + 1, rows + step.rows
                 line = f"{resealed} of {step.number} owners: {rows} rows are encrypted again"
             case "destroyed":
-                destroyed = step.number
+                destroyed += step.number
                 line = f"{destroyed} keys from before are destroyed"
             case _:
                 assert_never(step.kind)
@@ -130,4 +132,6 @@ async def _rotate(rotation: KeyRotation, database: Database) -> None:
     if failed:
         more = f" And {len(failed) - _SHOWN} more." if len(failed) > _SHOWN else ""
         raise ConfigError(f"Keys from before are kept, because rows need them. {' '.join(failed[:_SHOWN])}{more}")
+    if kept := await rotation.kept():
+        raise ConfigError(f"{kept} keys from before are kept, because turns that run use them: call this again later.")
     click.echo(f"{replaced} owners have a new key; {destroyed} keys from before are destroyed.")

@@ -64,6 +64,7 @@ GET_WAIT = Statement(
     """,
     timeout=LONG,
 )
+COUNT_EARLIER = Statement("SELECT count(*) AS number FROM owner_keys WHERE earlier IS NOT NULL", timeout=LONG)
 NOTE_RESEALED = Statement(
     "UPDATE owner_keys SET resealed_at = now() WHERE owner = :owner AND earlier = :earlier RETURNING owner"
 )
@@ -196,6 +197,11 @@ class KeyRotation:
     async def count(self) -> int:
         """How many keys are to be replaced."""
         row = await self._database.row(COUNT_OLD_KEYS, **self._chosen)
+        return 0 if row is None else row["number"]
+
+    async def kept(self) -> int:
+        """How many keys from before there are."""
+        row = await self._database.row(COUNT_EARLIER)
         return 0 if row is None else row["number"]
 
     async def run(self) -> AsyncGenerator[KeyStep, None]:

@@ -14,7 +14,8 @@ from turnstream.kit.moments import from_microseconds, microseconds_of
 from turnstream.libraries.searches.excerpts import AFTER, BEFORE, excerpt_line, pieces_of
 from turnstream.libraries.searches.places import SEARCH_ANSWER_TIMEOUT, Places, limited
 from turnstream.libraries.searches.search import Excerpt, FoundDocument, Hit, SearchFilter, TextSearch
-from turnstream.storage.chats.chats import chat_from
+from turnstream.libraries.searches.sealed_titles import chats_by_sealed_title
+from turnstream.storage.chats.chats import chat_from, page_behind, place_of_page
 from turnstream.storage.contents import CHATS, IS_SEALED
 from turnstream.storage.database import LONG, Database, Row, Statement, Transaction
 
@@ -116,6 +117,7 @@ PUT_SEARCH_SETTINGS = Statement(
 
 # The window of a search, after an i if words are sought inside of others; and the hit behind which it continues.
 _TOKEN = re.compile("(i?)(-?[0-9]{1,19})(?:_([0-9]{1,4})_([0-9]{1,16})_([0-9a-f]{32}))?")
+_TITLES = "t"  # before the name of a page that begins with encrypted titles
 _SAID = ("text", "user_text")
 _STEP = 100  # turns
 _DOCUMENTS = 10
@@ -175,12 +177,24 @@ class IndexReads(TextSearch):
     async def page(
         self, owner: str, words: Sequence[str], limit: int, before: str | None, only: SearchFilter
     ) -> tuple[Sequence[Hit], str | None]:
-        position = SearchPosition.of_page(before) if before else SearchPosition()
+        of_titles = not before or before.startswith(_TITLES)
+        behind = place_of_page(before[len(_TITLES) :]) if of_titles and before else None
+        position = SearchPosition.of_page(before) if before and not of_titles else SearchPosition()
         async with self._places.one():
             await self._index_of(owner)
             async with limited(self._database) as connection:
-                rows, rest = await _page(connection, owner, words, limit, position, only)
-                return await _with_excerpts(connection, rows, words, only.tools), rest.page if rest else None
+                chats = (
+                    await chats_by_sealed_title(connection, owner, words, limit + 1, only, behind) if of_titles else ()
+                )
+                titled = [Hit(chat, Excerpt(None, pieces_of(chat.title or "", words))) for chat in chats[:limit]]
+                if len(chats) > limit:
+                    return titled, f"{_TITLES}{page_behind(titled[-1].chat)}"
+                if len(titled) == limit:
+                    return titled, position.page
+                rows, rest = await _page(connection, owner, words, limit - len(titled), position, only)
+                hits = await _with_excerpts(connection, rows, words, only.tools)
+        known = {hit.chat.id for hit in titled}
+        return [*titled, *(hit for hit in hits if hit.chat.id not in known)], rest.page if rest else None
 
     async def documents(self, owner: str, words: Sequence[str], prefix: str, limit: int) -> Sequence[FoundDocument]:
         async with self._places.one(), limited(self._database) as connection:

@@ -8,6 +8,7 @@ from typing import Self
 from turnstream.libraries.searches.excerpts import AFTER, BEFORE, excerpt_line, pieces_of
 from turnstream.libraries.searches.places import SEARCH_ANSWER_TIMEOUT, Places, limited
 from turnstream.libraries.searches.search import Excerpt, ExcerptPiece, FoundDocument, Hit, SearchFilter, TextSearch
+from turnstream.libraries.searches.sealed_titles import chats_by_sealed_title
 from turnstream.storage.chats.chats import chat_from, page_behind, place_of_page
 from turnstream.storage.contents import CHATS, IS_SEALED, is_sealed
 from turnstream.storage.database import Database, Row, Statement
@@ -103,7 +104,12 @@ class SimpleSearch(TextSearch):
                 limit=limit + 1,
                 **_sought(words),
             )
-        hits = [Hit(chat_from(row), Excerpt(row["turn"], _pieces(row, row["title"], words))) for row in rows]
+            titled = await chats_by_sealed_title(connection, owner, words, limit + 1, only, place_of_page(before))
+        found = {
+            row["id"]: Hit(chat_from(row), Excerpt(row["turn"], _pieces(row, row["title"], words))) for row in rows
+        }
+        found |= {chat.id: Hit(chat, Excerpt(None, pieces_of(chat.title or "", words))) for chat in titled}
+        hits = sorted(found.values(), key=lambda hit: (hit.chat.updated_at, hit.chat.id), reverse=True)
         return hits[:limit], page_behind(hits[limit - 1].chat) if len(hits) > limit else None
 
     async def documents(self, owner: str, words: Sequence[str], prefix: str, limit: int) -> Sequence[FoundDocument]:
