@@ -29,6 +29,20 @@ _RATES = {
     "turnstream_http_requests_total": "reqps",
 }
 _RATE = "[$__rate_interval]"
+_CHOSEN = '{instance=~"$instance"}'
+# The replicas to choose from; the overview is of all.
+_INSTANCES = {
+    "name": "instance",
+    "label": "replica",
+    "type": "query",
+    "datasource": {"type": "prometheus", "uid": "${datasource}"},
+    "query": 'label_values(up{job="turnstream"}, instance)',
+    "refresh": 2,
+    "multi": True,
+    "includeAll": True,
+    "allValue": ".*",
+    "current": {"text": ["All"], "value": ["$__all"]},
+}
 # The first row: the title, the metric that the query begins with, the query and its unit.
 _OVERVIEW = (
     ("Replicas", "turnstream_replicas", "max(turnstream_replicas)", "short"),
@@ -88,14 +102,14 @@ def expressions(name: str, type: str, labels: tuple[str, ...]) -> list[tuple[str
     legend = " ".join(f"{{{{{label}}}}}" for label in labels)
     match type:
         case "counter":
-            return [(f"sum by ({by}) (rate({name}[$__rate_interval]))", legend or "a second")]
+            return [(f"sum by ({by}) (rate({name}{_CHOSEN}{_RATE}))", legend or "a second")]
         case "histogram":
-            sums = f"sum by ({', '.join((*labels, 'le'))}) (rate({name}_bucket[$__rate_interval]))"
+            sums = f"sum by ({', '.join((*labels, 'le'))}) (rate({name}_bucket{_CHOSEN}{_RATE}))"
             return [(f"histogram_quantile({q}, {sums})", f"p{q * 100:g} {legend}".strip()) for q in (0.5, 0.95)]
         case _:
-            series = [(name, f"{{{{instance}}}} {legend}".strip())]
+            series = [(f"{name}{_CHOSEN}", f"{{{{instance}}}} {legend}".strip())]
             if limit := _LIMITED_BY.get(name):
-                series.append((limit, "limit of {{instance}}"))
+                series.append((f"{limit}{_CHOSEN}", "limit of {{instance}}"))
             return series
 
 
@@ -152,7 +166,7 @@ def dashboard() -> dict[str, Any]:
         "schemaVersion": 39,
         "refresh": "30s",
         "time": {"from": "now-3h", "to": "now"},
-        "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]},
+        "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}, _INSTANCES]},
         "panels": panels,
     }
 

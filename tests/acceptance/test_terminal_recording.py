@@ -32,8 +32,9 @@ async def desk(database_url: str, tmp_path: Path) -> AsyncIterator[FrontDesk]:
 
 
 def _fixed(line: str) -> str:
-    """The line without the times and the port of this run. A call that was quick has no time."""
-    line = re.sub(r"at \d\d:\d\d:\d\d", "at 14:32:10", line)
+    """The line without the times and the port of this run. A call or a thought that was quick has no time."""
+    line = re.sub(r"at \d\d:\d\d:\d\d, in \d+ min", "at 14:32:10, in 15 min", line)
+    line = re.sub(r"thought for [\d.]+ \w+", "thought", line)
     time = "" if line.startswith("✓") else " · 0.2 s"
     return re.sub(r" · [\d.]+ m?s$", time, re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:8000", line))
 

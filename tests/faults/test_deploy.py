@@ -225,6 +225,11 @@ async def test_the_metrics_are_valid_and_include_those_that_operators_watch(data
     }
 
 
+def _filled(query: str) -> str:
+    """The query of a panel, as Grafana sends it with all replicas."""
+    return query.replace("$__rate_interval", "1m").replace("$instance", ".*")
+
+
 def metric_of(panel: dict[str, Any]) -> str:
     """The family whose name the description of a panel begins with; that of a row is empty."""
     return str(panel.get("description", "")).partition(":")[0].removesuffix("_total")
@@ -253,8 +258,7 @@ async def test_prometheus_finds_data_for_every_panel_of_the_dashboard_and_takes_
                 panel["title"]
                 for panel in panels
                 for target in panel.get("targets", ())
-                if metric_of(panel) in with_data
-                and not (await query("query", query=target["expr"].replace("$__rate_interval", "1m")))["result"]
+                if metric_of(panel) in with_data and not (await query("query", query=_filled(target["expr"])))["result"]
             ]
             (rules,) = (await query("rules"))["groups"]
             while any(rule["health"] == "unknown" for rule in rules["rules"]):

@@ -87,6 +87,15 @@ def test_each_panel_has_a_title_in_words_a_unit_and_a_place_in_a_row_of_its_own(
     assert len(below) == sum(panel["type"] == "row" for panel in made["panels"])
 
 
+def test_the_panels_below_the_overview_show_the_chosen_replicas() -> None:
+    made = MAKE["dashboard"]()
+    assert [variable["name"] for variable in made["templating"]["list"]] == ["datasource", "instance"]
+    for name, panel in panels_of(made).items():
+        for target in panel["targets"]:
+            series = re.findall(r"\bturnstream_\w+(\{[^}]*\})?", target["expr"])
+            assert series == ['{instance=~"$instance"}'], name
+
+
 def test_the_first_row_is_an_overview_of_known_metrics() -> None:
     made = MAKE["dashboard"]()
     first = [panel for panel in made["panels"] if panel["type"] == "stat"]
@@ -114,8 +123,8 @@ def test_a_panel_shows_the_limit_of_its_alarm() -> None:
     }
     panels = panels_of(MAKE["dashboard"]())
     assert [target["expr"] for target in panels["turnstream_turns_running"]["targets"]] == [
-        "turnstream_turns_running",
-        "turnstream_turns_limit",
+        'turnstream_turns_running{instance=~"$instance"}',
+        'turnstream_turns_limit{instance=~"$instance"}',
     ]
 
     def steps(title: str) -> list[tuple[float | None, str]]:

@@ -13,8 +13,8 @@ from turnstream.extensions.search.documents import best_documents
 from turnstream.kit.moments import from_microseconds, microseconds_of
 from turnstream.libraries.searches.excerpts import AFTER, BEFORE, excerpt_line, pieces_of
 from turnstream.libraries.searches.places import SEARCH_ANSWER_TIMEOUT, Places, limited
-from turnstream.libraries.searches.search import Excerpt, FoundDocument, Hit, SearchFilter, TextSearch
 from turnstream.libraries.searches.sealed_titles import chats_by_sealed_title
+from turnstream.libraries.searches.search import Excerpt, FoundDocument, Hit, SearchFilter, TextSearch
 from turnstream.storage.chats.chats import chat_from, page_behind, place_of_page
 from turnstream.storage.contents import CHATS, IS_SEALED
 from turnstream.storage.database import LONG, Database, Row, Statement, Transaction

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from turnstream.domain.chats import Chat
 from turnstream.libraries.searches.places import SEARCH_ANSWER_TIMEOUT
-from turnstream.storage.chats.chats import chat_from
 from turnstream.libraries.searches.search import SearchFilter
+from turnstream.storage.chats.chats import chat_from
 from turnstream.storage.contents import CHATS, is_sealed
 from turnstream.storage.database import Statement, Transaction
 
