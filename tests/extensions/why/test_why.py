@@ -29,6 +29,7 @@ from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 
 DECLINED = Statement("UPDATE turns SET declined = ARRAY[CAST(:replica AS uuid)] WHERE status = 'queued' RETURNING id")
+INTERRUPTED = Statement("UPDATE turns SET recoveries = 1 WHERE status = 'queued' RETURNING id")
 NO_LEASE = Statement("UPDATE replicas SET lease_until = now() - interval '1 s' RETURNING id")
 
 
@@ -142,6 +143,10 @@ async def test_the_commands_list_open_turns_and_print_a_life(harness: Harness, m
     printed = await asyncio.to_thread(CliRunner().invoke, commands, ["why", str(asked.turn)])
     assert printed.stdout.splitlines()[1:2] == ["declined by the replicas here:2, which lack its model or a tool"]
     assert "It is the next in the queue" in printed.stdout
+    assert "replicas.gone" not in printed.stdout
+    await harness.database.rows(INTERRUPTED)
+    printed = await asyncio.to_thread(CliRunner().invoke, commands, ["why", str(asked.turn)])
+    assert "It was taken over, after 1 interruption.\nThe log event `replicas.gone`" in printed.stdout
 
 
 async def test_the_commands_judge_by_the_limit_of_the_replicas_and_not_by_their_own(

@@ -56,6 +56,8 @@ def why(turn: UUID) -> None:
             click.echo(f"trace {state.trace}")
         for sentence in reasons(state):
             click.echo(sentence)
+        if state.recoveries:  # the row of a dead replica is deleted
+            click.echo("The log event `replicas.gone` with this turn has the addresses of the replicas that died.")
         click.echo()
         for event in await states.life(turn):
             click.echo(f"{event.at.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}\t{event.what}")
