@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final
 
@@ -82,6 +82,11 @@ async def done(rotating: KeyRotation) -> list[KeyStep]:
     return [step async for step in rotating.run()]
 
 
+async def lasting_rows(database_url: str) -> Mapping[str, Sequence[str]]:
+    """Without the ticks of the journal, which a replica writes while a turn runs, and prunes by itself."""
+    return {table: rows for table, rows in (await rows_of(database_url)).items() if table != "journal_ticks"}
+
+
 async def up_to(rotating: KeyRotation, kind: str) -> KeyStep:
     """The first step of a kind: there the rotation is cut off."""
     async with aclosing(rotating.run()) as steps:
@@ -115,7 +120,7 @@ async def test_every_row_is_encrypted_again_while_a_server_uses_it(database_url:
         owner_key = await OwnerKeys(database, masters).find_or_create("ada")
         for name, place in (("mail", ("sign_in", "mail", ADDRESS)), ("own:crm", ("own_server", "own:crm"))):
             await database.rows(PUT_SIGN_IN, server=name, tokens=owner_key.seal("token", *place))
-        before, files = json.dumps(await rows_of(database_url)), await database.rows(GET_FILES, owner="ada")
+        before, files = json.dumps(await lasting_rows(database_url)), await database.rows(GET_FILES, owner="ada")
         assert len(set(SEALED.findall(before))) > 20
         rotating = rotation_of(database, masters)
         assert await rotating.replica_without() is None
@@ -125,7 +130,7 @@ async def test_every_row_is_encrypted_again_while_a_server_uses_it(database_url:
             ("resealed", 1, []),
             ("destroyed", 1, []),
         ]
-        after = json.dumps(await rows_of(database_url))
+        after = json.dumps(await lasting_rows(database_url))
         assert set(SEALED.findall(before)).isdisjoint(SEALED.findall(after))
         assert found_in(await rows_of(database_url)) == set()
         (again,) = await database.rows(GET_FILES, owner="ada")
@@ -148,7 +153,7 @@ async def test_every_row_is_encrypted_again_while_a_server_uses_it(database_url:
         async with client_for(server, fixed) as client:
             await ended(client, "/api/turns")
         assert [headers["authorization"] for _, _, headers, _ in service.requests] == [f"Bearer {WORDS[0]}"] * 4
-        assert set(SEALED.findall(before)).isdisjoint(SEALED.findall(json.dumps(await rows_of(database_url))))
+        assert set(SEALED.findall(before)).isdisjoint(SEALED.findall(json.dumps(await lasting_rows(database_url))))
 
 
 async def test_people_talk_while_their_key_is_changed(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
