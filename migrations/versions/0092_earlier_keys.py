@@ -14,4 +14,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    op.execute("ALTER TABLE owner_keys ADD CONSTRAINT no_rotation_is_open CHECK (earlier IS NULL)")
     op.execute("ALTER TABLE owner_keys DROP COLUMN earlier, DROP COLUMN resealed_at")
