@@ -36,6 +36,7 @@ from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.parameters import COMMON
 from turnstream.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.database import Statement
+from turnstream.storage.migrations import downgrade
 from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.uploads import Uploads
@@ -434,3 +435,18 @@ async def test_a_destroyed_key_opens_no_copy_of_a_row(harness: Harness) -> None:
     await harness.database.rows(put, content=copy)
     with pytest.raises(Conflict):
         await opened(masters, harness, "a.md")
+
+
+def test_a_downgrade_is_refused_while_rows_need_the_key_before(database_url: str) -> None:
+    async def execute(sql: str) -> None:
+        connection = await asyncpg.connect(database_url)
+        await connection.execute(sql)
+        await connection.close()
+
+    asyncio.run(
+        execute("INSERT INTO owner_keys (owner, master, wrapped, earlier) VALUES ('ada', '12345678', '', 'key')")
+    )
+    with pytest.raises(Exception, match="no_rotation_is_open"):
+        downgrade(database_url, "0089")
+    asyncio.run(execute("UPDATE owner_keys SET earlier = NULL"))
+    downgrade(database_url, "0089")
