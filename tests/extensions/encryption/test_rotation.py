@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final
 
@@ -87,11 +87,6 @@ async def sealed_in(url: str) -> dict[str, str]:
 
 async def done(rotating: KeyRotation) -> list[KeyStep]:
     return [step async for step in rotating.run()]
-
-
-async def lasting_rows(database_url: str) -> Mapping[str, Sequence[str]]:
-    """Without the ticks of the journal, which a replica writes while a turn runs, and prunes by itself."""
-    return {table: rows for table, rows in (await rows_of(database_url)).items() if table != "journal_ticks"}
 
 
 async def up_to(rotating: KeyRotation, kind: str) -> KeyStep:
