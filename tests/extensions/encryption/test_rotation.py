@@ -28,6 +28,7 @@ from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.encryption import rotation
 from turnstream.extensions.encryption.codec import SealingCodec
 from turnstream.extensions.encryption.rotation import KeyRotation, KeyStep
+from turnstream.extensions.keys.rotation import rotate
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
 from turnstream.libraries.erasure.owners import Owners
@@ -35,6 +36,7 @@ from turnstream.libraries.providers.anthropic.parameters import PARAMETERS
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.parameters import COMMON
 from turnstream.scripted import ScriptedProvider, message_of, text
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.database import Statement
 from turnstream.storage.migrations import downgrade
 from turnstream.storage.owners.audit import AuditTrail
@@ -350,6 +352,32 @@ async def test_an_owner_who_is_erased_meanwhile_is_no_failure(harness: Harness) 
         pass
     assert await done(rotation_of(harness.database, masters, age=60.0)) == []
     assert await harness.database.rows(GET_KEYS) == []
+
+
+BACKED_UP: Final = ("owner_keys", "documents")
+
+
+async def test_a_backup_of_an_erased_owner_opens_no_more_without_the_master_key_before(harness: Harness) -> None:
+    before, after = new_master_key(), new_master_key()
+    masters = MasterKeys.read(before)
+    harness.database.codec = codec_of(harness, before)
+    for owner in ("ada", "bob"):
+        await Documents(harness.database).put(owner, "a.md", "Tide.")
+    connection = await asyncpg.connect(harness.url)
+    for table in BACKED_UP:
+        await connection.execute(f"CREATE TABLE backup_{table} AS SELECT * FROM {table} WHERE owner = 'ada'")
+    async for _ in Owners(harness.database).erase("ada"):
+        pass
+    async for _ in rotate(harness.database, MasterKeys.read(f"{after},{before}")):
+        pass
+    for table in BACKED_UP:
+        names = ", ".join(column.name for column in ALL_TABLES[table].columns.values() if not column.computed)
+        await connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM backup_{table}")
+    await connection.close()
+    assert await opened(MasterKeys.read(after), harness, "a.md", "bob") == "Tide."
+    with pytest.raises(Conflict, match="cannot be decrypted"):
+        await opened(MasterKeys.read(after), harness, "a.md")
+    assert await opened(masters, harness, "a.md") == "Tide.", "the master key before opens it"
 
 
 async def test_a_row_that_cannot_be_decrypted_keeps_the_key_before(harness: Harness) -> None:
