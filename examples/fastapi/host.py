@@ -1,4 +1,9 @@
-"""turnstream beside the routes of FastAPI: tools, hooks, users and metrics are the host's."""
+"""turnstream beside the routes of FastAPI: tools, hooks, users and metrics are the host's.
+
+pip install turnstream fastapi uvicorn
+uvicorn host:host
+curl -b user=ada http://127.0.0.1:8000/chat/api/me
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

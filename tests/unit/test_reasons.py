@@ -9,7 +9,7 @@ from turnstream.domain.activity import Activity, RunningCall
 from turnstream.libraries.explanations.reasons import OpenAsk, OpenJob, TurnState, ago, reasons
 
 ID, OTHER = UUID(int=1), UUID(int=2)
-QUEUED = TurnState(ID, UUID(int=3), "ada", "queued", 70.0, model="m")
+QUEUED = TurnState(ID, UUID(int=3), "ada", "queued", 90.0, model="m", queued=70.0)
 RUNNING = replace(QUEUED, status="running", replica="a:1", lease_left=5.0, attempt=1, activity=Activity())
 STREAMING = replace(RUNNING, activity=Activity("streaming", 40.0, 31.0))
 ASKS = (OpenAsk("pay", "approval", 130), OpenAsk("find", "client", 1), OpenAsk("book", "elicitation", 8_000))
@@ -38,6 +38,11 @@ UNTAKEN = "which is due, and no replica has taken it for"
         ),
         (QUEUED, ["It is the next in the queue, 70 seconds by now; no replica has claimed it yet."]),
         (replace(QUEUED, ahead=1), ["It is queued behind 1 other turn."]),
+        (
+            replace(QUEUED, ahead=1, room=0),
+            ["All replicas run as many turns as they may at once.", "It is queued behind 1 other turn."],
+        ),
+        (replace(QUEUED, ahead=1, room=1), ["It is queued behind 1 other turn."]),
         (replace(QUEUED, ahead=2), ["It is queued behind 2 other turns."]),
         (
             replace(QUEUED, behind=OTHER, ahead=2),

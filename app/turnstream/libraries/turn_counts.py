@@ -3,21 +3,38 @@
 import asyncio
 from dataclasses import dataclass
 from time import monotonic
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from turnstream.domain.errors import StorageError
 from turnstream.storage.database import Database, Statement
+from turnstream.storage.rows import OWNER_RUNNING_TURNS
 from turnstream.storage.runs.queue import CLAIMABLE
 
-# A turn behind an open one of its chat waits rightly, and is not the oldest.
+# Since when a turn is in the queue: it comes back there when a person has answered, or a job is over.
+QUEUED_SINCE: Final = """greatest({turn}.created_at, CASE WHEN {turn}.asked > 0 THEN greatest(
+        (SELECT max(answered_at) FROM asks WHERE turn_id = {turn}.id),
+        (SELECT max(settled_at) FROM jobs WHERE turn_id = {turn}.id)
+    ) END)"""
+# How many turns of an owner without a plan may run at once, by the live replicas; null for any number.
+OWNER_LIMIT: Final = f"""(
+        SELECT CASE WHEN NOT bool_or(most = '') THEN max(nullif(most, '')::int) END
+        FROM (SELECT configuration->>'{OWNER_RUNNING_TURNS}' AS most FROM replicas WHERE lease_until > now()) AS replica
+    )"""
+# A turn behind an open one of its chat waits rightly, and so does one of an owner with as many running turns as may be:
+# neither is the oldest.
 COUNT_OPEN = Statement(
     f"""
+    WITH busy AS MATERIALIZED (
+        SELECT queue_owner FROM turns LEFT JOIN accounts ON accounts.owner = queue_owner
+        WHERE status = 'running' AND queue_owner IS NOT NULL
+        GROUP BY queue_owner, running_turns HAVING count(*) >= coalesce(running_turns, {OWNER_LIMIT})
+    )
     SELECT count(*) FILTER (WHERE status = 'queued') AS queued, count(*) FILTER (WHERE status = 'waiting') AS waiting,
         coalesce((
-            SELECT extract(epoch FROM now() - created_at)::float FROM turns AS next
-            WHERE {CLAIMABLE} ORDER BY created_at, id LIMIT 1
+            SELECT extract(epoch FROM now() - min({QUEUED_SINCE.format(turn="next")}))::float FROM turns AS next
+            WHERE {CLAIMABLE} AND coalesce(next.queue_owner, '') NOT IN (SELECT queue_owner FROM busy)
         ), 0) AS oldest,
         (
             SELECT json_build_object(
@@ -48,7 +65,7 @@ class JobCounts:
 
 
 class OpenTurns(NamedTuple):
-    """`oldest` is the age in seconds of the oldest turn that may be claimed, 0 if there is none."""
+    """`oldest` is the longest time in seconds that a turn which may be claimed has been queued, 0 if there is none."""
 
     queued: int
     waiting: int

@@ -8,15 +8,15 @@ from typing import Any
 from pydantic import SecretStr
 
 from turnstream.setup.parts import Parts
-from turnstream.storage.rows import OWNER_RUNNING_TURNS
+from turnstream.storage.rows import OWNER_RUNNING_TURNS, REPLICA_TURNS
 
 # A short digest of a secret fits too many secrets for one to be found by trying.
 _DIGITS = 8
 
 
 def digests_of(parts: Parts) -> Mapping[str, str]:
-    """Returns a digest of each kind of configuration. The keys are words for an operator (`tools`, `prices`). One value
-    is no digest: how many turns of an owner run at once, for those who explain the queue. It is empty without a limit.
+    """Returns a digest of each kind of configuration. The keys are words for an operator (`tools`, `prices`). Two
+    values are no digests: how many turns of an owner (empty without a limit), and of all, the replica runs at once.
     """
     settings, models = parts.settings, parts.models.listed()
     observed: dict[str, object] = {
@@ -32,7 +32,8 @@ def digests_of(parts: Parts) -> Mapping[str, str]:
         values = settings.section(section)
         observed |= {name: getattr(values, field) for field, name in section.observed.items()}
     digests = {kind: sha256(_text(value).encode()).hexdigest()[:_DIGITS] for kind, value in observed.items()}
-    return digests | {OWNER_RUNNING_TURNS: str(parts.plans.default.running_turns or "")}
+    limits = {OWNER_RUNNING_TURNS: parts.plans.default.running_turns or "", REPLICA_TURNS: settings.concurrent_turns}
+    return digests | {name: str(value) for name, value in limits.items()}
 
 
 def _text(value: Any) -> str:

@@ -66,8 +66,9 @@ def from_json(text: str | None) -> Any:
 
 # A row of `jobs`, joined with that of its turn, that is not over. A job that reports outlasts its turn.
 IS_OPEN_JOB: Final = f"settled_at IS NULL AND (status IN {OPEN_STATUSES} OR reports AND status <> 'cancelled')"
-# The member of `configuration` of a replica with the limit of its settings.
+# The members of `configuration` of a replica with limits of its settings.
 OWNER_RUNNING_TURNS: Final = "running turns of an owner"
+REPLICA_TURNS: Final = "turns at once"
 # The text of a UUID, as a regular expression.
 ID_FORM: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 # The last columns of a turn: what its running tools have shown, and its jobs. `turns` is the table, or a part of it.

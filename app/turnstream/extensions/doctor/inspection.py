@@ -11,7 +11,7 @@ from turnstream.domain.errors import ConfigError
 from turnstream.libraries.oldest_transaction import OLDEST_TRANSACTION
 from turnstream.storage.database import plain_url, single_connection
 from turnstream.storage.row_security import checked_role
-from turnstream.storage.rows import OWNER_RUNNING_TURNS
+from turnstream.storage.rows import OWNER_RUNNING_TURNS, REPLICA_TURNS
 
 _FACTS = """
 SELECT current_setting('server_version') AS version, current_setting('server_encoding') AS encoding,
@@ -27,6 +27,7 @@ SELECT current_setting('server_version') AS version, current_setting('server_enc
 """
 _LONG_OPEN = 600.0  # seconds
 # Of a column that tables of an older version do not have.
+_NO_DIGESTS = {OWNER_RUNNING_TURNS, REPLICA_TURNS}  # replicas may differ in the second; the first is in `plans` too
 _REPLICAS = "SELECT to_jsonb(replicas)->>'configuration' AS configuration FROM replicas WHERE lease_until > now()"
 
 
@@ -98,7 +99,7 @@ async def inspect_postgres(url: str) -> PostgresFacts:
         raise ConfigError(f"Postgres does not answer: {error}.") from error
     ahead = (facts.pop("clock") - middle).total_seconds()
     published = [json.loads(row["configuration"]) for row in replicas if row["configuration"] is not None]
-    kinds = sorted({kind for each in published for kind in each} - {OWNER_RUNNING_TURNS})  # it is in `plans`
+    kinds = sorted({kind for each in published for kind in each} - _NO_DIGESTS)
     unlike = [kind for kind in kinds if len({each.get(kind) for each in published}) > 1]
     return PostgresFacts(**facts, clock_ahead=ahead, replicas=len(replicas), unlike=unlike, oldest_transaction=oldest)
 

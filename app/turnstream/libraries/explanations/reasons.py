@@ -45,8 +45,9 @@ class TurnState:
     """A turn as the rows have it, with the last report of its replica, `reported` seconds ago. `ahead` are the turns
     that were queued before it; `behind` is the open turn of its chat that must end first. `lease_left` is None if its
     replica has no row any more. `claiming` live replicas claim turns; `declined` are the addresses of those that lack a
-    part of this turn. `trace` is the id of its trace. Times are in seconds; `seconds` is its age, without the time
-    after its end.
+    part of this turn. The replicas have `room` for so many turns, None if that is not known. `trace` is the id of its
+    trace. Times are in seconds: `seconds` is the age of the turn, without the time after its end, `queued` its time in
+    the queue.
     """
 
     id: UUID
@@ -67,6 +68,8 @@ class TurnState:
     owner_running: int = 0
     owner_limit: int | None = None
     claiming: int = 1
+    room: int | None = None
+    queued: float = 0.0
     declined: tuple[str, ...] = ()
     asks: tuple[OpenAsk, ...] = ()
     jobs: tuple[OpenJob, ...] = ()
@@ -155,13 +158,16 @@ def _why_queued(turn: TurnState) -> Iterator[str]:
         running = _times(turn.owner_running, "turn")
         yield f"{running} of its owner {'runs' if turn.owner_running == 1 else 'run'} already, as many as may at once."
     elif not turn.claiming:
-        yield f"No replica claims turns: none is alive, or all of them stop. It has waited for {ago(turn.seconds)}."
+        yield f"No replica claims turns: none is alive, or all of them stop. It has waited for {ago(turn.queued)}."
     elif len(turn.declined) >= turn.claiming:
         yield "No live replica has the model and the tools of the turn; it ends if none starts within two minutes."
-    elif turn.ahead:
-        yield f"It is queued behind {_times(turn.ahead, 'other turn')}."
     else:
-        yield f"It is the next in the queue, {ago(turn.seconds)} by now; no replica has claimed it yet."
+        if turn.room == 0:
+            yield "All replicas run as many turns as they may at once."
+        if turn.ahead:
+            yield f"It is queued behind {_times(turn.ahead, 'other turn')}."
+        else:
+            yield f"It is the next in the queue, {ago(turn.queued)} by now; no replica has claimed it yet."
 
 
 def _why_running(turn: TurnState) -> Iterator[str]:

@@ -11,9 +11,10 @@ from turnstream.domain.activity import Activity, RunningCall
 from turnstream.domain.errors import NotFound
 from turnstream.domain.turns import Status
 from turnstream.libraries.explanations.reasons import LifeEvent, OpenAsk, OpenJob, TurnState
+from turnstream.libraries.turn_counts import QUEUED_SINCE
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.retention import NO_ID
-from turnstream.storage.rows import ID_FORM, OPEN_STATUSES, OWNER_RUNNING_TURNS, WAITS
+from turnstream.storage.rows import ID_FORM, OPEN_STATUSES, OWNER_RUNNING_TURNS, REPLICA_TURNS, WAITS
 from turnstream.tracing import trace_id
 
 GET_REPORTS = Statement(
@@ -27,6 +28,7 @@ _STATE = f"""
         turns.stop_reason, turns.error->>'message' AS error, turns.request->>'model' AS model,
         turns.request->>'trace' AS trace, turns.replica,
         extract(epoch FROM coalesce(turns.ended_at, now()) - turns.created_at)::float AS seconds,
+        extract(epoch FROM now() - {QUEUED_SINCE.format(turn="turns")})::float AS queued,
         address, extract(epoch FROM lease_until - now())::float AS lease_left, before.id AS behind,
         CASE turns.status WHEN 'queued' THEN (
             SELECT count(*) FROM turns AS other
@@ -39,7 +41,7 @@ _STATE = f"""
         coalesce(running_turns, CASE
             WHEN living.any_number THEN NULL WHEN living.most IS NULL THEN CAST(:most AS int) ELSE living.most
         END) AS owner_limit,
-        living.claiming, CASE turns.status WHEN 'queued' THEN (
+        living.claiming, living.room, CASE turns.status WHEN 'queued' THEN (
             SELECT json_agg(other.address ORDER BY other.address) FROM replicas AS other
             WHERE other.id = ANY(turns.declined) AND other.lease_until > now()
         ) END AS declined,
@@ -67,9 +69,15 @@ _STATE = f"""
     FROM turns JOIN chats ON chats.id = turns.chat_id LEFT JOIN replicas ON replicas.id = turns.replica
         CROSS JOIN (
             SELECT count(*) FILTER (WHERE draining_since IS NULL) AS claiming, max(nullif(most, '')::int) AS most,
-                bool_or(most = '') AS any_number
+                bool_or(most = '') AS any_number, CASE WHEN bool_and(room IS NOT NULL) THEN
+                    (sum(greatest(room, 0)) FILTER (WHERE draining_since IS NULL))::int
+                END AS room
             FROM (
-                SELECT draining_since, configuration->>'{OWNER_RUNNING_TURNS}' AS most
+                SELECT draining_since, configuration->>'{OWNER_RUNNING_TURNS}' AS most,
+                    (configuration->>'{REPLICA_TURNS}')::int - (
+                        SELECT count(*) FROM turns AS other
+                        WHERE other.status = 'running' AND other.replica = replicas.id
+                    ) AS room
                 FROM replicas WHERE lease_until > now()
             ) AS replica
         ) AS living
@@ -182,6 +190,7 @@ def _state_from(row: Row, reports: Mapping[UUID, tuple[float, Mapping[UUID, Acti
         owner=row["owner"],
         status=row["status"],
         seconds=row["seconds"],
+        queued=row["queued"],
         model=row["model"],
         attempt=row["attempt"],
         recoveries=row["recoveries"],
@@ -195,6 +204,7 @@ def _state_from(row: Row, reports: Mapping[UUID, tuple[float, Mapping[UUID, Acti
         owner_running=row["owner_running"],
         owner_limit=row["owner_limit"],
         claiming=row["claiming"],
+        room=row["room"],
         declined=_addresses.decode(row["declined"] or "[]"),
         asks=_asks.decode(row["asks"] or "[]"),
         jobs=_jobs.decode(row["jobs"] or "[]"),
