@@ -3,8 +3,8 @@
 # again: what is there stays. No role is a superuser: `turnstream` owns its database, `turnstream_api` is that of the API,
 # which owns nothing, and nobody can log in as `turnstream_functions`, to which the functions of the tables belong.
 set -eu
-psql --set ON_ERROR_STOP=1 --set password="$TURNSTREAM_POSTGRES_PASSWORD" \
-    --set api_password="$TURNSTREAM_API_POSTGRES_PASSWORD" --username "${POSTGRES_USER:-postgres}" <<'SQL'
+psql --set ON_ERROR_STOP=1 --set password="$SERVER_POSTGRES_PASSWORD" \
+    --set api_password="$API_POSTGRES_PASSWORD" --username "${POSTGRES_USER:-postgres}" <<'SQL'
 SELECT format('CREATE ROLE %I %s', name, rights) FROM (VALUES
     ('turnstream', format('LOGIN PASSWORD %L', :'password')),
     ('turnstream_api', format('LOGIN PASSWORD %L', :'api_password')),

@@ -100,8 +100,8 @@ async def test_the_compose_file_gives_the_server_a_database_and_an_ordinary_role
             "PATH": f"{Path(program('psql')).parent}:{os.defpath}",
             "PGHOST": host,
             "PGPORT": port,
-            "TURNSTREAM_POSTGRES_PASSWORD": "it's secret",
-            "TURNSTREAM_API_POSTGRES_PASSWORD": "it's 'another'",
+            "SERVER_POSTGRES_PASSWORD": "it's secret",
+            "API_POSTGRES_PASSWORD": "it's 'another'",
         }
         for _ in range(2):  # a database from before the role of the API gets it so
             subprocess.run([DEPLOY / "create-database.sh"], env=environment, check=True, stdout=subprocess.DEVNULL)

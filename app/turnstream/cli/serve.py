@@ -37,6 +37,8 @@ Cut the connection. Get the rest with the chat and turn of turn_start and the id
   curl -N -H 'Last-Event-ID: ID' {url}/api/chats/CHAT/turns/TURN/stream
 
 Or talk to it: {command} chat --server {url}
+
+Once it has tokens, each request needs one: -H 'Authorization: Bearer TOKEN'
 """
 
 _ACCEPTED_AT_ONCE = 16  # connections

@@ -129,7 +129,7 @@ async def test_the_commands_list_open_turns_and_print_a_life(harness: Harness, m
         "silent": "-",
         "tools": "-",
         "readers": "0",
-        "waits for": "-",
+        "waits for": "a replica",
     }
     printed = await asyncio.to_thread(CliRunner().invoke, commands, ["why", str(asked.turn)])
     first, reason, _, created = printed.stdout.splitlines()

@@ -94,8 +94,20 @@ def _cells(turn: TurnState) -> list[str]:
             [f"{ask.kind} of {ask.name} {ask.seconds:.0f}" for ask in turn.asks]
             + [f"job of {job.name} {_place_of(job)} {job.seconds:.0f}" for job in turn.jobs]
         )
-        or (f"turn {turn.behind}" if turn.behind else "-"),
+        or _queued_for(turn),
     ]
+
+
+def _queued_for(turn: TurnState) -> str:
+    if turn.status != "queued":
+        return "-"
+    if turn.behind is not None:
+        return f"turn {turn.behind}"
+    if turn.owner_limit is not None and turn.owner_running >= turn.owner_limit:
+        return "another turn of its owner"
+    if len(turn.declined) >= turn.claiming:
+        return "a replica" if not turn.claiming else "a replica with its model and tools"
+    return "room on a replica" if turn.room == 0 else "-"
 
 
 def _place_of(job: OpenJob) -> str:
