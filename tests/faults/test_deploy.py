@@ -24,7 +24,8 @@ from tests.faults.replicas import ROOT
 from tests.support.http_client import Client, said
 from tests.support.programs import path_of
 from tests.support.server_process import Server, free_port
-from turnstream.config import Settings
+from turnstream.config import Section, Settings, variables
+from turnstream.extension import sections
 from turnstream.extensions.doctor.inspection import gaps
 from turnstream.extensions.embedded.cluster import program
 from turnstream.extensions.embedded.server import EmbeddedPostgres
@@ -171,7 +172,8 @@ def test_a_pod_gets_more_time_to_stop_than_the_server_takes() -> None:
     pod = deployment["spec"]["template"]["spec"]
     waits = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pod["terminationGracePeriodSeconds"] >= waits + int(config["data"]["TURNSTREAM_GRACE_PERIOD"]) + 10
-    names = {getattr(field.validation_alias, "choices")[0] for field in Settings.model_fields.values()}  # noqa: B009
+    every: list[type[Section]] = [Settings, *sections()]
+    names = {name for section in every for name in variables(section).values()}
     assert {name.removesuffix("_FILE") for name in config["data"]} <= names
 
 
