@@ -52,10 +52,13 @@ async def begin(client: Client, words: str = "Go") -> Said:
 
 
 async def begin_on_both(server: TwoProcesses, token: str | None = None) -> list[Said]:
+    """The turns, once they run. On a busy machine some are queued first; a reader that comes then has the journal."""
     turns = []
     for _ in range(MANY):
         async with Client(server.url, token=token) as client:  # a connection of its own, for either
             turns.append(await begin(client))
+            while (await client.json("GET", turns[-1].url))["status"] == "queued":  # noqa: ASYNC110, of another process
+                await asyncio.sleep(0.05)
     return turns
 
 
