@@ -211,7 +211,7 @@ async def demo_server(database_url: str, *tools: Tool) -> AsyncIterator[tuple[st
 
 async def test_our_server_holds_what_can_be_seen_from_outside(database_url: str) -> None:
     async with demo_server(database_url, SCOUT) as (url, token):
-        report = await servers.examine(url, token, servers.MESSAGE, 25)
+        report = await servers.examine(url, token, servers.MESSAGE, 60)
         async with httpx2.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {token}"}) as client:
             assert (await client.get("/api/chats")).json()["chats"] == []
     held(report)

@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 import pytest
 
 from turnstream.domain.limits import ReachedLimit
-from turnstream.domain.plans import RATES, Plan, Plans, rate_sentence, reached_rate, seconds_to_next
+from turnstream.domain.plans import RATES, Plan, Plans, Refusal, rate_sentence, reached_rate, seconds_to_next
 
 PRO, FREE, OWN = Plan("pro"), Plan("free", {"tokens_per_day": 100}), Plan("own")
 USED = dict.fromkeys(RATES, 0.0)
@@ -65,3 +65,9 @@ def test_the_sentence_has_the_figures() -> None:
         "The owner has used 1,000 tool calls of this month, and the limit `calls_per_month` of the plan is 1,000."
     )
     assert "has used 5.75 in cost of this day" in rate_sentence(ReachedLimit("cost_per_day", 5.5, 5.75))
+
+
+@pytest.mark.parametrize(("passing", "seconds"), [(False, 11), (True, 5)])
+def test_a_refusal_knows_when_there_may_be_room(passing: bool, seconds: int) -> None:
+    at = datetime(2026, 11, 28, 12, 0, 50, tzinfo=UTC)
+    assert Refusal(ReachedLimit("requests_per_minute", 1, 1), at, passing).retry_after == seconds

@@ -199,6 +199,15 @@ def test_a_provider_can_be_taken_out(tmp_path: Path) -> None:
     assert "openai" not in read(tmp_path, "[providers.openai]\nenabled = false", **KEYS)
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"), [("gpu:8001", ""), ("$WHERE", r" \(\$WHERE\)")], ids=["in the file", "in a variable"]
+)
+def test_a_base_url_is_checked_at_the_start(tmp_path: Path, written: str, shown: str) -> None:
+    table = f'[providers.local]\napi = "openai-chat"\nbase_url = "{written}"\n'
+    with pytest.raises(ConfigError, match=rf"`base_url` of \[providers.local\]{shown} must be a URL, such as https"):
+        read(tmp_path, table, WHERE="nowhere")
+
+
 def test_a_client_certificate_is_checked_at_the_start(tmp_path: Path) -> None:
     table = '[providers.local]\napi = "openai-chat"\nclient_certificate = "$FOLDER/ours.pem"\n'
     with pytest.raises(ConfigError, match=r"`client_certificate` of \[providers.local\] must be a PEM file"):
