@@ -148,7 +148,7 @@ def test_the_lab_adds_its_commands_and_settings_to_the_server(
     assert "TURNSTREAM_RECORD is not a setting; " in refused.stdout
     assert "replay" not in run(str(environment / "turnstream"), "--help", cwd=tmp_path)
     accepted = doctor(with_lab, tmp_path, recording)
-    assert "jwt, keys, lab, " in accepted.stdout
+    assert "jwt, key_service, keys, lab, " in accepted.stdout
     for command in ("compare", "replay"):
         printed = run(str(with_lab / "turnstream"), command, "--help", cwd=tmp_path)
         assert printed.startswith(f"Usage: turnstream {command} ")
