@@ -12,6 +12,7 @@ const { page: texts } = TEXTS
 export const BASE = import.meta.url.split('/static/')[0]
 const KEY = 'turnstream.token'
 const OWNER = 'turnstream.owner' // whose work this tab shows
+const LOCAL = 'local' // the owner of a server without tokens: the person of this browser, with whatever token is next
 const OTHER_TAB = 'entered in another tab'
 
 const storedToken = () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY)
@@ -74,9 +75,10 @@ export class Session extends Client {
   /** Starts the page anew if this tab has shown the work of another owner, who has left it on the shelf `left`. */
   async showsOnly(owner, left = shelf()) {
     const shown = sessionStorage.getItem(OWNER) ?? owner
-    if (shown !== owner) forgetShelf(left)
+    const isSame = shown === owner || shown === LOCAL
+    if (!isSame) forgetShelf(left)
     sessionStorage.setItem(OWNER, owner)
-    if (shown === owner) return
+    if (isSame) return
     location.replace(`${BASE}/`)
     await new Promise(() => {}) // the page ends
   }
