@@ -84,6 +84,7 @@ class LoadResult:
     resets: int
     ended_204: int
     replay_events: int
+    postponed: int
     wall_seconds: float
     cpu_seconds: float
     first_delta: Times | None

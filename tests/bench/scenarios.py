@@ -107,6 +107,8 @@ def streams(chats: int, deltas: int) -> Callable[[Bench], Figures]:
         if before is not None:
             figures["of this the tick of the frame clock, mean, ms"] = ticks_of(bench.server).mean_since(before) * 1000
         figures |= times("first delta", result.first_delta)
+        if result.postponed:  # the limit of requests that wait: the clients waited as long as they were told
+            figures["requests that were told to come again"] = result.postponed
         return figures | {"longer than planned, s": result.wall_seconds - load.ramp_seconds - deltas / RATE}
 
     return run

@@ -31,6 +31,7 @@ CALM = LoadResult(
     resets=0,
     ended_204=0,
     replay_events=0,
+    postponed=0,
     wall_seconds=6.0,
     cpu_seconds=1.0,
     first_delta=None,

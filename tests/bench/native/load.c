@@ -6,7 +6,8 @@
 //   --burst 1        open every chat first, then send all the turns at once, each on a new connection
 //   --readers N      further clients that follow the turn of the first chat
 //   --token T        credential of all requests; of several, separated by commas, each chat has one
-//   --refusals 1     an answer of 429 or 503 to a message is counted and timed, and the chat ends with it
+//   --refusals 1     an answer of 429 or 503 to a message is counted and timed, and the chat ends with it; without this
+//                    a 503 with Retry-After is followed, as clients do, and the clock of the turn runs on
 //   --second-port P  every other chat goes there
 //   --mirror-port P  each turn has a second reader, there; its deltas are timed apart
 //   --cuts N --gap-ms M   drop each connection N times in mid-turn, come back within M ms with Last-Event-ID;
@@ -32,7 +33,7 @@ struct client {
   char chat[64], url[256], last_id[256], pending_id[256], event[48];
   struct checks checks;
   int cuts_left, cut_at, replays_left;
-  bool replaying, resuming;
+  bool replaying, resuming, postponed;
 };
 
 static const struct dialect *dialect;
@@ -84,9 +85,16 @@ static void fail(struct client *it, const char *why) {
 static void refuse(struct client *it) {
   char code[40] = "";
   json_string(it->reply.body.length ? it->reply.body.data : "", "code", code, sizeof code);
-  count_refusal(it->reply.status, code, it->reply.retry_after);
+  count_refusal(it->reply.status, code, it->reply.retry_after > 0);
   histogram_add(&refusal, now_us() - it->wanted);
   finish(it);
+}
+
+// The server has no room for a while.
+static void postpone(struct client *it) {
+  it->postponed = true;
+  total.postponed++;
+  rest(it, now_us() + it->reply.retry_after * 1000000, it->step);
 }
 
 static void succeed(struct client *it) {
@@ -136,7 +144,7 @@ static void dial(struct client *it) {
 static void begin(struct client *it, enum step step) {
   it->step = step;
   it->asked = now_us();
-  if (step == (burst || single ? SEND : OPEN)) it->wanted = it->wake; // not when it came to it: a slow server must not start the clock late
+  if (step == (burst || single ? SEND : OPEN) && !it->postponed) it->wanted = it->wake; // not when it came to it: a slow server must not start the clock late
   reply_reset(&it->reply);
   build_request(it);
   it->socket_reused = it->socket >= 0;
@@ -266,6 +274,7 @@ static void ended_document(struct client *it) {
     total.ended_204++;
     succeed(it);
   } else if (refusals && it->step == SEND && (it->reply.status == 429 || it->reply.status == 503)) refuse(it);
+  else if (it->reply.status == 503 && it->reply.retry_after) postpone(it);
   else if (it->step == ASK_AFTER_END || it->step == FOLLOW || it->reply.status >= 300) fail(it, "unexpected answer");
   else if (it->step == OPEN) {
     json_string(body, dialect->chat_key, it->chat, sizeof it->chat);

@@ -6,8 +6,9 @@ struct reply {
   struct buffer raw, body; // body: decoded bytes that nobody has taken yet
   size_t parsed;           // of raw
   int status;
-  bool head_read, chunked, event_stream, keep_alive, complete, retry_after;
+  bool head_read, chunked, event_stream, keep_alive, complete;
   long left; // of the body or of the current chunk; -1: not known
+  long retry_after; // seconds, 0 without the header
 };
 
 static void reply_reset(struct reply *it) {
@@ -16,18 +17,19 @@ static void reply_reset(struct reply *it) {
   it->head_read = it->chunked = it->event_stream = it->complete = false;
   it->keep_alive = true;
   it->left = -1;
+  it->retry_after = 0;
 }
 
 static bool reply_read_head(struct reply *it) {
   char *head = it->raw.data, *end = strstr(head, "\r\n\r\n");
   if (!end) return false;
   *end = 0;
-  const char *length = strcasestr(head, "\r\ncontent-length:");
+  const char *length = strcasestr(head, "\r\ncontent-length:"), *retry_after = strcasestr(head, "\r\nretry-after:");
   it->status = strlen(head) > 9 ? atoi(head + 9) : 0;
   it->chunked = strcasestr(head, "\r\ntransfer-encoding: chunked");
   it->event_stream = it->status == 200 && strcasestr(head, "\r\ncontent-type: text/event-stream");
   it->keep_alive = !strcasestr(head, "\r\nconnection: close");
-  it->retry_after = strcasestr(head, "\r\nretry-after:");
+  it->retry_after = retry_after ? atol(retry_after + strlen("\r\nretry-after:")) : 0;
   it->left = it->status == 204 ? 0 : length ? atol(length + strlen("\r\ncontent-length:")) : -1;
   it->parsed = end + 4 - head;
   it->head_read = true;

@@ -7,7 +7,8 @@ static struct histogram first_delta, opening, delta, mirror, replay, rejoin, acc
 enum { SLICE_US = 100000, SLICES = 1200 };
 static struct histogram *slices[SLICES]; // of the delta latencies, by send time
 static struct {
-  long completed, failed, deltas, delta_events, bytes, lost, repeated, disordered, foreign, resumes, resets, ended_204, replay_events;
+  long completed, failed, deltas, delta_events, bytes, lost, repeated, disordered, foreign, resumes, resets, ended_204, replay_events,
+      postponed; // requests that the server refused for a while, and that were sent again
   char first_failure[400];
 } total;
 
@@ -17,14 +18,14 @@ static struct {
   long count, with_retry_after;
 } refused[REFUSALS];
 
-static void count_refusal(int status, const char *code, bool retry_after) {
+static void count_refusal(int status, const char *code, bool has_retry_after) {
   char reason[48];
   snprintf(reason, sizeof reason, "%d %s", status, code);
   int i = 0;
   while (i < REFUSALS - 1 && refused[i].count && strcmp(refused[i].reason, reason)) i++;
   snprintf(refused[i].reason, sizeof refused[i].reason, "%s", reason);
   refused[i].count++;
-  refused[i].with_retry_after += retry_after;
+  refused[i].with_retry_after += has_retry_after;
 }
 
 static void print_refusals(void) {
@@ -63,8 +64,8 @@ static void print_results(double wall_seconds, int64_t steady_from, int64_t stea
   printf("{\"completed\":%ld,\"failed\":%ld,\"deltas\":%ld,\"delta_events\":%ld,\"bytes\":%ld", total.completed, total.failed,
          total.deltas, total.delta_events, total.bytes);
   printf(",\"lost\":%ld,\"repeated\":%ld,\"disordered\":%ld,\"foreign\":%ld", total.lost, total.repeated, total.disordered, total.foreign);
-  printf(",\"resumes\":%ld,\"resets\":%ld,\"ended_204\":%ld,\"replay_events\":%ld", total.resumes, total.resets, total.ended_204,
-         total.replay_events);
+  printf(",\"resumes\":%ld,\"resets\":%ld,\"ended_204\":%ld,\"replay_events\":%ld,\"postponed\":%ld", total.resumes, total.resets,
+         total.ended_204, total.replay_events, total.postponed);
   printf(",\"wall_seconds\":%.3f,\"cpu_seconds\":%.4f", wall_seconds, own_cpu_seconds());
   histogram_print("first_delta", &first_delta);
   histogram_print("opening", &opening);
