@@ -1,7 +1,7 @@
 """How much is tried by tests that find more the longer they try.
 
 `make test` has the tests without a database, and a sixth of the other modules. FULL_TESTS=1, as in `.ci/run`, has all
-modules, and a third of the full tests; FULL_TESTS=all has everything. Each day has the next sixth, the next third, and
+modules, and a quarter of the full tests; FULL_TESTS=all has everything. Each day has the next sixth, the next quarter, and
 the next part of long tables of places (`share`). TESTS_DAY=N repeats the part of a day.
 """
 
@@ -17,7 +17,7 @@ FULL = os.environ.get("FULL_TESTS", "") in {"1", "all"}
 ALL = os.environ.get("FULL_TESTS") == "all"
 DAY = int(os.environ.get("TESTS_DAY") or time() // 86_400)
 os.environ["TESTS_DAY"] = str(DAY)  # also that of the workers, should the day change now
-DAYS: Final = 3  # that a run for each takes for all full tests
+DAYS: Final = 4  # that a run for each takes for all full tests
 _PLAIN_DAYS: Final = 6  # the same of `make test` for all modules
 _ALWAYS: Final = ("contracts/", "unit/")
 
