@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from turnstream.libraries.guards.guard import TakeBack as TakeBack
     from turnstream.libraries.guards.guard import TextSpan as TextSpan
     from turnstream.libraries.outgoing.signature import verify as verify
+    from turnstream.libraries.tool_sources.programs import ToolSettings as ToolSettings
+    from turnstream.libraries.tool_sources.programs import open_toolset as open_toolset
     from turnstream.llm.models.api import CallOptions as CallOptions
     from turnstream.llm.models.api import ModelApi as ModelApi
     from turnstream.llm.models.api import ProviderSpec as ProviderSpec
@@ -66,8 +68,6 @@ if TYPE_CHECKING:
     from turnstream.llm.provider import Provider as Provider
     from turnstream.main import create_app as create_app
     from turnstream.main import lifespan as lifespan
-    from turnstream.setup.toolset import ToolSettings as ToolSettings
-    from turnstream.setup.toolset import open_toolset as open_toolset
     from turnstream.telemetry import Metrics as Metrics
     from turnstream.tools.outputs import Outputs as Outputs
     from turnstream.tools.policy import Breaker as Breaker
@@ -149,7 +149,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     ),
     "turnstream.main": ("create_app", "lifespan"),
     "turnstream.telemetry": ("Metrics",),
-    "turnstream.setup.toolset": ("ToolSettings", "open_toolset"),
+    "turnstream.libraries.tool_sources.programs": ("ToolSettings", "open_toolset"),
     "turnstream.extensions.documents.tools": ("Library", "document_tools"),
     "turnstream.tools.outputs": ("Outputs",),
     "turnstream.tools.policy": ("Breaker", "Fallback", "Policy", "Summarise"),

@@ -205,7 +205,6 @@ class Settings(Section):
     max_result_chars: int = Field(
         100_000, ge=100, description="longest tool result that is sent to the model, in characters"
     )
-    tools_file: Path | None = Field(None, description="TOML file that declares HTTP tools, MCP servers and policies")
     toolset: str | None = Field(None, description="tools in Python, as package.module:attribute")
     provider_tools_allow: str | None = Field(
         None,

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from turnstream.storage.database import Database
     from turnstream.storage.owners.owner_keys import OwnerKeys
     from turnstream.storage.runs.queue import Renewals, WebhookKind
-    from turnstream.tools.sources import SourceKind
+    from turnstream.tools.sources import DeclaredTools
     from turnstream.tools.tool import Tool
     from turnstream.tools.toolset import Toolset
 
@@ -253,15 +253,16 @@ class Extension:
     it, and `stored_way` another way, for credentials in rows; `token_way` accepts tokens of the server in another place
     than the header, and `middleware` is around all calls. `providers` are APIs of models, `pool` makes a provider of
     the clients for its keys, `model_calls` send calls of models. `tools` are its own tools, `tool_sources` kinds of
-    tools from elsewhere. `interceptors` opens those of model calls, the nearest to the network first. `recordings` are
-    files of turns, if the settings ask for them. `database` is a Postgres that the server runs itself, `copy` a standby
-    for reads that may be old. `processes` are several on one port. `cell` is the name that the settings give this
-    server; its tokens have it in them. `search` finds chats and documents; that of the first extension is used. `codec`
-    encrypts contents. `master_key` finds the one that the settings name. `plans` are those of owners, with the limits
-    of a given plan where they name none. `call_links` makes links to calls that wait, for webhooks. `before_erasure`
-    ends sessions and tokens of an owner at other servers, while the rows are there. `commands` are modules by the name
-    of the command that each defines: `usage`, or `owners move` in the group `owners`. `tool_policies` are the fields of
-    a tool's policy that it carries out.
+    tools from elsewhere, of which `declared_tools` makes tools; the first extension that has it is asked.
+    `interceptors` opens those of model calls, the nearest to the network first. `recordings` are files of turns, if the
+    settings ask for them. `database` is a Postgres that the server runs itself, `copy` a standby for reads that may be
+    old. `processes` are several on one port. `cell` is the name that the settings give this server; its tokens have it
+    in them. `search` finds chats and documents; that of the first extension is used. `codec` encrypts contents.
+    `master_key` finds the one that the settings name. `plans` are those of owners, with the limits of a given plan
+    where they name none. `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends sessions and
+    tokens of an owner at other servers, while the rows are there. `commands` are modules by the name of the command
+    that each defines: `usage`, or `owners move` in the group `owners`. `tool_policies` are the fields of a tool's
+    policy that it carries out.
     """
 
     name: str
@@ -278,7 +279,8 @@ class Extension:
     pool: "Callable[[Settings], MakePool | None]" = _none
     model_calls: "Callable[[Settings], MakeCalls | None]" = _none
     tools: "Callable[[Settings, Database], Sequence[Tool]]" = _nothing
-    tool_sources: "Callable[[Settings], Sequence[SourceKind]]" = _nothing
+    tool_sources: "Callable[[Settings], Sequence[object]]" = _nothing
+    declared_tools: "Callable[[Settings, Sequence[Extension], Mapping[str, str]], DeclaredTools] | None" = None
     interceptors: "Callable[[Settings], AbstractContextManager[Sequence[Interceptor]]]" = _no_interceptors
     recordings: "Callable[[Settings], TurnFiles | None]" = _none
     database: "Callable[[Settings], OwnDatabase | None]" = _none
@@ -317,14 +319,19 @@ def selected(settings: "Settings") -> Sequence[Extension]:
     found = _selected(settings)
     used = {name for each in found if each.settings is not None for name in each.settings.model_fields}
     for extension in left_out(found):
-        section = extension.settings
-        given = {} if section is None else settings.section(section).model_dump(exclude_unset=True, exclude_none=True)
-        if section is not None and (unused := given.keys() - used):
-            name = config.variables(section)[min(unused)]
-            raise ConfigError(
-                f"{name} is a setting of the extension {extension.name}, which TURNSTREAM_EXTENSIONS leaves out."
-            )
+        check_unused(settings, extension, used)
     return found
+
+
+def check_unused(settings: "Settings", extension: Extension, used: Collection[str] = ()) -> None:
+    """Raises ConfigError for a setting of an extension that is left out, unless another one has `used` it."""
+    section = extension.settings
+    given = {} if section is None else settings.section(section).model_dump(exclude_unset=True, exclude_none=True)
+    if section is not None and (unused := given.keys() - used):
+        name = config.variables(section)[min(unused)]
+        raise ConfigError(
+            f"{name} is a setting of the extension {extension.name}, which TURNSTREAM_EXTENSIONS leaves out."
+        )
 
 
 def left_out(extensions: Collection[Extension]) -> Sequence[Extension]:

@@ -139,7 +139,6 @@ async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
         package.mkdir()
         (package / "METADATA").write_text("Metadata-Version: 2.1\nName: harbour\nVersion: 1.0\n")
         (package / "entry_points.txt").write_text("[turnstream.tools]\nharbour = harbour:TOOLS\n")
-    (tmp_path / "tools.toml").write_text("[policy.high_water]\nretries = 0\n")
     async with model_api(mind) as model:
         running = Core(
             database_url,
@@ -147,7 +146,6 @@ async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
             {
                 "TURNSTREAM_EXTENSIONS": extensions,
                 "TURNSTREAM_DEMO_DELAY": "",
-                "TURNSTREAM_TOOLS_FILE": str(tmp_path / "tools.toml"),
                 "PYTHONPATH": str(tmp_path),
                 **({} if extensions == "none" else {"ANTHROPIC_API_KEY": "sk-ant-0", "ANTHROPIC_BASE_URL": model.url}),
             },
@@ -236,7 +234,7 @@ async def test_a_server_imports_the_libraries_of_its_extensions_and_no_others(
     assert {"turnstream.api.exchange", "turnstream.engine.executor"} <= {*modules}
     assert {name.split(".")[1] for name in modules} & {*LIBRARIES} <= {"libraries"}
     loaded = {name.split(".")[2] for name in modules if name.startswith("turnstream.libraries.")}
-    assert loaded - {"extras", "logins"} == libraries  # settings of all extensions are read
+    assert loaded - {"extras", "logins", "tools_file_settings"} == libraries  # settings of all extensions are read
 
 
 async def test_calls_of_extensions_are_not_there_without_them(server: StartServer) -> None:

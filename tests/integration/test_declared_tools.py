@@ -9,11 +9,11 @@ import pytest
 
 from turnstream.config import Settings, read_environment
 from turnstream.domain.errors import ConfigError
+from turnstream.libraries.tool_sources.programs import ToolSettings, open_toolset
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.main import running
 from turnstream.scripted import ScriptedProvider
 from turnstream.setup.parts import Given
-from turnstream.setup.toolset import ToolSettings, open_toolset
 from turnstream.tools.tool import Tool, ToolContext, tool
 
 CONTEXT = ToolContext("ada", UUID(int=1), UUID(int=2), "toolu_1", "key-1", progress=lambda words: None)

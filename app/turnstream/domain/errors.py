@@ -26,7 +26,8 @@ TurnstreamError
 └── ConfigError           the operator: a setting is wrong
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 # The causes of a refusal, for programs: a client decides by its code, and shows the sentence to people.
@@ -267,3 +268,21 @@ class ConfigError(TurnstreamError):
 
     def __str__(self) -> str:
         return " ".join(map(str, self.args))
+
+
+@contextmanager
+def errors_named(place: str, kind: type[Exception] = ConfigError) -> Iterator[None]:
+    """Turns a ValueError into a ConfigError, or another kind, whose text begins with the place of the mistake."""
+    try:
+        yield
+    except ValueError as error:
+        raise kind(f"{place} {error}") from None
+
+
+@contextmanager
+def errors_collected(problems: list[str]) -> Iterator[None]:
+    """Adds the sentences of a ConfigError to `problems`, so that one start shows all of them."""
+    try:
+        yield
+    except ConfigError as error:
+        problems += error.args

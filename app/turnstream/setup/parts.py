@@ -4,19 +4,20 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 from turnstream.api.identity.stored import StoredTokens
 from turnstream.api.identity.way import Authenticate
-from turnstream.config import Settings
+from turnstream.config import Settings, read_environment
 from turnstream.domain.plans import Plan, Plans
 from turnstream.engine.hooks import Hooks
 from turnstream.extension import Extension, left_out, own_cell, refused, selected
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.identity import open_ways
 from turnstream.setup.models import check_chosen, default_among, open_models, served_model
-from turnstream.setup.policies import tool_settings
-from turnstream.setup.toolset import merged, open_toolset, source_kinds
+from turnstream.setup.policies import tool_limits
+from turnstream.setup.toolset import declared_tools, merged, open_toolset
 from turnstream.storage.database import Database
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.tools.outputs import Outputs
@@ -112,8 +113,10 @@ async def opened_toolset(
         toolset.outputs = merged(toolset.outputs, given.outputs or toolset.outputs)
         return _carried_out(toolset, extensions)
     own = [tool for extension in extensions for tool in extension.tools(settings, database)]
-    kinds = source_kinds(settings, extensions)
-    opened = open_toolset(own, tool_settings(settings), given.outputs, connect_mcp=connect, kinds=kinds)
+    environment = read_environment()
+    declare = partial(declared_tools, settings, extensions, environment)
+    limits = tool_limits(settings)
+    opened = open_toolset(own, settings.toolset, declare, limits, environment, given.outputs, connect=connect)
     return _carried_out(await stack.enter_async_context(opened), extensions)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence, Set
 
 from turnstream.api.resolve import Allowances
-from turnstream.config import Settings, read_environment
+from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Limits
@@ -13,7 +13,7 @@ from turnstream.engine.worker import WorkerPolicy
 from turnstream.llm.models.api import ModelApi, guarded_names
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.parameters import AllowedParams
-from turnstream.setup.toolset import ToolSettings
+from turnstream.setup.toolset import ToolLimits
 
 
 def worker_policy(settings: Settings, models: Models, plans: Plans) -> WorkerPolicy:
@@ -81,13 +81,10 @@ def _allowed_params(settings: Settings, guarded: Set[str]) -> AllowedParams:
     return allowed
 
 
-def tool_settings(settings: Settings) -> ToolSettings:
-    return ToolSettings(
-        file=settings.tools_file,
-        reference=settings.toolset,
+def tool_limits(settings: Settings) -> ToolLimits:
+    return ToolLimits(
         max_parallel=settings.parallel_tools,
         max_request_tools=settings.parallel_tools,
         max_result_chars=settings.max_result_chars,
         max_file_bytes=settings.max_upload_bytes,
-        environment=read_environment(),
     )

@@ -1,141 +1,91 @@
-"""The toolset of a server: its own tools, those of installed packages, of a module, and of tool sources."""
+"""The toolset of a server: its own tools, those of installed packages and of a module, and declared tools."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
-from pathlib import Path
-from typing import Literal
-
-from pydantic import ConfigDict
+from dataclasses import dataclass, replace
 
 from turnstream.config import Settings
-from turnstream.domain.errors import ConfigError
-from turnstream.extension import Extension, left_out, refused, selected
+from turnstream.domain.errors import ConfigError, errors_collected, errors_named
+from turnstream.extension import Extension, check_unused, left_out, refused
 from turnstream.tools.assembly import load_installed, load_toolset
-from turnstream.tools.declared.declarations import Declarations, errors_collected, errors_named, read_declarations
-from turnstream.tools.declared.tables import PolicyTable
 from turnstream.tools.outputs import Outputs
-from turnstream.tools.sources import LoadedTools, SourceKind
+from turnstream.tools.sources import DeclaredTools, LoadedTools
 from turnstream.tools.tool import Tool
 from turnstream.tools.toolset import Toolset
 
-# The settings by the fields of ToolSettings.
-SETTINGS = {
-    "file": "tools_file",
-    "reference": "toolset",
-    "max_parallel": "parallel_tools",
-    "max_request_tools": "parallel_tools",
-    "max_result_chars": "max_result_chars",
-    "max_file_bytes": "max_upload_bytes",
-    "signing_secret": "signing_secret",
-    "allowed": "http_tools_allow",
-    "request_tools": "request_tools",
-    "request_tools_allowed": "request_tools_allow",
-    "request_tools_timeout": "request_tools_timeout",
-    "tool_secrets": "tool_secrets",
-}
-
 
 @dataclass(frozen=True, slots=True)
-class ToolSettings:
-    """The settings of tools, for a program. `environment` has the variables for `file` and for factories."""
+class ToolLimits:
+    """The limits of a toolset: parallel calls of its own tools and of tools of requests, characters and bytes."""
 
-    file: Path | None = None
-    reference: str | None = None
-    signing_secret: str | None = None
-    allowed: str | None = None
-    request_tools: Literal["public", "listed", "off"] = "public"
-    request_tools_allowed: str | None = None
-    request_tools_timeout: float = 60.0
-    tool_secrets: str | None = None
-    max_parallel: int = 16
-    max_request_tools: int = 16
-    max_result_chars: int = 100_000
-    max_file_bytes: int = 5_000_000
-    environment: Mapping[str, str] = field(default_factory=dict)
+    max_parallel: int
+    max_request_tools: int
+    max_result_chars: int
+    max_file_bytes: int
 
 
 @asynccontextmanager
 async def open_toolset(
     own: Iterable[Tool],
-    settings: ToolSettings,
+    reference: str | None,
+    declare: Callable[[], DeclaredTools],
+    limits: ToolLimits,
+    environment: Mapping[str, str],
     outputs: Outputs | None = None,
     *,
-    connect_mcp: bool = True,
-    kinds: Sequence[SourceKind] | None = None,
+    connect: bool = True,
 ) -> AsyncIterator[Toolset]:
-    """Opens the toolset and, with `connect_mcp`, the connections of its sources. The default of `kinds` is the source
-    kinds of the extensions. Raises ConfigError with a sentence for each setting that is wrong.
+    """Opens the toolset and, with `connect`, the connections of its sources. `reference` names tools in Python.
+    Raises ConfigError with a sentence for each setting that is wrong.
     """
-    kinds = _installed_kinds(settings) if kinds is None else kinds
     problems: list[str] = []
-    declarations = Declarations(environment=settings.environment)
-    loaded, made = list[LoadedTools](), list[LoadedTools]()
+    declared, loaded = DeclaredTools(), list[LoadedTools]()
     async with AsyncExitStack() as stack:
         with errors_collected(problems):
-            if settings.file is not None:
-                tables = {kind.name: kind.table for kind in kinds if kind.table is not None}
-                declarations = read_declarations(settings.file, settings.environment, tables)
-        for kind in kinds:
-            with errors_collected(problems):
-                made.append(kind.make(declarations))
+            declared = declare()
         with errors_collected(problems):
-            loaded += await load_installed(stack, settings.environment)
+            loaded += await load_installed(stack, environment)
         with errors_collected(problems):
-            if settings.reference:
-                loaded.append(await load_toolset(settings.reference, stack, settings.environment))
+            if reference:
+                loaded.append(await load_toolset(reference, stack, environment))
         if problems:
             raise ConfigError(*problems)
-        loaded += made
+        loaded += declared.loaded
         tools = [*own, *(tool for each in loaded for tool in each.tools)]
-        tools = declarations.apply_policies(tools, [prefix for each in loaded for prefix in each.prefixes])
+        tools = [*declared.with_policies(tools, [prefix for each in loaded for prefix in each.prefixes])]
         with errors_named("the tools do not go together:"):
             toolset = Toolset(
                 tools,
-                settings.max_parallel,
-                settings.max_result_chars,
-                max_file_bytes=settings.max_file_bytes,
+                limits.max_parallel,
+                limits.max_result_chars,
+                max_file_bytes=limits.max_file_bytes,
                 outputs=merged(*(each.outputs for each in loaded), outputs or Outputs()),
                 sources=[source for each in loaded for source in each.sources],
                 declared=next((each.declared for each in loaded if each.declared is not None), None),
                 offers=[each.offer for each in loaded if each.offer is not None],
-                max_request_tools=settings.max_request_tools,
+                max_request_tools=limits.max_request_tools,
                 reserved=True,
             )
-        if connect_mcp:
+        if connect:
             for connection in (connection for each in loaded for connection in each.connections):
                 await stack.enter_async_context(connection)
         yield toolset
 
 
-def source_kinds(settings: Settings, extensions: Sequence[Extension]) -> Sequence[SourceKind]:
-    """The kinds of the extensions. Kinds of installed extensions that are not among them refuse their tables."""
-    kinds = {kind.name: kind for extension in extensions for kind in extension.tool_sources(settings)}
-    for extension in left_out(extensions):
-        for kind in (kind for kind in extension.tool_sources(settings) if kind.table is not None):
-            kinds.setdefault(kind.name, SourceKind(kind.name, _AnyTable, partial(_refuse, kind.name, extension)))
-    return list(kinds.values())
-
-
-class _AnyTable(PolicyTable):
-    model_config = ConfigDict(extra="allow")
-
-
-def _refuse(kind: str, extension: Extension, declarations: Declarations) -> LoadedTools:
-    for name in declarations.tables.get(kind, {}):
-        raise refused(f"{declarations.source}: [{kind}.{name}]", extension)
-    return LoadedTools()
-
-
-def _installed_kinds(given: ToolSettings) -> Sequence[SourceKind]:
-    """The kinds of the extensions, for the settings that a program gave."""
-    defaults = {each.name: each.default for each in fields(given)}
-    values = {
-        setting: getattr(given, name) for name, setting in SETTINGS.items() if getattr(given, name) != defaults[name]
-    }
-    settings = Settings(_env_file=None, **values)
-    return source_kinds(settings, selected(settings))
+def declared_tools(
+    settings: Settings, extensions: Sequence[Extension], environment: Mapping[str, str]
+) -> DeclaredTools:
+    """The tools that the first extension which can declares. Without one a server has no kinds of tool sources. Raises
+    ConfigError.
+    """
+    declare = next((each.declared_tools for each in extensions if each.declared_tools is not None), None)
+    if declare is not None:
+        return declare(settings, extensions, environment)
+    for missing in (each for each in left_out(extensions) if each.declared_tools is not None):
+        check_unused(settings, missing)
+        for extension in (each for each in extensions if each.tool_sources(settings)):
+            raise refused(f"The extension {extension.name}", missing)
+    return DeclaredTools()
 
 
 def merged(*outputs: Outputs) -> Outputs:

@@ -1,12 +1,10 @@
-"""Tools from elsewhere: what a module, an installed package or a kind of source gives to a toolset."""
+"""Tools from elsewhere: what a module, an installed package or an extension gives to a toolset."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from turnstream.domain.turns import ToolSpec
-from turnstream.tools.declared.declarations import Declarations
-from turnstream.tools.declared.tables import PolicyTable
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.tool import Offer, Tool, ToolSource
 
@@ -27,13 +25,15 @@ class LoadedTools:
     connections: Sequence[AbstractAsyncContextManager[object]] = ()
 
 
+def _unchanged(tools: Sequence[Tool], _: Sequence[str]) -> Sequence[Tool]:
+    return tools
+
+
 @dataclass(frozen=True, slots=True)
-class SourceKind:
-    """A kind of tool source. Its tables in the tools file are `[name.NAME]`, with the keys of `table`; None for
-    a kind without tables. `make` gets the content of the file and connects to nothing. It raises ConfigError with all
-    sentences at once.
+class DeclaredTools:
+    """The tools that the operator declares. `with_policies` returns all tools of the server with the policies declared
+    for them. Its second argument are the prefixes of tools that are listed later. It may raise ConfigError.
     """
 
-    name: str
-    table: type[PolicyTable] | None
-    make: Callable[[Declarations], LoadedTools]
+    loaded: Sequence[LoadedTools] = ()
+    with_policies: Callable[[Sequence[Tool], Sequence[str]], Sequence[Tool]] = _unchanged

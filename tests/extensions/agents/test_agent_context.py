@@ -21,9 +21,9 @@ from turnstream.domain.turns import WITHDRAWN, Turn
 from turnstream.extensions.agents.children import Children
 from turnstream.extensions.agents.context import ContextTurns, message_of_task
 from turnstream.extensions.agents.tool import AGENTS, Agent, AgentTable, AgentTool, agent_tool, bind
+from turnstream.libraries.tool_sources.declarations import read_declarations
 from turnstream.scripted import message_of
 from turnstream.scripted import text as said
-from turnstream.tools.declared.declarations import read_declarations
 from turnstream.tools.toolset import Toolset
 
 PICTURE = Block(1, 0, 0, "image", data='{"type":"image","source":{"type":"upload","id":"u"}}')

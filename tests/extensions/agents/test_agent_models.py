@@ -15,10 +15,10 @@ from tests.support.http_server import Server, serving
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.turns import Preset
 from turnstream.extensions.agents.tool import AGENTS, Agent, AgentTable, AgentTool, agent_tool
+from turnstream.libraries.tool_sources.declarations import read_declarations
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from turnstream.tools.declared.declarations import read_declarations
 from turnstream.tools.toolset import Toolset
 
 pytestmark = pytest.mark.extensions("agents", "openai_api", "anthropic_api")

@@ -13,8 +13,8 @@ from tests.support.http_server import Server, serving
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.agents.children import Children
 from turnstream.extensions.agents.tool import AGENTS, Agent, AgentTable, AgentTool, agent_tool, bind
+from turnstream.libraries.tool_sources.declarations import read_declarations
 from turnstream.scripted import message_of, text, tool_use
-from turnstream.tools.declared.declarations import read_declarations
 from turnstream.tools.toolset import Toolset
 
 HILL = {

@@ -21,8 +21,8 @@ from turnstream.extensions.agents.tool import AGENTS, Agent, AgentTable, AgentTo
 from turnstream.extensions.archives.archives import OwnerExport
 from turnstream.extensions.retention.aged import old_chats
 from turnstream.extensions.search.index import SearchIndex
+from turnstream.libraries.tool_sources.declarations import read_declarations
 from turnstream.scripted import Pause, message_of, text, tool_use
-from turnstream.tools.declared.declarations import read_declarations
 from turnstream.tools.tool import ToolContext, tool
 from turnstream.tools.toolset import Toolset
 

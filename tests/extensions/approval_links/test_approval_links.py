@@ -25,10 +25,10 @@ from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.approval_links import signer_of
 from turnstream.extensions.approval_links.links import Link, LinkSigner
+from turnstream.libraries.tool_sources.tables import PolicyTable
 from turnstream.scripted import message_of, text
 from turnstream.storage.database import connect
 from turnstream.storage.owners.audit import AuditTrail
-from turnstream.tools.declared.tables import PolicyTable
 from turnstream.tools.tool import tool, tools_of
 from turnstream.tools.toolset import Toolset
 

@@ -17,12 +17,12 @@ from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.extensions.http_tools import HttpToolsSettings
 from turnstream.extensions.http_tools.declared import http_tools
 from turnstream.extensions.http_tools.tool import HttpTool
+from turnstream.libraries.tool_sources.declarations import read_declarations
+from turnstream.libraries.tool_sources.programs import ToolSettings, open_toolset
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.main import running
 from turnstream.scripted import ScriptedProvider
 from turnstream.setup.parts import Given
-from turnstream.setup.toolset import ToolSettings, open_toolset
-from turnstream.tools.declared.declarations import read_declarations
 from turnstream.tools.policy import Breaker, Policy
 
 DECLARED = """

@@ -13,7 +13,7 @@ import psutil
 from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.mcp.declared import McpServer, McpTable, servers_of
 from turnstream.extensions.mcp.servers import McpServers
-from turnstream.tools.declared.declarations import read_declarations
+from turnstream.libraries.tool_sources.declarations import read_declarations
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import Outcome, Tool, ToolContext
 

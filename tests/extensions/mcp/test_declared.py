@@ -12,7 +12,7 @@ from tests.extensions.mcp.mcp_servers import declared_servers
 from tests.support.pages import blocks
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.mcp.declared import McpServer
-from turnstream.setup.toolset import ToolSettings, open_toolset
+from turnstream.libraries.tool_sources.programs import ToolSettings, open_toolset
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import ToolContext, tool
 

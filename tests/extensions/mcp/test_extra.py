@@ -8,7 +8,7 @@ import pytest
 
 from turnstream.domain.errors import ConfigError
 from turnstream.libraries import extras
-from turnstream.setup.toolset import ToolSettings, open_toolset
+from turnstream.libraries.tool_sources.programs import ToolSettings, open_toolset
 
 
 @pytest.fixture(autouse=True)

@@ -29,9 +29,9 @@ from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.kit.sealing import new_master_key
 from turnstream.libraries.outgoing.addresses import Allowed
 from turnstream.libraries.outgoing.owner_tokens import HttpService
+from turnstream.libraries.tool_sources.programs import ToolSettings, open_toolset
 from turnstream.main import running
 from turnstream.scripted import message_of, text, tool_use
-from turnstream.setup.toolset import ToolSettings, open_toolset
 from turnstream.tools.policy import Policy
 from turnstream.tools.toolset import Toolset
 
@@ -291,7 +291,11 @@ async def test_a_start_without_the_extension_for_sign_ins_is_refused(database_ur
     file = tmp_path / "tools.toml"
     file.write_text(TOOLS.format(name="find", url="http://127.0.0.1:9", issuer="http://127.0.0.1:9"))
     settings = Settings(
-        _env_file=None, database_url=database_url, model="demo", tools_file=file, extensions="http_tools,demo"
+        _env_file=None,
+        database_url=database_url,
+        model="demo",
+        tools_file=file,
+        extensions="http_tools,tools_file,demo",
     )
     with pytest.raises(ConfigError, match="needs the extension mcp, which this server leaves out"):
         async with running(settings):

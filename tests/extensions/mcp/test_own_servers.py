@@ -31,10 +31,11 @@ from turnstream.extensions.mcp.own_servers import OwnServers
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
 from turnstream.kit.sealing import new_master_key
 from turnstream.libraries.outgoing.addresses import Allowed
+from turnstream.libraries.tool_sources.declarations import Declarations
+from turnstream.libraries.tool_sources.kinds import source_kinds
+from turnstream.libraries.tool_sources.programs import ToolSettings, open_toolset
 from turnstream.main import running
 from turnstream.scripted import message_of, text, tool_use
-from turnstream.setup.toolset import ToolSettings, open_toolset, source_kinds
-from turnstream.tools.declared.declarations import Declarations
 from turnstream.tools.toolset import Toolset
 
 TIMING = McpTiming(connect_timeout=60, answer_timeout=60)

@@ -19,8 +19,8 @@ from turnstream.extensions.mcp import owner_lists
 from turnstream.extensions.mcp.declared import McpServer, McpTable, servers_of
 from turnstream.extensions.mcp.servers import McpServers
 from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.tool_sources.declarations import read_declarations
 from turnstream.scripted import message_of, text, tool_use
-from turnstream.tools.declared.declarations import read_declarations
 from turnstream.tools.policy import Policy
 from turnstream.tools.toolset import Toolset
 

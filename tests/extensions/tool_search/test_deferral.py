@@ -12,8 +12,9 @@ from turnstream.domain.turns import ToolSpec, TurnRequest
 from turnstream.extensions.tool_search import EXTENSION
 from turnstream.extensions.tool_search.deferral import Deferral
 from turnstream.libraries.tool_ranking import ranked
+from turnstream.libraries.tool_sources.declarations import Declarations
+from turnstream.libraries.tool_sources.kinds import kinds_of
 from turnstream.llm.models.catalog import Models
-from turnstream.tools.declared.declarations import Declarations
 
 SPECS = tuple(ToolSpec(f"mail__{each}", "Mails.", "{}") for each in ("send", "list", "delete", "move"))
 CLIENT, OUTPUT = ToolSpec("theirs", "", "{}", client=True), ToolSpec("output", "", "{}", role="output")
@@ -105,7 +106,7 @@ def test_a_tool_is_found_by_words_of_its_name_description_and_parameters(query: 
 )
 async def test_settings_decide_above_which_number_or_size(given: dict[str, Any], said: str) -> None:
     settings = Settings(_env_file=None, **given)
-    (kind,) = EXTENSION.tool_sources(settings)
+    (kind,) = kinds_of(EXTENSION, settings)
     loaded = kind.make(Declarations())
     assert (loaded.offer is not None, len(loaded.sources)) == (bool(given), int(bool(given)))
     assert await EXTENSION.checks["tool search"](settings, Models(), False) == said

@@ -24,15 +24,15 @@ from turnstream.engine.upkeep.sweeps import Sweep
 from turnstream.extension import installed
 from turnstream.extensions.demo import EXTENSION as DEMO
 from turnstream.kit.extension_packages import GROUP
+from turnstream.libraries.tool_sources.declarations import Declarations, read_declarations
+from turnstream.libraries.tool_sources.kinds import SourceKind, kinds_of, source_kinds
+from turnstream.libraries.tool_sources.tables import PolicyTable
 from turnstream.llm.models.catalog import Models
 from turnstream.main import running
 from turnstream.scripted import message_of, text, tool_use
 from turnstream.setup.models import default_model
 from turnstream.setup.parts import Given
-from turnstream.setup.toolset import source_kinds
-from turnstream.tools.declared.declarations import Declarations, read_declarations
-from turnstream.tools.declared.tables import PolicyTable
-from turnstream.tools.sources import LoadedTools, SourceKind
+from turnstream.tools.sources import LoadedTools
 from turnstream.tools.tool import Tool, tool
 
 NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None, "gemini_api_key": None}
@@ -169,7 +169,9 @@ def gardening(garden: Garden) -> Extension:
 async def test_tools_of_a_source_of_an_extension_come_while_the_server_runs(database_url: str, tmp_path: Path) -> None:
     file, garden = tmp_path / "tools.toml", Garden()
     file.write_text("[plant.rose]\ngrows = 'slowly'\n[policy.garden__cress]\nmax_result_chars = 200\n")
-    async with serving(database_url, extensions=[gardening(garden)], tools_file=file) as server:
+    async with serving(
+        database_url, extensions=[gardening(garden), installed()["tools_file"]], tools_file=file
+    ) as server:
         assert garden.open
         async with Client(server.url) as api:
             model, provider = server.scripts.provider(
@@ -193,7 +195,7 @@ async def test_tools_of_a_source_of_an_extension_come_while_the_server_runs(data
 KINDS = [
     (extension.name, kind.name)
     for extension in installed().values()
-    for kind in extension.tool_sources(Settings(_env_file=None))
+    for kind in kinds_of(extension, Settings(_env_file=None))
     if kind.table is not None
 ]
 APIS = [

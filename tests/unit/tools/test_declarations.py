@@ -5,8 +5,8 @@ import pytest
 
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.turns import ToolSpec
-from turnstream.tools.declared.declarations import Declarations, read_declarations
-from turnstream.tools.declared.tables import PolicyTable
+from turnstream.libraries.tool_sources.declarations import Declarations, read_declarations
+from turnstream.libraries.tool_sources.tables import PolicyTable
 from turnstream.tools.policy import Breaker, Policy, PolicyOptions
 from turnstream.tools.tool import Outcome, Tool, ToolContext, tool
 

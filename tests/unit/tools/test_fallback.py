@@ -10,7 +10,7 @@ import pytest
 from tests.unit.tools.doubles import Script
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.turns import ToolSpec
-from turnstream.tools.declared.declarations import read_declarations
+from turnstream.libraries.tool_sources.declarations import read_declarations
 from turnstream.tools.policy import Fallback, Policy
 from turnstream.tools.tool import Outcome, ToolContext, ToolError, tool
 from turnstream.tools.toolset import Toolset

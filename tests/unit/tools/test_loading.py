@@ -15,12 +15,13 @@ from tests.support.model_apis import EXTENSIONS
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import sections
-from turnstream.setup.toolset import SETTINGS, ToolSettings, open_toolset, source_kinds
+from turnstream.libraries.tool_sources.declarations import Declarations
+from turnstream.libraries.tool_sources.kinds import SourceKind, source_kinds
+from turnstream.libraries.tool_sources.programs import SETTINGS, ToolSettings, open_toolset
+from turnstream.libraries.tool_sources.tables import PolicyTable
 from turnstream.tools import assembly
 from turnstream.tools.assembly import load_installed, load_toolset
-from turnstream.tools.declared.declarations import Declarations
-from turnstream.tools.declared.tables import PolicyTable
-from turnstream.tools.sources import LoadedTools, SourceKind
+from turnstream.tools.sources import LoadedTools
 from turnstream.tools.tool import Tool, ToolContext, tool
 
 SOURCE = """

@@ -9,7 +9,7 @@ from turnstream.config import Section, Settings
 from turnstream.extension import Context, Extension, Work
 
 if TYPE_CHECKING:
-    from turnstream.tools.sources import SourceKind
+    from turnstream.libraries.tool_sources.kinds import SourceKind
 
 
 class AgentSettings(Section):

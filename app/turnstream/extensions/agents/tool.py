@@ -11,10 +11,11 @@ from turnstream.domain.errors import ConfigError, RequestRefused
 from turnstream.domain.output import is_of_an_object
 from turnstream.domain.turns import OutputSpec, Preset, ToolSpec
 from turnstream.extensions.agents.context import ALL_FILES, KINDS_OF_BLOCKS, TEXTS, ContextTurns
-from turnstream.tools.declared.declarations import Declarations
-from turnstream.tools.declared.tables import PolicyTable
+from turnstream.libraries.tool_sources.declarations import Declarations
+from turnstream.libraries.tool_sources.kinds import SourceKind
+from turnstream.libraries.tool_sources.tables import PolicyTable
 from turnstream.tools.policy import Policy, policy_of
-from turnstream.tools.sources import LoadedTools, SourceKind
+from turnstream.tools.sources import LoadedTools
 from turnstream.tools.tool import GOES_ON, Detached, Outcome, ToolContext, check_name
 from turnstream.tools.toolset import Toolset
 

@@ -5,17 +5,15 @@ from collections.abc import Collection
 from turnstream.config import Settings, read_environment
 from turnstream.extension import selected
 from turnstream.libraries.outgoing.owner_tokens import accesses_of
-from turnstream.setup.toolset import source_kinds
-from turnstream.tools.declared.declarations import read_declarations
+from turnstream.libraries.tool_sources.kinds import read_tools_file, source_kinds
+from turnstream.libraries.tools_file_settings import ToolsFileSettings
 
 
 def sign_in_addresses(settings: Settings) -> Collection[str]:
     """The URLs of MCP servers and of services of HTTP tools. Raises ConfigError."""
-    if settings.tools_file is None:
-        return ()
     kinds = source_kinds(settings, selected(settings))
-    tables = {kind.name: kind.table for kind in kinds if kind.table is not None}
-    declarations = read_declarations(settings.tools_file, read_environment(), tables)
+    file = settings.section(ToolsFileSettings).tools_file
+    declarations = read_tools_file(file, kinds, read_environment())
     tools = [tool for kind in kinds if kind.name == "http" for tool in kind.make(declarations).tools]
     servers = declarations.each("mcp", lambda _, table: declarations.fill("url", table.url or ""))
     return {*servers, *(access.service.url for access in accesses_of(tools))}

@@ -10,8 +10,9 @@ from turnstream.config import Section, Settings
 from turnstream.extension import Extension, installed, refused, selected
 
 if TYPE_CHECKING:
-    from turnstream.tools.declared.declarations import Declarations
-    from turnstream.tools.sources import LoadedTools, SourceKind
+    from turnstream.libraries.tool_sources.declarations import Declarations
+    from turnstream.libraries.tool_sources.kinds import SourceKind
+    from turnstream.tools.sources import LoadedTools
 
 
 class HttpToolsSettings(Section):

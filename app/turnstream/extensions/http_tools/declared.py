@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from turnstream.domain.errors import ConfigError
+from turnstream.domain.errors import ConfigError, errors_collected, errors_named
 from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.extensions.http_tools import HttpToolsSettings
 from turnstream.extensions.http_tools.client import parse_url
@@ -16,10 +16,11 @@ from turnstream.extensions.http_tools.tool import HttpTool, HttpTools
 from turnstream.libraries.outgoing.addresses import Allowed
 from turnstream.libraries.outgoing.owner_tokens import HttpService, SignInPrincipal, check_auth
 from turnstream.libraries.outgoing.signature import key_of
-from turnstream.tools.declared.declarations import Declarations, errors_collected, errors_named
-from turnstream.tools.declared.tables import PolicyTable
+from turnstream.libraries.tool_sources.declarations import Declarations
+from turnstream.libraries.tool_sources.kinds import SourceKind
+from turnstream.libraries.tool_sources.tables import PolicyTable
 from turnstream.tools.policy import policy_of
-from turnstream.tools.sources import LoadedTools, SourceKind
+from turnstream.tools.sources import LoadedTools
 
 
 class HttpTable(PolicyTable):

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from turnstream.extensions.mcp.sign_ins import SignIns
     from turnstream.libraries.outgoing.addresses import Allowed
     from turnstream.libraries.outgoing.owner_tokens import OAuthResource, ServiceAccess
+    from turnstream.libraries.tool_sources.declarations import Declarations
+    from turnstream.libraries.tool_sources.kinds import SourceKind
     from turnstream.storage.database import Database
-    from turnstream.tools.declared.declarations import Declarations
-    from turnstream.tools.sources import LoadedTools, SourceKind
+    from turnstream.tools.sources import LoadedTools
 
 
 class McpSettings(Section):
@@ -37,8 +38,8 @@ class McpSettings(Section):
 
 
 def _make(settings: Settings, declarations: "Declarations") -> "LoadedTools":
+    from turnstream.domain.errors import errors_named
     from turnstream.extensions.mcp.declared import servers_of
-    from turnstream.tools.declared.declarations import errors_named
     from turnstream.tools.sources import LoadedTools
 
     servers, given = servers_of(declarations), settings.section(McpSettings)
@@ -83,7 +84,7 @@ def _check_sign_in(settings: Settings, servers: "Sequence[McpServer]") -> None:
 
 def _tool_sources(settings: Settings) -> "Sequence[SourceKind]":
     from turnstream.extensions.mcp.declared import McpTable
-    from turnstream.tools.sources import SourceKind
+    from turnstream.libraries.tool_sources.kinds import SourceKind
 
     return [SourceKind("mcp", McpTable, partial(_make, settings))]
 

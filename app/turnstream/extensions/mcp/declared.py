@@ -8,10 +8,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from turnstream.domain.errors import errors_named
 from turnstream.libraries.outgoing.addresses import Allowed
 from turnstream.libraries.outgoing.owner_tokens import SignInPrincipal, check_auth
-from turnstream.tools.declared.declarations import Declarations, errors_named
-from turnstream.tools.declared.tables import PolicyTable
+from turnstream.libraries.tool_sources.declarations import Declarations
+from turnstream.libraries.tool_sources.tables import PolicyTable
 from turnstream.tools.policy import Policy
 
 

@@ -9,11 +9,11 @@ from turnstream.extensions.mcp.declared import servers_of
 from turnstream.extensions.mcp.oauth import OAuth
 from turnstream.extensions.mcp.sign_ins import GET_TOKENS, SignIns
 from turnstream.libraries.outgoing.owner_tokens import OAuthResource, accesses_of
+from turnstream.libraries.tool_sources.kinds import read_tools_file, source_kinds
+from turnstream.libraries.tools_file_settings import ToolsFileSettings
 from turnstream.setup.master_keys import master_keys
-from turnstream.setup.toolset import source_kinds
 from turnstream.storage.database import Database
 from turnstream.storage.owners.owner_keys import OwnerKeys
-from turnstream.tools.declared.declarations import read_declarations
 
 log = structlog.get_logger(__name__)
 
@@ -44,11 +44,9 @@ async def revoke_tokens(settings: Settings, database: Database, owner: str) -> N
 
 def _servers_of(settings: Settings) -> dict[str, OAuthResource]:
     """The MCP servers and the services of HTTP tools in the tools file. Raises ConfigError."""
-    if settings.tools_file is None:
-        return {}
     kinds = source_kinds(settings, selected(settings))
-    tables = {kind.name: kind.table for kind in kinds if kind.table is not None}
-    declarations = read_declarations(settings.tools_file, read_environment(), tables)
+    file = settings.section(ToolsFileSettings).tools_file
+    declarations = read_tools_file(file, kinds, read_environment())
     tools = [tool for kind in kinds if kind.name == "http" for tool in kind.make(declarations).tools]
     services = [access.service for access in accesses_of(tools)]
     found: list[OAuthResource] = [*servers_of(declarations), *services]

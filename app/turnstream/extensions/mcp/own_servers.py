@@ -25,10 +25,10 @@ from turnstream.extensions.mcp.sign_ins import OWN, SignIns, delete_sign_in, not
 from turnstream.extensions.mcp.tool import McpTool
 from turnstream.kit.sealing import CannotOpen
 from turnstream.libraries.outgoing.addresses import Allowed
+from turnstream.libraries.tool_sources.declarations import Declarations
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.rows import to_json
-from turnstream.tools.declared.declarations import Declarations
 from turnstream.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable, tool
 
 PREFIX: Final = "own_servers"

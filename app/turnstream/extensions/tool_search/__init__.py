@@ -10,9 +10,10 @@ from turnstream.domain.errors import ConfigError, RequestRefused
 from turnstream.extension import Extension
 
 if TYPE_CHECKING:
+    from turnstream.libraries.tool_sources.declarations import Declarations
+    from turnstream.libraries.tool_sources.kinds import SourceKind
     from turnstream.llm.models.catalog import Models
-    from turnstream.tools.declared.declarations import Declarations
-    from turnstream.tools.sources import LoadedTools, SourceKind
+    from turnstream.tools.sources import LoadedTools
 
 
 class ToolSearchSettings(Section):
@@ -35,7 +36,8 @@ class ToolSearchSettings(Section):
 
 
 def _tool_sources(settings: Settings) -> "Sequence[SourceKind]":
-    from turnstream.tools.sources import LoadedTools, SourceKind
+    from turnstream.libraries.tool_sources.kinds import SourceKind
+    from turnstream.tools.sources import LoadedTools
 
     given = settings.section(ToolSearchSettings)
 

@@ -1,17 +1,16 @@
 """The declarations of a tools file: the policies of tools, and the tables of the kinds of sources."""
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from string import Template
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
-from turnstream.domain.errors import ConfigError
+from turnstream.domain.errors import ConfigError, errors_named
 from turnstream.domain.turns import ToolSpec
-from turnstream.tools.declared.tables import PolicyTable, read_file
+from turnstream.libraries.tool_sources.tables import PolicyTable, read_file
 from turnstream.tools.policy import Policy, PolicyOptions, check_for
 from turnstream.tools.tool import Outcome, Tool, ToolContext
 
@@ -100,21 +99,3 @@ class _ToolWithPolicy:
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         return await self.tool(context, input_json)
-
-
-@contextmanager
-def errors_named(place: str, kind: type[Exception] = ConfigError) -> Iterator[None]:
-    """Turns a ValueError into a ConfigError, or another kind, whose text begins with the place of the mistake."""
-    try:
-        yield
-    except ValueError as error:
-        raise kind(f"{place} {error}") from None
-
-
-@contextmanager
-def errors_collected(problems: list[str]) -> Iterator[None]:
-    """Adds the sentences of a ConfigError to `problems`, so that one start shows all of them."""
-    try:
-        yield
-    except ConfigError as error:
-        problems += error.args
