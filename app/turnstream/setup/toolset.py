@@ -1,4 +1,4 @@
-"""The toolset of a server: its own tools, those of installed packages, of a module, and of tool sources."""
+"""The toolset of a server: its built-in tools, and those of installed packages, a module and tool sources."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,7 +20,7 @@ from turnstream.tools.sources import LoadedTools, SourceKind
 from turnstream.tools.tool import Tool
 from turnstream.tools.toolset import Toolset
 
-# The settings by the fields of ToolSettings.
+# Maps fields of ToolSettings to settings.
 SETTINGS = {
     "file": "tools_file",
     "reference": "toolset",
@@ -66,7 +66,7 @@ async def open_toolset(
     kinds: Sequence[SourceKind] | None = None,
 ) -> AsyncIterator[Toolset]:
     """Opens the toolset and, with `connect_mcp`, the connections of its sources. The default of `kinds` is the source
-    kinds of the extensions. Raises ConfigError with a sentence for each setting that is wrong.
+    kinds of the extensions. Raises ConfigError with a sentence for each wrong setting.
     """
     kinds = _installed_kinds(settings) if kinds is None else kinds
     problems: list[str] = []
@@ -110,7 +110,7 @@ async def open_toolset(
 
 
 def source_kinds(settings: Settings, extensions: Sequence[Extension]) -> Sequence[SourceKind]:
-    """The kinds of the extensions. Kinds of installed extensions that are not among them refuse their tables."""
+    """The kinds of the extensions. Tables of installed but unselected extensions are refused."""
     kinds = {kind.name: kind for extension in extensions for kind in extension.tool_sources(settings)}
     for extension in left_out(extensions):
         for kind in (kind for kind in extension.tool_sources(settings) if kind.table is not None):
@@ -129,7 +129,7 @@ def _refuse(kind: str, extension: Extension, declarations: Declarations) -> Load
 
 
 def _installed_kinds(given: ToolSettings) -> Sequence[SourceKind]:
-    """The kinds of the extensions, for the settings that a program gave."""
+    """The kinds of the extensions, for a program's settings."""
     defaults = {each.name: each.default for each in fields(given)}
     values = {
         setting: getattr(given, name) for name, setting in SETTINGS.items() if getattr(given, name) != defaults[name]
@@ -139,7 +139,7 @@ def _installed_kinds(given: ToolSettings) -> Sequence[SourceKind]:
 
 
 def merged(*outputs: Outputs) -> Outputs:
-    """Merges `outputs`. Of validators or handlers with one name, the last is taken. The last timeout counts."""
+    """Merges `outputs`. Of validators or handlers with one name, the last is used. The last timeout is used."""
     validators = {name: each for given in outputs for name, each in given.validators.items()}
     handlers = {name: each for given in outputs for name, each in given.handlers.items()}
     return replace(outputs[-1], validators=validators, handlers=handlers)
