@@ -55,6 +55,6 @@ async def test_the_commands_of_the_runbooks_work_as_written(
     listed, why, _ = printed["A turn does not move"]
     assert turn["id"] in listed
     assert re.match("running, attempt [0-9]+, owner me", why)
-    assert "The model demo is answering" in why or "Its replica has not reported" in why
+    assert "The model demo is answering" in why or "The replica of the turn has not reported" in why
     assert not re.search("^fault", printed["Restore"][0], re.MULTILINE)
     assert "is at revision" in printed["Restore"][0]

@@ -44,7 +44,7 @@ async def test_a_running_and_a_waiting_turn_are_watched_and_acted_upon(
     waiting = await api.say(await api.chat(), model=asks)
     await pause.reached.wait()
     await expect(card(ada, running).locator(".badge")).to_have_text("running")
-    await expect(card(ada, waiting).locator(".why")).to_contain_text("It waits for an approval of book_berth")
+    await expect(card(ada, waiting).locator(".why")).to_contain_text("The turn waits for an approval of book_berth")
     await expect(ada.page.locator("#replicas .load")).to_have_text("1 turn")
     assert await violations(ada) == []
     await act(ada, card(ada, waiting), "Stop")

@@ -585,7 +585,9 @@ async def test_a_turn_that_waits_for_a_job_waits_for_no_person(
         assert await rows.fetchval("SELECT count(*) FROM waiting_webhooks") == 0
         state = await TurnStates(harness.database).of(asked.turn)
         (sentence,) = reasons(state)
-        assert sentence.startswith(f"It waits for the job {state.jobs[0].id} of the tool dig, which has been running")
+        assert sentence.startswith(
+            f"The turn waits for the job {state.jobs[0].id} of the tool dig, which has been running"
+        )
         assert state.jobs[0].replica is not None
         works.pause.go.set()
         await harness.finish(replica, asked)
@@ -611,7 +613,9 @@ async def test_a_turn_that_waits_for_an_agent_says_what_the_agent_waits_for(
         handle = f'{{"chat": "{child.chat}", "turn": "{child.turn}"}}'
         await rows.execute("UPDATE jobs SET kind = 'child', handle = $1", handle)
         (sentence,) = reasons(await TurnStates(harness.database).of(parent.turn))
-        assert f"on which the turn {child.turn} works, which is waiting: It waits for an approval of pay" in sentence
+        assert (
+            f"on which the turn {child.turn} works, which is waiting: The turn waits for an approval of pay" in sentence
+        )
         (job,) = (await harness.turn(parent)).jobs
         assert job.child == JobChild(child.chat, child.turn, "waiting")
         await rows.execute('UPDATE jobs SET handle = \'{"turn": "elsewhere"}\'')

@@ -14,17 +14,17 @@ RUNNING = replace(QUEUED, status="running", replica="a:1", lease_left=5.0, attem
 STREAMING = replace(RUNNING, activity=Activity("streaming", 40.0, 31.0))
 ASKS = (OpenAsk("pay", "approval", 130), OpenAsk("find", "client", 1), OpenAsk("book", "elicitation", 8_000))
 SIGN_IN = OpenAsk("events", "sign_in", 90)
-GONE = "The replica that ran it is gone; another one takes it over within seconds."
+GONE = "The replica of the turn is dead; another one takes over within seconds."
 FROZEN = [
-    "Its replica has not reported for 7 seconds: it is frozen, overloaded or cut off.",
-    "Unless it renews its lease within 5 seconds, another one takes the turn over.",
+    "The replica of the turn has not reported for 7 seconds: it is frozen, overloaded or cut off.",
+    "Unless the replica renews its lease within 5 seconds, another one takes the turn over.",
 ]
 CALLS = (RunningCall("dig", 40.0),)
 DETACHED = OpenJob(OTHER, "dig", 40.0, detached=True, deadline=7200.0)
-ON_DETACHED = f"It waits for the job {OTHER} of the tool dig, which has been detached for 40 seconds"
-ON_CHILD = f"It waits for the job {OTHER} of the tool dig, on which the turn {ID} works"
+ON_DETACHED = f"The turn waits for the job {OTHER} of the tool dig, which has been detached for 40 seconds"
+ON_CHILD = f"The turn waits for the job {OTHER} of the tool dig, on which the turn {ID} works"
 REPORTING = OpenJob(OTHER, "dig", 40.0, "a:1", reports=True)
-NOT_FOR = f"It does not wait for the job {OTHER} of the tool dig, which has been running for 40 seconds."
+NOT_FOR = f"The turn does not wait for the job {OTHER} of the tool dig, which has been running for 40 seconds."
 CHILD = replace(QUEUED, status="waiting", asks=ASKS[:1])
 UNTAKEN = "which is due, and no replica has taken it for"
 
@@ -34,48 +34,48 @@ UNTAKEN = "which is due, and no replica has taken it for"
     [
         (
             replace(QUEUED, status="waiting", asks=(SIGN_IN,)),
-            ["It waits for a sign-in to the server of events, 2 minutes by now."],
+            ["The turn waits for a sign-in to the server of events, 2 minutes by now."],
         ),
-        (QUEUED, ["It is the next in the queue, 70 seconds by now; no replica has claimed it yet."]),
-        (replace(QUEUED, ahead=1), ["It is queued behind 1 other turn."]),
+        (QUEUED, ["The turn is the next in the queue, 70 seconds by now; no replica has claimed it yet."]),
+        (replace(QUEUED, ahead=1), ["The turn is queued behind 1 other turn."]),
         (
             replace(QUEUED, ahead=1, room=0),
-            ["All replicas run as many turns as they may at once.", "It is queued behind 1 other turn."],
+            ["All replicas run their maximum of turns.", "The turn is queued behind 1 other turn."],
         ),
-        (replace(QUEUED, ahead=1, room=1), ["It is queued behind 1 other turn."]),
-        (replace(QUEUED, ahead=2), ["It is queued behind 2 other turns."]),
+        (replace(QUEUED, ahead=1, room=1), ["The turn is queued behind 1 other turn."]),
+        (replace(QUEUED, ahead=2), ["The turn is queued behind 2 other turns."]),
         (
             replace(QUEUED, behind=OTHER, ahead=2),
-            [f"It is queued behind the turn {OTHER} of the same chat, which has not ended."],
+            [f"The turn is queued behind the turn {OTHER} of the same chat, which has not ended."],
         ),
         (
             replace(QUEUED, owner_running=2, owner_limit=2),
-            ["2 turns of its owner run already, as many as may at once."],
+            ["2 turns of the owner run already: this is the limit."],
         ),
         (
             replace(QUEUED, owner_running=1, owner_limit=1),
-            ["1 turn of its owner runs already, as many as may at once."],
+            ["1 turn of the owner runs already: this is the limit."],
         ),
-        (replace(QUEUED, owner_running=1, owner_limit=2, ahead=1), ["It is queued behind 1 other turn."]),
+        (replace(QUEUED, owner_running=1, owner_limit=2, ahead=1), ["The turn is queued behind 1 other turn."]),
         (
             replace(QUEUED, claiming=0, ahead=1),
-            ["No replica claims turns: none is alive, or all of them stop. It has waited for 70 seconds."],
+            ["No replica claims turns: none is alive, or all stop. The turn has waited for 70 seconds."],
         ),
         (
             replace(QUEUED, claiming=1, declined=("a:1",), ahead=1),
             ["No live replica has the model and the tools of the turn; it ends if none starts within two minutes."],
         ),
-        (replace(QUEUED, claiming=2, declined=("a:1",), ahead=1), ["It is queued behind 1 other turn."]),
+        (replace(QUEUED, claiming=2, declined=("a:1",), ahead=1), ["The turn is queued behind 1 other turn."]),
         (RUNNING, []),
         (
             replace(RUNNING, lease_left=None),
-            ["The replica that ran it is gone; another one takes it over within seconds."],
+            ["The replica of the turn is dead; another one takes over within seconds."],
         ),
         (
             replace(RUNNING, lease_left=-1),
-            ["The replica that ran it is gone; another one takes it over within seconds."],
+            ["The replica of the turn is dead; another one takes over within seconds."],
         ),
-        (replace(RUNNING, activity=None), ["Its replica has not reported about it yet."]),
+        (replace(RUNNING, activity=None), ["The replica of the turn has not reported yet."]),
         (replace(STREAMING, reported=7), FROZEN),
         (replace(RUNNING, activity=None, reported=7), FROZEN),
         (replace(STREAMING, reported=3), ["The provider of the model m has been silent for 34 seconds."]),
@@ -88,11 +88,11 @@ UNTAKEN = "which is due, and no replica has taken it for"
         ),
         (
             replace(STREAMING, activity=Activity("retrying", 1)),
-            ["A call of the model m has failed; it is made again after a pause."],
+            ["A call of the model m has failed, and is repeated after a pause."],
         ),
         (
             replace(STREAMING, activity=Activity("executing", 1)),
-            ["It has run its tools; the next call of the model is prepared."],
+            ["The tools have run; the next model call is being prepared."],
         ),
         (
             replace(STREAMING, activity=Activity("executing", 1), calls=CALLS),
@@ -105,24 +105,24 @@ UNTAKEN = "which is due, and no replica has taken it for"
         (
             replace(QUEUED, status="waiting", asks=ASKS, recoveries=1, attempt=3),
             [
-                "It waits for an approval of pay, 2 minutes by now.",
-                "It waits for the result of find, which the client runs, 1 second by now.",
-                "It waits for an answer to a question of book, 2 hours by now.",
-                "It was taken over, after 1 interruption.",
+                "The turn waits for an approval of pay, 2 minutes by now.",
+                "The turn waits for the result of find, which the client runs, 1 second by now.",
+                "The turn waits for an answer to a question of book, 2 hours by now.",
+                "The turn was taken over, after 1 interruption.",
             ],
         ),
         (
             replace(RUNNING, cancel_requested=True, activity=Activity("executing", 1), asks=ASKS[2:]),
             [
-                "Its cancellation was requested; it is being stopped.",
-                "It waits for an answer to a question of book, 2 hours by now.",
+                "The turn is being cancelled.",
+                "The turn waits for an answer to a question of book, 2 hours by now.",
             ],
         ),
         (
             replace(QUEUED, status="waiting", jobs=(OpenJob(OTHER, "dig", 40.0), OpenJob(ID, "sow", 1.0, "a:1"))),
             [
-                f"It waits for the job {OTHER} of the tool dig, {UNTAKEN} 40 seconds.",
-                f"It waits for the job {ID} of the tool sow, which has been running for 1 second.",
+                f"The turn waits for the job {OTHER} of the tool dig, {UNTAKEN} 40 seconds.",
+                f"The turn waits for the job {ID} of the tool sow, which has been running for 1 second.",
             ],
         ),
         (
@@ -142,24 +142,24 @@ UNTAKEN = "which is due, and no replica has taken it for"
             ),
             [
                 f"{ON_CHILD}.",
-                f"{ON_CHILD}, which is waiting: It waits for an approval of pay, 2 minutes by now.",
+                f"{ON_CHILD}, which is waiting: The turn waits for an approval of pay, 2 minutes by now.",
             ],
         ),
         (
             replace(QUEUED, status="waiting", jobs=(replace(DETACHED, child=ID, works=replace(RUNNING, id=ID)),)),
             [f"{ON_CHILD}, which is running."],
         ),
-        (replace(QUEUED, status="complete", stop_reason="end_turn"), ["It has ended: end_turn"]),
+        (replace(QUEUED, status="complete", stop_reason="end_turn"), ["The turn has ended: end_turn"]),
         (
             replace(QUEUED, status="complete", stop_reason="end_turn", jobs=(REPORTING,)),
-            ["It has ended: end_turn", NOT_FOR],
+            ["The turn has ended: end_turn", NOT_FOR],
         ),
         (
             replace(QUEUED, status="waiting", jobs=(REPORTING, OpenJob(ID, "sow", 1.0, "a:1"))),
-            [f"It waits for the job {ID} of the tool sow, which has been running for 1 second.", NOT_FOR],
+            [f"The turn waits for the job {ID} of the tool sow, which has been running for 1 second.", NOT_FOR],
         ),
-        (replace(QUEUED, status="error", error="The provider is down."), ["It has ended: The provider is down."]),
-        (replace(QUEUED, status="cancelled"), ["It has ended: cancelled"]),
+        (replace(QUEUED, status="error", error="The provider is down."), ["The turn has ended: The provider is down."]),
+        (replace(QUEUED, status="cancelled"), ["The turn has ended: cancelled"]),
     ],
 )
 def test_a_turn_says_why_it_does_not_move(turn: TurnState, sentences: list[str]) -> None:

@@ -11,8 +11,8 @@ import click
 from turnstream.domain.errors import ConfigError, RequestRefused, TurnstreamError
 from turnstream.extension import installed, read_settings
 
-# Command → the module that defines it, here or in a distribution of its own; extensions have further ones. Only the
-# module of the called command is imported, so the terminal client starts without loading the server's libraries.
+# Command → its module, here or in another distribution; extensions add more. Only the module of the called command is
+# imported, so the terminal client starts without loading the server's libraries.
 MODULES: Mapping[str, str] = {
     "serve": "turnstream.cli.serve",
     "chat": "turnstream_terminal.command",
@@ -40,7 +40,7 @@ class Commands(click.Group):
 
 
 def commands_of_extensions(group: str = "") -> Mapping[str, str]:
-    """The commands of `group`, a name and a space, or of none; with their modules."""
+    """The commands of `group` (a name and a space), or of no group; with their modules."""
     found = {path: module for extension in installed().values() for path, module in extension.commands.items()}
     names = {path.removeprefix(group): module for path, module in found.items() if path.startswith(group)}
     return {name: module for name, module in names.items() if " " not in name}
@@ -52,7 +52,7 @@ def _imported(command: str, module: str) -> ModuleType:
     """
     gc.disable()
     if command == "serve":
-        # structlog imports rich, a tenth of the time, wherever it finds it. The server's logs have no use for it.
+        # structlog imports rich if it is installed, a tenth of the start time. The server's logs do not use it.
         sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     try:
         return import_module(module)
@@ -64,7 +64,7 @@ def _imported(command: str, module: str) -> ModuleType:
 
 
 def _not_installed(command: str, distribution: str) -> click.Command:
-    """A command that takes any arguments, and only names the distribution that has the real one."""
+    """A command that accepts any arguments, and only names the distribution of the real one."""
 
     def refuse(**_: object) -> None:
         raise ConfigError(
@@ -99,7 +99,7 @@ def commands() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints errors that a person can fix as one sentence. Other exceptions are bugs and keep their traceback."""
+    """Prints user errors as one sentence. Other exceptions are bugs and keep their traceback."""
     try:
         commands(arguments)
     except TurnstreamError as error:

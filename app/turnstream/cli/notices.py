@@ -1,5 +1,5 @@
-"""Notices to what supervises this process, in the protocol of systemd (sd_notify). For each of the processes of `serve
---workers` that is the process that watches over them.
+"""Notices to the supervisor of this process, in the protocol of systemd (sd_notify). With `serve --workers`, a worker's
+supervisor is the parent process.
 """
 
 import asyncio
@@ -8,18 +8,18 @@ import socket
 from contextlib import suppress
 
 READY, STOPPING, ALIVE = "READY=1", "STOPPING=1", "WATCHDOG=1"
-_SIGNS = 10  # within the silence after which the supervisor kills this process
+_SIGNS = 10  # shorter than the silence after which the supervisor kills this process
 
 
 def notify_supervisor(state: str) -> None:
     address = os.environ.get("NOTIFY_SOCKET")  # noqa: TID251, of the supervisor's protocol and no setting
     if not address:
         return
-    # A supervisor that does not listen any more is not waited for. If it is stopped, the queue of its socket fills up:
-    # only the notice of the start, which must arrive, waits for room there.
+    # A supervisor that no longer listens is not waited for. If it is stopped, its socket's queue fills up: only the
+    # start notice, which must arrive, waits for room.
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as supervisor:
         supervisor.setblocking(state == READY)
-        # The zero byte of an abstract socket is written as @.
+        # An abstract socket's zero byte is written as @.
         supervisor.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
 
 
@@ -32,7 +32,7 @@ def patience_of_supervisor() -> float | None:
 
 
 async def send_signs_of_life() -> None:
-    """Runs in the event loop for as long as that lives: a sign shows that the loop is not held."""
+    """Runs in the event loop: each sign shows that the loop is not blocked."""
     if patience := patience_of_supervisor():
         while True:
             notify_supervisor(ALIVE)

@@ -46,7 +46,7 @@ _ALL_ADDRESSES = frozenset({"0.0.0.0", "::"})  # noqa: S104, only compared with
 
 
 class Server(uvicorn.Server):
-    """Prints its address when it listens. A first signal drains it: running turns may finish. A second one stops it."""
+    """Prints its address when it listens. The first signal drains it: running turns may end. The second stops it."""
 
     def __init__(
         self, config: uvicorn.Config, settings: Settings, drain: Callable[[], Awaitable[None]], is_alone: bool
@@ -68,12 +68,12 @@ class Server(uvicorn.Server):
             self._settling = asyncio.ensure_future(self._settle())
 
     async def _settle(self) -> None:
-        """Does the part of the start that can follow after the server listens."""
+        """The later part of the start: the server listens already."""
         await import_default_adapter(self._settings, selected(self._settings))
         settle_garbage_collector()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002, of the base class
-        """Does not raise the signal again after the shutdown, as the base class does: `running` must still close."""
+        """Does not raise the signal again after the shutdown, unlike the base class: `running` must still close."""
         self._loop.call_soon_threadsafe(self._obey_signal)
 
     def _obey_signal(self) -> None:
@@ -124,7 +124,7 @@ def serve(workers: int | None, process: str | None) -> None:
 async def _serve(settings: Settings, process: ServerProcess | None) -> None:
     signs = asyncio.create_task(send_signs_of_life())
     with bound(settings, shared=process is not None) as own_socket:
-        app: Any = application(settings)  # before turns run, whose loop its imports would hold
+        app: Any = application(settings)  # before turns run: its imports would block their loop
         async with running(settings, process=process) as services, AsyncExitStack() as stack:
             app.state.services = services
             sockets = [own_socket]
@@ -135,7 +135,7 @@ async def _serve(settings: Settings, process: ServerProcess | None) -> None:
                 app,
                 http=cast("type[asyncio.Protocol]", connections(settings.heartbeat)),
                 lifespan="off",
-                ws="none",  # else a library that is there by chance is imported
+                ws="none",  # else an installed library is imported by chance
                 access_log=False,
                 log_config=None,
                 backlog=4096,
@@ -151,19 +151,19 @@ async def _serve(settings: Settings, process: ServerProcess | None) -> None:
             failure.cancel()
     signs.cancel()
     if services.failed.is_set():
-        sys.exit(1)  # a supervisor takes any other status for an end that was asked for
+        sys.exit(1)  # a supervisor treats any other status of an intended exit as a failure
 
 
 def watched(listener: socket.socket) -> list[socket.socket]:
-    """The socket several times, for the event loop to watch: libuv accepts one connection of each in an iteration, and
-    under load an iteration takes so long that new connections would wait for seconds.
+    """The socket several times for the event loop: libuv accepts one connection of each per iteration, and under load
+    an iteration takes so long that new connections would wait for seconds.
     """
     return [listener, *(listener.dup() for _ in range(_ACCEPTED_AT_ONCE - 1))]
 
 
 def bound(settings: Settings, shared: bool = False) -> socket.socket:
-    """Binds the address first: a server that cannot listen must not claim turns. A `shared` address is for several
-    processes, to which the system distributes the connections.
+    """Binds the address first: a server that cannot listen must claim no turns. A `shared` address serves several
+    processes; the system distributes the connections.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     own_socket = socket.socket(family)

@@ -11,8 +11,8 @@ from turnstream.tools.tool import Outcome
 
 @dataclass(frozen=True, slots=True)
 class PolicyCall:
-    """A call of a tool in a turn, as its rows are. `label` names the tool in metrics. `models` is the way to the models
-    of the replica. `check` returns an outcome as it may be stored; it raises TurnBlocked.
+    """PolicyCall: A tool call of a turn, from its rows. `label` names the tool in metrics. `models` calls models of the
+    replica. `check` returns the outcome after the guards; it raises TurnBlocked.
     """
 
     owner: str
@@ -26,12 +26,12 @@ class PolicyCall:
 
 
 class CallPolicy(Protocol):
-    """The first policy of a server is the outermost."""
+    """A policy around each tool call. The first policy of a server is the outermost."""
 
     async def run(self, call: PolicyCall, run: Callable[[], Awaitable[Outcome]]) -> Outcome:
-        """The outcome of a call, by `run` unless it is known."""
+        """Returns the outcome of a call: from `run`, or without it."""
         ...
 
     async def settled(self, call: PolicyCall, outcome: Outcome) -> Outcome:
-        """The outcome as it is stored and sent, also of a call that a job has run."""
+        """Returns the outcome to store and send; called for outcomes of jobs, too."""
         ...

@@ -1,4 +1,4 @@
-"""The executor of one turn: asks the rows for the next step, does it, and asks again."""
+"""The executor of one turn: in a loop, derives the next step from the rows and runs it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -68,14 +68,13 @@ from turnstream.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
 
-# The most deaths of processes that a turn may have caused. Text before each of them is progress, so `recoveries` do not
-# bound such a turn.
+# The limit of process deaths with this turn running. Each death may follow new text, which resets `recoveries`.
 _MOST_DEATHS = 10
 _DISCARD_TIMEOUT = 5.0  # seconds
 
 
 class Executor:
-    """One claimed turn, from its rows to its end or to a wait for a person."""
+    """Executor: Runs a claimed turn until it ends or waits for a person."""
 
     def __init__(self, context: TurnContext, tool_runs: ToolRuns, models: ModelAccess) -> None:
         self._context = context
@@ -96,7 +95,7 @@ class Executor:
         self._reply: Reply | None = None
         self._summary_model_failed = False
         self._stall: StallTimeout | None = None
-        self._attempt = 0  # at the output, whose hooks were called
+        self._attempt = 0  # the attempt at the output whose hooks were called
 
     @property
     def turn(self) -> Turn:
@@ -112,7 +111,7 @@ class Executor:
         return [*self._context.ancestors, self.turn]
 
     def activity(self, readers: int) -> Activity:
-        """The part of the turn that is not in rows."""
+        """The state of the turn in memory only."""
         recorder, stage = self._recorder, self._recorder.stage
         in_call = stage in {"processing", "streaming"} and self._stall is not None
         silent = self._stall.silent if in_call and self._stall is not None else None
@@ -127,7 +126,7 @@ class Executor:
                 try:
                     await self._do(await self._next_step())
                 except ProviderError as error:
-                    # If there are results, a fallback is called after any failure: the question is half answered.
+                    # After tool results, every failure of the model leads to a fallback: the answer has begun.
                     if not can_be_assembled(self.turn) or not self._route.leave(error):
                         raise
                     await self._settle_open_round(error, recoveries=0)
@@ -141,7 +140,7 @@ class Executor:
             await self._tool_runs.close()
 
     async def _end_without_model(self, error: TurnError) -> None:
-        """Ends the turn if no model is left: with an answer made of the results of its tools, else as failed."""
+        """Ends the turn if no model is left: with an answer of its tool results, else with an error."""
         if not can_be_assembled(self.turn):
             await self.cut_short("error", "error", error)
             return
@@ -153,7 +152,7 @@ class Executor:
         await self._write_answer(*assembled_answer(self.turn, error, open_round_number(self.turn)))
 
     async def _write_answer(self, round: Round, answer: Block) -> None:
-        """Ends the turn with an answer that no model has written."""
+        """Ends the turn with an answer by the server, without a model."""
         begun = replace(round, started_at=CLOCK.now())
         self._recorder.begin_round(replace(begun, stop_reason=None))
         await self._recorder.seal_round(begun, [answer])
@@ -197,12 +196,12 @@ class Executor:
                 assert_never(step)
 
     async def _load_updates(self) -> None:
-        """Loads answers and words of the user that a notification announced. Without one, the end of the turn meets
-        them: it then puts the turn back into the queue.
+        """Loads answers and messages of the user after a notification. If a notification is lost, the statement of the
+        turn's end finds them and puts the turn back into the queue.
         """
         updated = self._context.updated
         if updated.is_set():
-            updated.clear()  # before the query: what comes during it sets the event again
+            updated.clear()  # before the query: a notification during the query sets the event again
             await self._refresh()
 
     async def _refresh(self) -> None:
@@ -210,7 +209,7 @@ class Executor:
         await self._recorder.refresh(lambda turn: retry_while_unavailable(lambda: turns.refreshed(turn)))
 
     async def _apply_steers(self) -> None:
-        """Makes the waiting steers a part of the turn. Until then, the user may edit or withdraw them."""
+        """Adds the waiting steers to the turn. Until then, the user may edit or withdraw them."""
         while (steers := self.turn.steers) and not await self._recorder.apply_steers(
             steers, open_round_number(self.turn) - 1
         ):
@@ -219,8 +218,8 @@ class Executor:
     async def cut_short(
         self, status: Status, stop_reason: str, error: TurnError | None = None, *, keep: bool = True
     ) -> None:
-        """Ends the turn at once, and every call gets a result. The open round is sealed as it is. Without `keep`, or
-        if the rows and the view differ about the open block, it is voided.
+        """Ends the turn at once, with a result for every call. The open round is sealed as it is. Without `keep`, or if
+        rows and view differ about the open block, the round is voided.
         """
         cut = self._unsealed()
         sealed = await self._tidy(stop_reason, keep=keep)
@@ -253,7 +252,7 @@ class Executor:
         if self.request.output is not None:
             progress = output_progress(self.turn)
             attempt = progress.failed + 1
-            # A round that is tried again, or follows words of the user, is of the same attempt.
+            # A retried round, and a round after a steer, keep the attempt.
             if progress.iterations == 0 and attempt > self._attempt:
                 self._attempt = attempt
                 await self._context.call_hooks(BeforeAttempt(self._context.owner, self.turn, attempt))
@@ -267,8 +266,8 @@ class Executor:
             await self._do(compaction)
 
     async def _compact(self, step: Compact) -> None:
-        """Has the turns to `step.through` summarised; fewer of them if they are too long for one request. If the
-        operator's model for it fails, the turn's own model writes it.
+        """Summarises the turns up to `step.through`, or fewer if these are too long for one request. If the operator's
+        summary model fails, the turn's own model is used.
         """
         chosen = self._models.policy.summary_model
         owner = self._context.owner
@@ -302,7 +301,7 @@ class Executor:
         """
         if self._context.spending.limits_models or self._context.spending.reached is not None:
             await self._reserve(chosen or self._route.model)
-        # After the plan, whose reservation returns those of the turn that are open.
+        # After the plan's reservation: this returns the turn's earlier reservations.
         if (root := family_of(self.turn)) is not None:
             request_charge = self._charge_of_request(chosen or self._route.model)
             await self._context.spending.take_of_family(root, self.turn, request_charge)
@@ -346,7 +345,7 @@ class Executor:
                         await reply.consume(summary or stream, stall)
                 except TransientError:
                     if isinstance(step, Compact) or not reply.is_whole:
-                        raise  # a failure after the end of a reply takes nothing back
+                        raise  # a failure after the end of a reply changes nothing
                 seconds = reply.seconds_to_first_delta
                 if seconds is not None:
                     seconds -= self._caller.waited
@@ -364,7 +363,7 @@ class Executor:
         return open_gate and open_gate(lambda: self.turn, self._models.policy.max_reply_chars, before)
 
     async def _seal_reply(self, stop_reason: str) -> None:
-        """Seals the round of a whole reply, in one write with the turn's end or the start of calls."""
+        """Seals the round of a complete reply. The same write ends the turn or starts the calls."""
         round, unwritten = self._close_reply(stop_reason)
         match self._step_behind(round, unwritten):
             case Finish(reason):
@@ -386,8 +385,8 @@ class Executor:
 
     @asynccontextmanager
     async def _reserved_request(self, reply: Reply, model: str) -> AsyncIterator[None]:
-        """Lets the round writer reserve what the request of a call costs until its reply begins, so that a kill does
-        not hide it. If the plan limits models, or the turn shares a budget, it is reserved already.
+        """Makes the round writer reserve the cost of the request until its reply begins: a kill must not hide the cost.
+        With a plan that limits models, or a shared budget, the cost is reserved already.
         """
         turn, view = self.turn, self._recorder.view
         if self._context.spending.limits_models or family_of(turn) is not None:
@@ -411,9 +410,9 @@ class Executor:
         return f"{open_round_number(self.turn)}.{self.turn.attempt}"
 
     def _step_behind(self, round: Round, unwritten: Sequence[Block]) -> Step | None:
-        """The step after the seal of this round, if nothing comes in between: the end of the turn, or the start of
-        calls, is written with the seal. The statement of the end finds steers that no notification has announced. The
-        family's use of its budgets is not known here.
+        """Returns the step after the seal of this round, as far as this run knows: the seal's write then ends the turn
+        or starts the calls. The statement of the end finds steers without a notification. The family's use of its
+        budgets is unknown here.
         """
         waits = self._context.updated.is_set() or self._context.hooks.want(AfterRound)
         if waits or family_of(self.turn) is not None:
@@ -432,8 +431,8 @@ class Executor:
         return rounds[-1] if rounds and not rounds[-1].sealed and not rounds[-1].voided else None
 
     def _close_reply(self, stop_reason: str) -> tuple[Round, list[Block]]:
-        """Ends the reply. Returns the unsealed round with its last figures, and the blocks that no row holds yet. After
-        a crash there is no reply: the row and the journal have the received content.
+        """Ends the reply. Returns the unsealed round with its final figures, and the blocks without a row. After a
+        crash, row and journal have the received content.
         """
         round = self._unsealed()
         assert round is not None
@@ -450,7 +449,7 @@ class Executor:
         return replace(round, cost=cost), left_open
 
     async def _discard_answer(self, cut: Round | None) -> None:
-        """Cancels the answer of a round that was cut short, if its provider would finish it."""
+        """Cancels the answer of an interrupted round if its provider would finish the answer."""
         if cut is None or cut.retained is None:
             return
         try:
@@ -460,9 +459,9 @@ class Executor:
             log.warning("answer.not_cancelled", error=error.type if isinstance(error, ProviderError) else "timeout")
 
     async def charge_open_round(self) -> None:
-        """Charges the round that was open when the turn was deleted: no statement about it finds its row any more."""
+        """Charges the open round of a deleted turn: its row no longer exists for any other statement."""
         reply, turn = self._reply, self.turn
-        if reply is not None and self._unsealed() is None and reply.has_begun:  # its row came too late
+        if reply is not None and self._unsealed() is None and reply.has_begun:  # the row of the round was never written
             self._recorder.view.begin_round(reply.new_round())
         cut = self._unsealed()
         if cut is None:
@@ -486,18 +485,18 @@ class Executor:
         await self._context.call_hooks(AfterRound(self._context.owner, self.turn, self.turn.rounds[-1]))
 
     async def _take_up(self) -> None:
-        """Settles the round that an earlier attempt left open. Raises PermanentError after too many recoveries."""
+        """Settles the open round of an earlier attempt. Raises PermanentError after too many recoveries."""
         crash = TransientError("interrupted", "The server stopped while the answer was being written.")
         if self.turn.recoveries > self.request.limits.max_recoveries:
             raise PermanentError(crash.type, f"{crash.message} That happened too often without progress.")
         if self.turn.deaths > _MOST_DEATHS:
             raise PermanentError(crash.type, f"{crash.message} That happened {self.turn.deaths} times.")
-        # It was charged already, when the lease expired.
+        # The round was charged when the lease expired.
         await self._settle_open_round(crash, recoveries=self.turn.recoveries)
 
     async def _after_failure(self, error: TransientError) -> None:
         is_open = self._unsealed() is not None
-        shown = is_open and not isinstance(self._recorder.view.marks[-1], RoundStart)  # readers have seen output of it
+        shown = is_open and not isinstance(self._recorder.view.marks[-1], RoundStart)  # readers have its output
         try:
             await self._settle_open_round(error, recoveries=self.turn.recoveries + shown)
         except PermanentError as given_up:
@@ -515,12 +514,12 @@ class Executor:
         await asyncio.sleep(seconds)
 
     async def _settle_open_round(self, error: ProviderError, *, recoveries: int) -> None:
-        """Applies the one rule for an interrupted round, if there is one; `recoveries` are those with this one."""
+        """Settles an interrupted round, if there is one. `recoveries` counts this interruption."""
         cut = self._unsealed()
         if cut is None:
             return
         settlement = settle(self.turn, self._recorder.view.block_being_written(), recoveries)
-        # The answer to this very request can be read again, and is paid for once. A steer makes another request.
+        # A retained answer to the same request can be read again, and costs once. A steer changes the request.
         is_retained = cut.retained is not None and cut.model == self._route.model and not self.turn.steers
         if settlement == "keep" and (self._context.checks.voids_interrupted or is_retained):
             settlement = "void"
@@ -541,11 +540,11 @@ class Executor:
             await self._discard_answer(cut)
 
     async def _void_open_round(self, recoveries: int = 0, *, unpaid: bool = False) -> None:
-        """Takes the unsealed round back, if there is one. The turn continues in a new attempt. `unpaid`: another round
-        is to have the same answer, and its usage.
+        """Voids the unsealed round, if there is one. The turn continues in a new attempt. `unpaid`: another round will
+        have the same answer, and its usage.
         """
         if self._unsealed() is not None:
-            await self._tool_runs.close()  # calls that were started early are gone with the round
+            await self._tool_runs.close()  # calls with an early start belong to the round
             round = self._close_reply("")[0]
             if unpaid:
                 round = replace(round, usage={}, estimated_tokens=None, cost=0.0)
@@ -553,7 +552,7 @@ class Executor:
             structlog.contextvars.bind_contextvars(attempt=self.turn.attempt)
 
     def _is_next_in_rows(self, left_open: Sequence[Block]) -> bool:
-        """Whether these blocks come next in the rows and in the view. They do not if Postgres refused one."""
+        """Whether these blocks come next in the rows and in the view. If Postgres refused one, they do not."""
         next_index, shown = len(self.turn.blocks), self._recorder.view.block_being_written()
         in_order = all(block.index == next_index + place for place, block in enumerate(left_open))
         return in_order and (shown is None or len(left_open) > 0)

@@ -1,4 +1,4 @@
-"""The frame clock: under load, the readers of provider streams wait for common ticks, so that deltas are joined."""
+"""The frame clock: under load, readers of provider streams wait for common ticks, and deltas are joined."""
 
 import asyncio
 import time
@@ -10,19 +10,19 @@ from turnstream.telemetry import FRAME_TICK_SECONDS, LOOP_LAG_SECONDS
 
 Frames = Literal["by-load", "calm", "cheap"]
 
-# Streams wait from the first of these loads of one core on, and below the second one no more: a tick lowers the load
-# that made it. Shorter ticks add latency and hardly lower the load.
+# The load of one core that starts the ticks, and the load that stops them. The second one is lower, because ticks
+# reduce the load. Shorter ticks add latency and hardly reduce the load.
 BUSY = 0.6
 IDLE = 0.25
 TICK = 0.05  # seconds
 SAMPLE = 0.1  # seconds
-# A tick is divided into beats, each for a part of the streams: a delta does not wait for the work of all other streams.
+# A tick has several beats, each for a part of the streams: a delta waits only for the work of its own beat.
 BEATS = 3
 
 
 class FrameClock:
     """Measures the load of the event loop's thread. `tick` is the present tick in seconds, 0 under low load. With
-    `frames` `calm` there never is one, with `cheap` always.
+    `frames` `calm` there is no tick, with `cheap` always one.
     """
 
     def __init__(self, frames: Frames = "by-load") -> None:
@@ -33,7 +33,7 @@ class FrameClock:
         self._scheduled = False
 
     async def wait_for_tick(self) -> None:
-        """Returns at once under low load, else about a tick later, together with all other reads of the same beat."""
+        """Returns at once under low load, else about a tick later, together with all reads of the same beat."""
         if self.tick == 0.0:
             return
         if not self._scheduled:
@@ -52,19 +52,19 @@ class FrameClock:
             self._schedule()
 
     async def watch(self) -> None:
-        """Measures without end."""
+        """Measures until it is cancelled."""
         wall, cpu = time.perf_counter(), time.thread_time()
         while True:
             await asyncio.sleep(SAMPLE)
             wall_now, cpu_now = time.perf_counter(), time.thread_time()
             late = max(0.0, wall_now - wall - SAMPLE)
             LOOP_LAG_SECONDS.set(late)
-            # Late is busy too: if others use the same CPU, their part is missing in the time of this thread.
+            # A late wake-up counts as load: the thread's time lacks the CPU time of other processes.
             self.observe(min(1.0, (cpu_now - cpu + late) / (wall_now - wall)))
             wall, cpu = wall_now, cpu_now
 
     def observe(self, busy: float) -> None:
-        """Sets the tick by the load (0 to 1) of the last sample. It is smoothed: one burst is no load."""
+        """Sets the tick by the load (0 to 1) of the last sample. It is smoothed: a single burst starts no ticks."""
         self._load = 0.7 * self._load + 0.3 * busy
         if self._follows_load:
             if self._load >= BUSY:

@@ -1,4 +1,4 @@
-"""Hooks of the embedding program: methods that are called at events of the turns that run in this process."""
+"""Hooks of the embedding program: methods called at events of the turns of this process."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -21,8 +21,8 @@ _STOP_TIMEOUT = 0.1  # seconds for a cancelled hook; then it is abandoned
 
 @dataclass(frozen=True, slots=True)
 class BeforeTool:
-    """`turn` is the turn at the time of the event, as in every event. `input` is the JSON text that the tool gets. It
-    differs from the call's if a person edited it.
+    """`turn` is the turn at the time of the event, as in every event. `input` is the JSON text for the tool. After an
+    edit by a person it differs from the call's.
     """
 
     owner: str
@@ -63,8 +63,8 @@ class BeforeAttempt:
 
 @dataclass(frozen=True, slots=True)
 class OutputRejected:
-    """`draft` is the block that was judged: the call of the output tool or of submit, or a text. `outcome` has the
-    mistake, as the model reads it.
+    """`draft` is the rejected block: a call of the output tool or of submit, or a text. `outcome` has the error text
+    for the model.
     """
 
     owner: str
@@ -89,26 +89,26 @@ class Hooks:
     """The base class of hooks; every method may be overridden. Hooks observe: they cannot change a turn."""
 
     async def before_tool(self, event: BeforeTool) -> None:
-        """Called before a call runs here."""
+        """Called before a tool call runs in this process."""
 
     async def after_tool(self, event: AfterTool) -> None:
-        """Called when the outcome of a call that ran here is stored."""
+        """Called when the outcome of a tool call of this process is stored."""
 
     async def after_round(self, event: AfterRound) -> None:
-        """Called when a reply of the model is stored. The tools that it calls run afterwards."""
+        """Called when a reply of the model is stored, before its tools run."""
 
     async def before_attempt(self, event: BeforeAttempt) -> None:
         """Called before the first model call of an attempt at the output of a structured turn."""
 
     async def output_rejected(self, event: OutputRejected) -> None:
-        """Called when the judgement of an output that failed its validation is stored."""
+        """Called when the rejection of an output by its validation is stored."""
 
     async def turn_ended(self, event: TurnEnded) -> None:
-        """Called when the end of a turn that ran here is stored and its readers have been notified."""
+        """Called when the end of a turn of this process is stored and sent to its readers."""
 
 
 class HookRunner:
-    """Calls all hooks, one after the other. It contains their failures, and stops each after `timeout` seconds."""
+    """Calls all hooks in their order. It catches their failures, and stops each after `timeout` seconds."""
 
     def __init__(self, hooks: Sequence[Hooks] = (), timeout: float = TIMEOUT) -> None:
         self._hooks = hooks
@@ -116,7 +116,7 @@ class HookRunner:
         self._abandoned: set[asyncio.Task[None]] = set()
 
     def want(self, event: type[HookEvent]) -> bool:
-        """Whether a hook overrides the method for this kind of event."""
+        """Whether a hook overrides the method of this event."""
         name = _METHODS[event]
         return any(getattr(type(hook), name) is not getattr(Hooks, name) for hook in self._hooks)
 
@@ -140,7 +140,7 @@ class HookRunner:
         error: BaseException | None
         if not in_time:
             error = TimeoutError(f"it took longer than {self._timeout:g} s")
-        elif task.cancelled():  # by the hook itself: a cancellation of this task has left at the await above
+        elif task.cancelled():  # raised by the hook itself: a cancellation of this task has left at the await above
             error = asyncio.CancelledError()
         else:
             error = task.exception()
@@ -160,12 +160,12 @@ class HookRunner:
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._abandoned.discard(task)
         if not task.cancelled():
-            task.exception()  # marks it as retrieved, or asyncio logs it
+            task.exception()  # marks the exception as retrieved, or asyncio logs it
 
 
 async def _await(method: Callable[[Any], Coroutine[Any, Any, None]], event: object) -> None:
-    """Awaits in the hook's own task: a method that is not async fails there, as a failure of the hook."""
+    """Awaits in the hook's own task: if a method is not async, its TypeError counts as a failure of the hook."""
     try:
         await method(event)
-    except (SystemExit, KeyboardInterrupt) as error:  # asyncio lets them through, and the process would end
+    except (SystemExit, KeyboardInterrupt) as error:  # asyncio re-raises them, and the process would end
         raise RuntimeError(f"a hook has raised {type(error).__name__}") from error

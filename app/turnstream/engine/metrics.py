@@ -29,7 +29,7 @@ from turnstream.telemetry import (
 
 log = structlog.get_logger(__name__)
 
-# A provider may invent others; each would be a metric series of its own without end.
+# A provider may invent reasons: each would be a new metric series.
 _STOP_REASONS = frozenset(
     {"end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal", "cancelled", "error"}
     | WRITTEN_HERE
@@ -68,7 +68,7 @@ def error_label(error: ProviderError | TimeoutError) -> str:
 
 
 def count_usage(round: Round, model: str) -> None:
-    """`model` is its label, here and below."""
+    """`model` is the model's label in metrics, here and below."""
     count_tokens(round.usage, model)
     if round.cost is not None:
         COST.labels(model).inc(float(round.cost))
@@ -82,7 +82,7 @@ def count_tokens(usage: Mapping[str, object], model: str) -> None:
 
 @contextmanager
 def logged_continuation(turn: Callable[[], Turn], number: int) -> Iterator[None]:
-    """Logs the beginning and the end of the call of the model that answers results of tools, for round `number`."""
+    """Logs the begin and the end of the model call after tool results, for round `number`."""
     sealed = [each.number for each in turn().rounds if each.sealed]
     tools = sum(block.type == TOOL_RESULT and block.round in sealed[-1:] for block in turn().blocks)
     if not tools:
@@ -105,7 +105,7 @@ def logged_continuation(turn: Callable[[], Turn], number: int) -> Iterator[None]
 
 
 def count_ended_turn(turn: Turn, tools_started: float | None) -> None:
-    """Counts and logs the end. `tools_started` is the perf_counter reading when the first tool call began here."""
+    """Counts and logs the end of a turn. `tools_started` is the perf_counter time of its first tool call here."""
     stop_reason = turn.stop_reason if turn.stop_reason in _STOP_REASONS else "other"
     rounds = sum(round.sealed for round in turn.rounds)
     TURNS.labels(turn.status, stop_reason).inc()

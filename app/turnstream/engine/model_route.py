@@ -1,4 +1,4 @@
-"""The models that a turn may call: its own, then its fallbacks; with their tries, their failures and their breakers."""
+"""The models of a turn: its own, then its fallbacks; with retries, failures and breakers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
@@ -23,18 +23,18 @@ from turnstream.telemetry import MODEL_BREAKER_OPEN, PROVIDER_CALL_SECONDS
 log = structlog.get_logger(__name__)
 
 _MOST_BREAKERS = 1000
-# Failures of a reply, which say nothing about whether the provider can be called.
+# Failures of a reply. They do not show that the provider is down.
 _OF_THE_REPLY = frozenset({"empty_summary", "no_summary", "tool_use_failed"})
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPolicy:
-    """The limits of model calls. `stall_timeout` is in seconds; `fallbacks` of a model are tried when it is down, with
-    the parameters of the turn that are `fitting` for them. After `breaker` failed calls in a row, the fallbacks are
-    called at once for `breaker_pause` seconds: by the turns of one owner if all calls were that owner's, else by all
-    turns of the replica. `summary_model` writes summaries of conversations and of results; the default is the turn's
-    own model. A reply is cut off after `max_reply_chars`. `prices` are the present prices of a model, `longest_reply`
-    is in tokens. Metrics name a model by its `label`.
+    """The limits of model calls. `stall_timeout` is in seconds; `fallbacks` of a model are called when it is down, with
+    the `fitting` parameters of the turn. After `breaker` failed calls in a row, the fallbacks are called at once for
+    `breaker_pause` seconds: for one owner if all failed calls were that owner's, else for all turns of the replica.
+    `summary_model` summarises conversations and results; the default is the turn's own model. A reply is cut off after
+    `max_reply_chars`. `prices` are the present prices of a model, `longest_reply` is in tokens. Metrics have the
+    `label` of a model.
     """
 
     retries: RetryPolicy = field(default_factory=RetryPolicy)
@@ -50,13 +50,13 @@ class ModelPolicy:
     label: Callable[[str], str] = lambda _: "other"
 
     def cost(self, model: str | None, usage: Mapping[str, Any]) -> float | None:
-        """The present cost of the usage; None if the prices are not known."""
+        """The present cost of the usage; None without prices."""
         prices = None if model is None else self.prices(model)
         return None if prices is None else prices.cost_of(usage)
 
 
 class ModelBreakers:
-    """The breakers of the models that have failed lately, by provider and model, for the turns of a replica."""
+    """The breakers of recently failed models, by provider and model, for the turns of a replica."""
 
     def __init__(self, policy: ModelPolicy, clock: Callable[[], float] = monotonic) -> None:
         self._policy = policy
@@ -69,7 +69,7 @@ class ModelBreakers:
 
     @contextmanager
     def call(self, provider: str, model: str, owner: str) -> Iterator[None]:
-        """Encloses a call. Only a failure that may pass counts: any other is about the request or the account."""
+        """Encloses a call. Only transient failures count: the others are due to the request or the account."""
         circuit = self._circuits.get((provider, model)) or OwnersCircuit(
             self._policy.breaker, self._policy.breaker_pause, self._clock
         )
@@ -88,7 +88,7 @@ class ModelBreakers:
 
     def _failed(self, provider: str, model: str, owner: str, circuit: OwnersCircuit) -> None:
         self._circuits.setdefault((provider, model), circuit)
-        if len(self._circuits) > _MOST_BREAKERS:  # users may name any model of some providers
+        if len(self._circuits) > _MOST_BREAKERS:  # some providers accept any model name of a user
             del self._circuits[next(iter(self._circuits))]
         if failures := circuit.failed(owner):
             pause = self._policy.breaker_pause
@@ -100,7 +100,7 @@ class ModelBreakers:
 
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
-    """The way to the models, which all turns of a replica share."""
+    """Calls the models, for all turns of a replica."""
 
     provider_for: Callable[[str], Provider]
     policy: ModelPolicy
@@ -127,7 +127,7 @@ class ModelAccess:
 
 @dataclass(slots=True)
 class _Failures:
-    """The calls of one model that failed in a row; none if its breaker was open."""
+    """The calls of one model that failed in a row; none if the breaker was open."""
 
     model: str
     since: float
@@ -145,7 +145,7 @@ class _Failures:
 
 
 class ModelRoute:
-    """The models that one run may still call. `model` is the present one: a run does not return to a failed model, a
+    """The models that a run may still call. `model` is the present one: a run does not return to a failed model, but a
     later run tries the first one again.
     """
 
@@ -165,11 +165,11 @@ class ModelRoute:
         return self._access.provider_for(self.model)
 
     def connection_kept_open(self) -> AbstractAsyncContextManager[None]:
-        """Keeps a connection for the next call of the present model while the block runs."""
+        """Keeps a connection for the next call of the present model, during the block."""
         try:
             return kept_open(self.provider)
         except PermanentError:
-            return nullcontext()  # no longer configured; the call will tell
+            return nullcontext()  # no longer configured: the next call raises this
 
     @property
     def calls(self) -> int:
@@ -178,8 +178,8 @@ class ModelRoute:
 
     @contextmanager
     def call(self) -> Iterator[Provider]:
-        """Encloses a call of the present model. A model with an open breaker is skipped for the next callable one;
-        if none may, it is called all the same: nothing else can answer.
+        """Encloses a call of the present model. A model with an open breaker is skipped; if no other model may be
+        called, it is called anyway.
         """
         first = next(
             (place for place, model in enumerate(self._left) if not self._access.is_open(model, self._owner)), 0
@@ -200,8 +200,8 @@ class ModelRoute:
         self._retries.reset()
 
     def seconds_to_wait(self, error: TransientError, *, charged: bool) -> float:
-        """Seconds before the next call after a failed one, perhaps of another model. Raises PermanentError when no try
-        and no model is left.
+        """Seconds before the call after a failed one, perhaps of another model. Raises PermanentError without a further
+        retry or model.
         """
         try:
             if len(self._left) == 1 or not self._access.is_open(self.model, self._owner):
@@ -214,7 +214,7 @@ class ModelRoute:
         return 0.0
 
     def leave(self, error: ProviderError) -> bool:
-        """Leaves the present model, after a failure that no try can help, for the next. False if there is none."""
+        """Replaces the present model by the next one, after a failure that no retry can fix. False if there is none."""
         if len(self._left) == 1:
             return False
         report_account(error)
@@ -223,13 +223,13 @@ class ModelRoute:
         return True
 
     def turn_error(self, error: ProviderError) -> TurnError:
-        """The error of the turn that this failure ended: why its own model failed, then why each fallback did."""
+        """The error of a turn after this failure: why its own model failed, then why each fallback did."""
         report_account(error)
         if not self._failures:
             return _turn_error(error, error.shown)
         last = self._failures[-1]
         if last.last is not None:
-            last.last.message = error.message  # says more: the limit that was reached, the wait that was asked for
+            last.last.message = error.message  # more precise: the limit, or the requested wait
         first = next((failures.last for failures in self._failures if failures.last is not None), error)
         if len(self._failures) == 1 and last.calls < 2:
             return _turn_error(error, error.shown)

@@ -10,7 +10,7 @@ from turnstream.tracing import TRACING
 
 
 class CallSpan:
-    """The span of a call that is not recorded."""
+    """The span of an unrecorded call."""
 
     def answered(
         self,
@@ -20,13 +20,13 @@ class CallSpan:
         request_id: str | None = None,
         seconds_to_first_delta: float | None = None,
     ) -> None:
-        """Records the reply, which has these blocks."""
+        """Records the reply with these blocks."""
 
 
 _OFF = nullcontext(CallSpan())
 
 
 def model_call(provider: str, label: str, request: ModelRequest, **attributes: Any) -> AbstractContextManager[CallSpan]:
-    """A span around a model call. `label` is the model in metrics, which have no label that a client chooses."""
+    """A span around a model call. `label` is the model in metrics: never a text of a client."""
     tracer = TRACING.tracer
     return _OFF if tracer is None else tracer.model_call(provider, label, request, attributes)

@@ -1,17 +1,17 @@
-"""A gate over the openings of model calls: a burst of turns does not block the event loop for streaming turns."""
+"""A limit on simultaneous openings of model calls: a burst of turns must not delay streaming turns."""
 
 import asyncio
 from collections.abc import Callable
 
-# Model calls that are opened at once, and the seconds for which one counts at most: about the time that the event loop
-# works for all of them. A slower opening frees its slot, such as a call of a silent provider.
+# Model calls that open at once, and the longest time in seconds that one holds its slot: about the event loop's work
+# for all of them. A slower opening, such as a call of a silent provider, loses its slot.
 SLOTS = 4
 LONGEST = 0.02
 
 
 class Openings:
-    """Slots for model calls between the building of a request and the beginning of its reply. They are given in the
-    order of the calls. A slot is free again after `longest` seconds, whatever the provider does.
+    """Slots for model calls from the start of a request to the start of its reply. Calls get them in order. A slot is
+    freed after `longest` seconds in any case.
     """
 
     def __init__(self, slots: int = SLOTS, longest: float = LONGEST) -> None:
@@ -19,7 +19,7 @@ class Openings:
         self._longest = longest
 
     async def enter(self) -> Callable[[], None]:
-        """Waits for a slot. Returns a function that gives it back, which may be called more than once."""
+        """Waits for a slot. Returns a function to free it, which may be called repeatedly."""
         await self._free.acquire()
         held = True
 

@@ -1,4 +1,4 @@
-"""The preliminary outputs of one call: shown to readers as they come, the last one stored."""
+"""Preliminary outputs of one call: each is sent to readers, the last one is stored."""
 
 import asyncio
 from time import monotonic
@@ -14,13 +14,13 @@ from turnstream.tools.tool import Outcome, ToolResult
 
 log = structlog.get_logger(__name__)
 
-_SHOWN = 0.1  # seconds between two that readers get
-_STORED = 1.0  # seconds between two that the row gets
+_SHOWN = 0.1  # seconds between two outputs to readers
+_STORED = 1.0  # seconds between two writes of the row
 _SIZES = Sizes(shown=20_000, kept=20_000)  # characters
 
 
 def fitted_output(content: object) -> Outcome | None:
-    """The preliminary output of a tool, cut to size. None if the tool made a mistake."""
+    """The preliminary output of a tool, cut to size. None if the tool passed an invalid value."""
     result = content if isinstance(content, ToolResult) else ToolResult(content)
     try:
         text = result.content if isinstance(result.content, str) else serialize(result.content, "json")
@@ -31,7 +31,7 @@ def fitted_output(content: object) -> Outcome | None:
 
 
 class PreliminaryOutputs:
-    """Writes the preliminary outputs of a call, of several within a moment the last. `close` ends the writing task."""
+    """Writes the preliminary outputs of a call, at intervals the last. `close` ends the writing task."""
 
     def __init__(self, recorder: Recorder, call: Block) -> None:
         self._recorder = recorder
@@ -41,8 +41,8 @@ class PreliminaryOutputs:
         self._task: asyncio.Task[None] | None = None
 
     def show(self, content: object) -> None:
-        """Shows a text, or a value as JSON, or a ToolResult of one with data. Anything else is a mistake of the tool,
-        which is logged.
+        """Shows a text, a value as JSON, or a ToolResult of one with data. Any other value is an error of the tool, and
+        is logged.
         """
         if (fitted := fitted_output(content)) is None:
             return
@@ -57,7 +57,7 @@ class PreliminaryOutputs:
             self._task.cancel()
             await asyncio.wait({self._task})
             if not self._task.cancelled():
-                self._task.exception()  # a failed write fails again at the next one
+                self._task.exception()  # after a failure the next write fails too
 
     async def _keep(self) -> None:
         shown: PreliminaryOutput | None = None

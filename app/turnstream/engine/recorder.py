@@ -1,4 +1,4 @@
-"""The recorder of one run: the only writer of its turn. It writes the row first, then changes the live view."""
+"""The recorder of one run: the only writer of its turn. The row is written first, then the live view changes."""
 
 import asyncio
 import json
@@ -33,21 +33,21 @@ T = TypeVar("T")
 
 
 async def to_the_end(work: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
-    """Runs `work` to its end even when the caller is cancelled meanwhile; the cancellation is raised afterwards."""
+    """Runs `work` to its end even if the caller is cancelled; the cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait({task})
         if not task.cancelled():
-            # Marks the exception as retrieved, or asyncio logs it. A failed write fails again at the next one.
+            # Marks the exception as retrieved, or asyncio logs it. After a failed write, the next one fails again.
             task.exception()
         raise
 
 
 @dataclass(slots=True, eq=False)
 class Settlement:
-    """The outcome of a call that is to be stored. `failure` is why it was not."""
+    """The outcome of a call, to be stored. `failure` is the reason why it was not stored."""
 
     call: Block
     outcome: Outcome
@@ -59,7 +59,7 @@ Write = Callable[Concatenate["Recorder", P], Coroutine[Any, Any, T]]
 
 
 def _write(method: Write[P, T]) -> Write[P, T]:
-    """Makes a method one write: never cancelled between row and view, never beside another write, and timed."""
+    """Makes a method a write: never cancelled between row and view, one at a time, and timed."""
 
     @wraps(method)
     async def write(self: "Recorder", *args: P.args, **kwargs: P.kwargs) -> T:
@@ -78,8 +78,8 @@ def _write(method: Write[P, T]) -> Write[P, T]:
 class Recorder:
     """Writes the turn of `view`. Every write raises ClaimLost once another attempt owns the turn.
 
-    `holds` is true until the turn has ended, waits for a person, or went back into the queue because of an answer or
-    words that came meanwhile. `leaves_work` is then true if the queue has work: this turn, or one behind it.
+    `holds` is true until the turn ends, waits for a person, or returns to the queue for an answer or message that came
+    meanwhile. `leaves_work` is then true if the queue has this turn, or one behind it.
     """
 
     def __init__(self, records: Records, view: LiveView) -> None:
@@ -106,7 +106,7 @@ class Recorder:
         self.view.notify(Notice(event, data))
 
     def notify_stage(self, stage: Literal["processing", "streaming", "executing"]) -> None:
-        """Shows readers what the turn is busy with."""
+        """Shows readers the current stage of the turn."""
         self.set_stage(stage)
         self.notify("status", stage=stage)
 
@@ -114,13 +114,13 @@ class Recorder:
         self.stage, self.stage_since = stage, monotonic()
 
     def begin_round(self, round: Round) -> None:
-        """Shows readers the round. Its row is written with its first blocks or its end, or by the round writer."""
+        """Shows readers the round. Its first blocks, its end or the round writer write the row."""
         self.view.begun, self.view.unreserved = (round,), None
         self.view.begin_round(round)
 
     @_write
     async def close_blocks(self, blocks: Sequence[Block]) -> None:
-        """Closes the open block and those behind it, in one commit."""
+        """Closes the open block and the blocks behind it, in one commit."""
         await self._records.close_blocks(blocks, self.view.begun)
         self.view.begun = ()
         self.view.close_blocks(blocks)
@@ -134,8 +134,8 @@ class Recorder:
         recoveries: int = 0,
         starting: Sequence[Block] = (),
     ) -> None:
-        """Seals the last round. `unwritten` are its last blocks, which no row holds yet; the calls `starting` are put
-        into the ledger.
+        """Seals the last round. `unwritten` are its last blocks, without rows; the calls in `starting` enter the
+        ledger.
         """
         sealed, turn = self._sealed(round, recoveries)
         await self._records.seal_round(sealed, unwritten, turn, starting)
@@ -153,7 +153,7 @@ class Recorder:
 
     @_write
     async def void_round(self, round: Round, *, recoveries: int) -> None:
-        """Takes the last round back; its usage still counts. The turn continues in a new attempt."""
+        """Voids the last round; its usage still counts. The turn continues in a new attempt."""
         voided = replace(round, stop_reason=VOIDED)
         turn = replace(self.turn, usage=self._usage_with(voided), recoveries=recoveries)
         attempt = await self._records.void_round(voided, turn)
@@ -166,7 +166,7 @@ class Recorder:
 
     @_write
     async def start_jobs(self, jobs: Sequence[NewJob]) -> None:
-        """Makes calls jobs, which the turn waits for when nothing else is left."""
+        """Turns calls into jobs. When nothing else is left, the turn waits for them."""
         await self._records.start_jobs(jobs, len(self.turn.asks) + len(self.turn.jobs) + len(jobs))
         started = tuple(Job(job.id, *job.call.key, job.call.name or "", job.kind) for job in jobs)
         self.view.turn = replace(self.turn, jobs=(*self.turn.jobs, *started))
@@ -175,7 +175,7 @@ class Recorder:
 
     @_write
     async def start_reports(self, jobs: Sequence[NewJob], *settlements: Settlement) -> None:
-        """Makes calls jobs, which the turn does not wait for: each call has a result at once."""
+        """Turns calls into jobs. The turn does not wait for them: each call has a result at once."""
         first = len(self.turn.blocks)
         results = [self._settled_call(each, first + place).result for place, each in enumerate(settlements)]
         await self._records.start_reports(jobs, results, len(self.turn.asks) + len(self.turn.jobs) + len(jobs))
@@ -192,7 +192,7 @@ class Recorder:
 
     @_write
     async def ask_to_sign_in(self, call: Block, ask: Ask) -> None:
-        """Stores the ask of a call that was not made. The ledger forgets the call, so that a later run may make it."""
+        """Stores the ask of a call that waits for a sign-in. The ledger drops the call: a later run may make it."""
         await self._records.ask_to_sign_in(call, ask, len(self.turn.asks) + len(self.turn.jobs) + 1)
         self.view.ask([ask])
         self._show_questions([ask])
@@ -202,12 +202,12 @@ class Recorder:
             self.view.notify_actions()
 
     async def refresh(self, refreshed: Callable[[Turn], Awaitable[Turn]]) -> None:
-        """Takes over answers, steers and outcomes of jobs that others wrote. No write of this run comes in between."""
+        """Copies answers, steers and outcomes of jobs into the view. No write of this run happens in between."""
         async with self.lock:
             self.view.turn = await refreshed(self.turn)
 
     def show_preliminary(self, output: PreliminaryOutput) -> None:
-        """Shows readers what a running tool has so far. The row follows."""
+        """Shows readers the preliminary output of a tool. The row follows."""
         others = [each for each in self.turn.preliminary if each.key != output.key]
         self.view.turn = replace(self.turn, preliminary=(*others, output))
         self.view.notify(preliminary_notice(output))
@@ -217,8 +217,8 @@ class Recorder:
         await self._records.store_preliminary(output)
 
     async def settle_calls(self, *settlements: Settlement) -> None:
-        """Stores the results of calls. Outcomes that are ready together, or that arrive during another write, are
-        stored in one statement; no outcome waits for a later one.
+        """Stores the results of calls. Outcomes that are ready together, or arrive during another write, share one
+        statement; no outcome waits for a later one.
         """
         self._ready.extend(settlements)
         await to_the_end(self._settle_ready())
@@ -234,7 +234,7 @@ class Recorder:
                     await self._settle(ready)
 
     async def _settle(self, ready: Sequence[Settlement]) -> None:
-        """A failure is stored for the caller that awaits it. A result that Postgres refuses takes no other with it."""
+        """A failure is raised in the awaiting caller. A result that Postgres refuses does not affect the others."""
         calls = [self._settled_call(each, len(self.turn.blocks) + place) for place, each in enumerate(ready)]
         try:
             await self._records.settle_calls(calls)
@@ -287,8 +287,8 @@ class Recorder:
 
     @_write
     async def apply_steers(self, steers: Sequence[Steer], round: int) -> bool:
-        """Makes the steers, and the reports of jobs, blocks of the turn, behind the results of `round`. Returns False,
-        and changes nothing, if the user has changed one of them since they were read.
+        """Turns the steers, and the reports of jobs, into blocks behind the results of `round`. Returns False, without
+        a change, if the user changed one of them after they were read.
         """
         spoken = [(steer, block) for steer in steers for block in steer.blocks]
         first = len(self.turn.blocks)
@@ -312,18 +312,18 @@ class Recorder:
 
     @_write
     async def count_hook_failures(self, failures: int) -> None:
-        """Adds to the hooks that failed for the turn, which may have ended."""
+        """Adds to the turn's count of failed hooks; the turn may have ended."""
         count = self.turn.hook_failures + failures
         await self._records.count_hook_failures(count)
         self.view.turn = replace(self.turn, hook_failures=count)
 
     def update_turn(self, turn: Turn) -> None:
-        """Takes over rows that others wrote: the answers to asks, and steers."""
+        """Copies rows of other writers into the view: steers, and answers to asks."""
         self.view.turn = turn
 
     @_write
     async def wait(self) -> None:
-        """Ends the run until a person has acted, or a job is settled; then the turn is claimed again."""
+        """Ends the run until a person acts, or a job is settled; then the turn is claimed again."""
         check_transition(self.turn.status, "waiting")
         status = await self._records.wait(self.turn.arrivals)
         self.holds, self.leaves_work = False, status == "queued"
@@ -337,12 +337,12 @@ class Recorder:
 
     @_write
     async def release(self) -> None:
-        """Returns the turn to the queue, as it is."""
+        """Returns the turn to the queue, unchanged."""
         check_transition(self.turn.status, "queued")
         await self._records.release(self.view.block_being_written(), self.view.begun)
 
     def _sealed(self, round: Round, recoveries: int) -> tuple[Round, Turn]:
-        """The sealed round and the turn with updated totals."""
+        """Returns the sealed round, and the turn with updated totals."""
         sealed = replace(round, sealed_by=self.turn.attempt, sealed_at=CLOCK.now())
         return sealed, replace(self.turn, usage=self._usage_with(sealed), recoveries=recoveries)
 
@@ -353,7 +353,7 @@ class Recorder:
         self.view.seal_round(sealed, turn)
 
     def _show_end(self, turn: Turn, ended_at: datetime | None, followed: bool) -> None:
-        """Without a time, the turn has gone back into the queue."""
+        """Without `ended_at`, the turn is in the queue again."""
         self.holds, self.leaves_work = False, followed or ended_at is None
         if ended_at is not None:
             self.view.end(replace(turn, ended_at=ended_at))

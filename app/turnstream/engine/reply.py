@@ -1,4 +1,4 @@
-"""One streamed reply of the model: recorded for rows and readers as it arrives."""
+"""One streamed reply of the model: recorded for rows and readers while it arrives."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,14 +27,14 @@ from turnstream.telemetry import FIRST_DELTA_SECONDS
 
 log = structlog.get_logger(__name__)
 
-# In one statement.
+# Of one statement.
 _MOST_BLOCKS = 500
 
 
 class Reply:
-    """The reply to `request`, which continues the cut text of `continued` (`text_to_continue`). `begun` is called
-    at its first part, `closed` with each block once its row is written. A reply of more than `max_chars` is cut off.
-    With a `gate`, only what it lets pass is recorded; `taken_back` is awaited before what was recorded is voided.
+    """The reply to `request`. It continues the cut text of `continued` (`text_to_continue`). `begun` is called at its
+    first part, `closed` with each block after its row is written. A reply of more than `max_chars` is cut off. With a
+    `gate`, only the text after the gate is recorded; `taken_back` is awaited before recorded text is voided.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Reply:
         self._first = len(turn.blocks)
         self._message = Accumulator(open_round_number(turn), turn.attempt, self._first)
 
-        # Without a reference to this reply: else all of the run would wait for the garbage collector.
+        # No reference to this reply: a cycle would keep the whole run until the garbage collector.
         async def close(blocks: Sequence[Block]) -> None:
             await recorder.close_blocks(blocks)
             if closed is not None:
@@ -102,7 +102,7 @@ class Reply:
         yield from self._unwritten.blocks
 
     async def consume(self, stream: AsyncIterator[Sequence[Part]], stall: StallTimeout) -> None:
-        """Records the stream to its end. Raises the provider's errors, and PermanentError for too long a reply."""
+        """Records the stream to its end. Raises the provider's errors, and PermanentError if the reply is too long."""
         try:
             await self._record(stream, stall)
         finally:
@@ -124,9 +124,9 @@ class Reply:
             if not begun and (changes or self._message.started):
                 round = self._begin_round()
                 begun = True
-                if round.retained is not None:  # after a kill, only the row knows of the answer
+                if round.retained is not None:  # after a kill, only the row has the reference to the answer
                     await self._close([])
-            if len(changes) == 1 and changes[0].__class__ is str:  # the token path: nothing is awaited or created
+            if len(changes) == 1 and changes[0].__class__ is str:  # the token path: no await, no new object
                 self._delta(changes[0])
             elif changes:
                 await self._record_changes(changes)
@@ -137,7 +137,7 @@ class Reply:
             stall.wait()
 
     async def _record_changes(self, changes: Sequence[Change]) -> None:
-        """Blocks that one read has closed are written together: while they are, the next read grows."""
+        """Writes the blocks of one read together; during the write the next read grows."""
         last, place = changes[-1], 0
         kept = last if isinstance(last, Block) and last.type == TEXT else None
         until = len(changes) - (kept is not None)
@@ -149,10 +149,10 @@ class Reply:
                 continue
             group = _closed_together(changes[place:until])
             for each in group:
-                if isinstance(each, str):  # its block was opened in this read, too, and is shown whole
+                if isinstance(each, str):  # opened in this read, too: shown as a whole
                     self._count(each)
             place += len(group)
-            # Set first: a write runs to its end even when cancelled, so only what follows is left open.
+            # Set first: a write runs to its end even when cancelled, so only later blocks are left open.
             self._unwritten.ahead = changes[place:]
             await self._close([each for each in group if isinstance(each, Block)])
             for each in group:
@@ -162,7 +162,7 @@ class Reply:
             self._unwritten.keep(kept)
 
     def _past_seam(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """Delayed text of an interrupted reply is dropped: it may be half a repetition."""
+        """Drops the delayed text of an interrupted reply: it may be part of a repetition."""
         assert self._seam is not None
         passed = self._seam.feed(parts)
         if self._seam.decided:
@@ -170,7 +170,7 @@ class Reply:
         return passed
 
     async def _begin_again(self) -> None:
-        """Takes back what was recorded of the reply, which comes again. Its usage is charged once."""
+        """Voids the recorded part of the reply, which starts again. Usage is charged once."""
         if self._taken_back is not None:
             await self._taken_back()
         await self._unwritten.settle()
@@ -251,12 +251,12 @@ class Reply:
         )
 
     def cut_off(self) -> list[Block]:
-        """Ends the reply at its present length. Returns the blocks that no row holds yet."""
+        """Ends the reply at its present length. Returns the blocks without rows."""
         interrupted = [change for change in self._message.interrupt() if isinstance(change, Block)]
         return [*self._unwritten.blocks, *interrupted]
 
 
 def _closed_together(changes: Sequence[Change]) -> Sequence[Change]:
-    """The first changes, up to the last block that goes into one statement."""
+    """The first changes, up to the last block of one statement."""
     ends = [place for place, change in enumerate(changes, 1) if isinstance(change, Block)]
     return changes[: ends[:_MOST_BLOCKS][-1]]

@@ -26,16 +26,16 @@ log = structlog.get_logger(__name__)
 
 ModelStep = CallModel | Compact
 
-# Parameters about the form of an answer; a summary has none.
+# Parameters of an answer's format, left out for a summary.
 _OF_ANSWERS = frozenset({"output_config", "response_format", "stop_sequences"})
 _LEAST_FOR_SUMMARY = 4_000  # tokens
 _COUNT_TIMEOUT = 10.0  # seconds
 
 
 class Requests:
-    """Builds the requests of one turn. `ancestors` is the path before the turn, `entries` the messages that earlier
-    requests have made of them; `fitting` selects the parameters of the turn that another model accepts. `opened`
-    decrypts credentials. `caller` is informed if a call waits.
+    """Builds the requests of one turn. `ancestors` is the path before the turn, `entries` are the messages that earlier
+    requests made from it; `fitting` selects the parameters of the turn that another model accepts. `opened` decrypts
+    credentials. `caller` is notified if a call waits.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Requests:
         self._fitting = fitting
         self._opened = opened
         self._caller = caller
-        self._reported: set[str] = set()  # fallbacks whose omitted parameters are in the log
+        self._reported: set[str] = set()  # fallbacks whose omitted parameters were logged
         self._contents: dict[UUID, bytes] = {}
 
     async def build(self, turn: Turn, step: ModelStep, model: str) -> ModelRequest:
@@ -96,7 +96,7 @@ class Requests:
         else:
             messages = await offload(size, build_messages, path, model, may_use_tools=step.tools, known=self._entries)
         needed = upload_ids_in(messages)
-        # Files that this request does not need are dropped: they are large.
+        # Drops the files that this request does not need: they are large.
         contents = {id: content for id, content in self._contents.items() if id in needed}
         if missing := needed - contents.keys():
             contents |= await retry_while_unavailable(lambda: self._uploads.contents(missing))
@@ -105,8 +105,8 @@ class Requests:
 
 
 class TokenCounts:
-    """Token counts of one turn's next request, as the provider counts. It is asked only if an estimate is too close
-    to a limit, once per request, and not again for a model after it failed to answer.
+    """Token counts of a turn's next request, by the provider. The provider counts only if an estimate is too close to a
+    limit, once per request, and not again for a model after a failure.
     """
 
     def __init__(self, ancestors: Sequence[Turn], requests: Requests) -> None:
@@ -116,7 +116,7 @@ class TokenCounts:
         self._failed: set[str] = set()
 
     async def tokens(self, turn: Turn, model: str, provider: Provider) -> int | None:
-        """None if the estimate is used."""
+        """Returns None if the estimate is used."""
         if model in self._failed or is_paused(turn) or not may_need_compaction([*self._ancestors, turn]):
             return None
         key = (model, len(turn.blocks))
@@ -138,7 +138,7 @@ class TokenCounts:
 
 
 def _resume_data(sealed: Sequence[Round]) -> str | None:
-    """The provider's report about the messages of these rounds: the newest value of each member."""
+    """The provider's data about the messages of these rounds: the newest value of each member."""
     members: dict[str, Any] = {}
     for data in (round.data for round in sealed if round.data):
         known: Mapping[str, Any] = json.loads(data)
@@ -163,9 +163,9 @@ def _compaction(request: TurnRequest, model: str) -> ProviderCompaction | None:
 
 
 def _params(request: TurnRequest, step: ModelStep) -> Mapping[str, Any]:
-    """The turn's parameters, changed for the step."""
+    """The turn's parameters, adapted to the step."""
     params = request.params
-    if isinstance(step, Compact):  # a summary does not have the form of an answer, and may be longer than one
+    if isinstance(step, Compact):  # a summary is plain text, and may be longer than an answer
         kept = {name: value for name, value in params.items() if name not in _OF_ANSWERS}
         most = kept.get("max_tokens")
         return kept if most is None else {**kept, "max_tokens": max(most, _LEAST_FOR_SUMMARY)}
@@ -176,7 +176,7 @@ def _params(request: TurnRequest, step: ModelStep) -> Mapping[str, Any]:
         format = {"type": "json_schema", "schema": schema}
         params = {**params, "output_config": {**(params.get("output_config") or {}), "format": format}}
     choice = params.get("tool_choice")
-    # A forced tool call holds for the first round: a tool forced in every round would prevent an answer.
+    # A forced tool call is for the first round only: in every round it would prevent an answer.
     if step.round > 1 and isinstance(choice, Mapping) and choice.get("type") in {"any", "tool"}:
         kept = {name: value for name, value in choice.items() if name not in {"type", "name"}}
         params = {**params, "tool_choice": {"type": "auto", **kept}}

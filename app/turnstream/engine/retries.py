@@ -1,4 +1,4 @@
-"""Limits on a failing provider: how often a model call is tried again, and how long a silent stream is waited for."""
+"""Limits on a failing provider: retries of a model call, and the longest wait for a silent stream."""
 
 import asyncio
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from turnstream.kit.text import sentence
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """`most` retries in a row. The wait begins at `base` seconds and doubles up to `longest`, with jitter. A provider
-    may ask for a longer one, up to `max_retry_after` seconds, never for a shorter one. A `busy` provider is left alone
-    for so many seconds: a limit or an overload that it reports is hardly ever over within less, and each try counts
-    against the limit. With `waits` False no retry waits.
+    """At most `most` retries in a row. The wait begins at `base` seconds and doubles up to `longest`, with jitter. A
+    provider may request a longer wait, up to `max_retry_after` seconds, never a shorter one. A `busy` provider is not
+    called for this many seconds: its limit or overload rarely ends sooner, and each retry counts against the limit.
+    With `waits` False no retry waits.
     """
 
     most: int = 5
@@ -27,7 +27,7 @@ class RetryPolicy:
 
 
 class Retries:
-    """The retries of one turn since its last success."""
+    """The retries of a turn since its last success."""
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
@@ -37,9 +37,9 @@ class Retries:
         self._spent = 0
 
     def delay(self, error: TransientError, *, charged: bool) -> float:
-        """Seconds to wait before the next try. Raises PermanentError when there is none left.
+        """Returns the seconds before the next retry. Raises PermanentError if no retry is left.
 
-        A failure after the first delta has its own budget, `recoveries` in the rows: it is not charged here.
+        Failures after the first delta count in `recoveries` of the rows, not here.
         """
         if charged and self._spent >= self._policy.most:
             raise _given_up(error, error.message)
@@ -52,7 +52,7 @@ class Retries:
             return 0.0
         wait, jitter = backoff(max(1, self._spent), policy.base, policy.longest), jittered(1.0)
         least = max(asked, policy.busy if error.busy else 0.0)
-        # More than was asked for, or all turns that were refused together would be back together.
+        # With added jitter, or all refused turns would return together.
         return max(wait * jitter, least * (1.0 + 0.1 * jitter))
 
 
@@ -61,10 +61,11 @@ def _given_up(error: TransientError, message: str) -> PermanentError:
 
 
 class StallTimeout:
-    """A context in which a wait for the provider, from `wait` to `pause`, ends after `seconds` to 1.25 times that.
+    """A context with a time limit: a wait for the provider, from `wait` to `pause`, ends after 1 to 1.25 times
+    `seconds`.
 
-    It then raises TransientError. A timer checks now and then, so that `wait` and `pause`, which are called
-    for every read of the stream, only assign a number.
+    It then raises TransientError. A timer checks at intervals: `wait` and `pause`, called for every read of the stream,
+    only assign a number.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -76,7 +77,7 @@ class StallTimeout:
 
     @property
     def silent(self) -> float | None:
-        """Seconds since the last read; None while the received bytes are processed."""
+        """Seconds since the last read; None while received bytes are processed."""
         return None if self._since is None else self._loop.time() - self._since
 
     def wait(self) -> None:

@@ -1,4 +1,4 @@
-"""The part of its owner's plan that a run spends: reserved before each model call, counted before tools run."""
+"""The use of the owner's plan by a run: reserved before each model call, counted before tools run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,12 +13,12 @@ from turnstream.domain.turns import Turn
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.owners.accounts import Accounts, CallPlace
 
-# Tokens of a reply whose length neither its parameters nor its model limit.
+# Tokens of a reply without a limit by its parameters or its model.
 _LONGEST_REPLY = 32_000
 
 
 class BudgetSpent(Exception):
-    """The owner's plan, or a budget of the turn's family, has no room for the next model call: the turn ends."""
+    """The owner's plan, or a budget of the turn's family, has no room for the next model call; the turn ends."""
 
     def __init__(self, reached: ReachedLimit, sentence: str) -> None:
         super().__init__(sentence)
@@ -26,10 +26,10 @@ class BudgetSpent(Exception):
 
 
 class Spending:
-    """`reached` is the limit that leaves no room for what the run has to do next."""
+    """`reached` is the limit that prevents the run's next action."""
 
     def __init__(self, accounts: Accounts, owner: str, plan: Plan, attempt: int) -> None:
-        """`attempt` is the first one of the run."""
+        """`attempt` is the run's first one."""
         self._accounts = accounts
         self._owner = owner
         self._attempt = attempt
@@ -47,10 +47,10 @@ class Spending:
         return self.plan.has("calls")
 
     async def reserve(self, turn: Turn, request: Charge, tokens: int, cost: float) -> bool:
-        """Reserves what a model call may use, unless a failed try has done it. False if there is no room."""
+        """Reserves the limits of a model call, unless a failed try has done so. False if there is no room."""
         if self.reached is None and self._held != (request.call, request.model):
             if self._held is not None or not self._reserved:
-                await self.close(turn)  # what this run, or an earlier attempt, has not used
+                await self.close(turn)  # unused reservations of this run or an earlier attempt
             reserved = (self._owner, self.plan, CallPlace.of(turn), request, tokens, cost)
             refusal = await retry_while_unavailable(lambda: self._accounts.reserve(*reserved))
             self._reserved, self._held = True, (request.call, request.model)
@@ -58,13 +58,13 @@ class Spending:
         return self.reached is None
 
     async def family_use(self, turn: Turn) -> FamilyUse | None:
-        """The use of the family with which the turn shares a budget; None if it shares none."""
+        """The use of the family's shared budget; None without one."""
         if (root := family_of(turn)) is None:
             return None
         return await retry_while_unavailable(lambda: self._accounts.family_use(self._owner, root))
 
     async def take_of_family(self, root: UUID, turn: Turn, request: Charge) -> None:
-        """Reserves the request of a model call of a turn in the family of `root`. Raises BudgetSpent."""
+        """Reserves the request of a model call from the budget of `root`'s family. Raises BudgetSpent."""
         take = (self._owner, root, turn, request)
         used = await retry_while_unavailable(lambda: self._accounts.take_of_family(*take))
         self._reserved = True
@@ -72,7 +72,7 @@ class Spending:
             raise BudgetSpent(spent, budget_sentence(spent, used))
 
     async def count_calls(self, count: int) -> bool:
-        """Counts calls of tools, all or none. False if there is no room for all."""
+        """Counts tool calls, all or none. False if there is no room for all."""
         if self.reached is None:
             refusal = await retry_while_unavailable(lambda: self._accounts.count_calls(self._owner, self.plan, count))
             self.reached = refusal.reached if refusal else None
@@ -83,19 +83,19 @@ class Spending:
         return self._reserved or (turn.has_run_before and (self.limits_models or family_of(turn) is not None))
 
     async def close(self, turn: Turn) -> None:
-        """Returns unused reservations, also of earlier runs, whose requests are charged."""
+        """Returns unused reservations, also of earlier runs with charged requests."""
         if self.holds_for(turn):
             await retry_while_unavailable(lambda: self._accounts.release(turn.id, turn.attempt, self._attempt))
         self._held = None
 
     async def forget(self, turn: Turn, call: str) -> None:
-        """Gives back what a call that no plan limits has reserved for its request: it has failed without a reply."""
+        """Returns the reservation for the request of a call without a plan's limit: it failed without a reply."""
         await retry_while_unavailable(lambda: self._accounts.release_call(turn.id, call))
 
 
 def most_tokens(path: Sequence[Turn], params: Mapping[str, Any], longest: int | None) -> tuple[int, int]:
-    """The most tokens that a request for the end of `path` may have, by an estimate, and its reply, which is limited by
-    the parameters or is the `longest` of the model.
+    """The estimated maximum of tokens of a request for the end of `path` and its reply. The parameters, or `longest` of
+    the model, limit the reply.
     """
     size = estimate_size(path)
     asked = params.get("max_tokens")
@@ -106,7 +106,7 @@ def most_tokens(path: Sequence[Turn], params: Mapping[str, Any], longest: int | 
 
 
 def most_cost(prices: Prices | None, request: int, reply: int) -> float:
-    """The most that they may cost; 0 if the prices are not known."""
+    """The maximum cost of both; 0 without prices."""
     if prices is None:
         return 0.0
     dearest = "cache_creation_input_tokens" if (prices.cache_write or 0) > prices.input else "input_tokens"

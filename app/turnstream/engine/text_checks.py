@@ -1,5 +1,5 @@
-"""The checks of texts before they are stored, shown or sent, as the engine awaits them. The guards of extensions
-implement them. A server without guards has `NO_CHECKS`.
+"""Checks of texts before they are stored, shown or sent; awaited by the engine. Guards of extensions implement them. A
+server without guards has `NO_CHECKS`.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +14,7 @@ from turnstream.tools.tool import Outcome
 
 
 class TurnBlocked(Exception):
-    """A check ends the turn, with this error."""
+    """A check ends the turn with this error."""
 
     def __init__(self, error: TurnError) -> None:
         super().__init__(error.message)
@@ -22,27 +22,27 @@ class TurnBlocked(Exception):
 
 
 class TextGate(Protocol):
-    """Holds the texts of one reply back until they are checked. `begins_again`: a part of the reply was taken back, and
-    `check` has returned all of the reply from its beginning. `ended` is the end of the turn after it.
+    """Holds the text of a reply back until it is checked. `begins_again`: a part of the reply was voided, and `check`
+    has returned the whole reply from its start. `ended` is the error that ends the turn afterwards.
     """
 
     begins_again: bool
     ended: TurnBlocked | None
 
     async def check(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """The parts that may be shown now."""
+        """Returns the parts that may be shown now."""
         ...
 
 
-# Opens the gate of a reply: of the turn as its rows are, with so many characters at most, behind the text before.
+# Opens the gate of a reply, from the turn's rows, the most characters of the reply, and the text before it.
 OpenGate = Callable[[Callable[[], Turn], int, str], TextGate]
-# The outcome of a call as it may be stored, by its turn (None for a report) and its tool. Raises TurnBlocked.
+# Returns the outcome to store, from its turn (None for a report) and its tool. Raises TurnBlocked.
 CheckResult = Callable[[Outcome, Turn | None, str], Awaitable[Outcome]]
 
 
 @dataclass(frozen=True, slots=True)
 class TurnChecks:
-    """The checks of the turns of one owner. `voids_interrupted`: the text of an interrupted reply is not kept."""
+    """The checks of the turns of one owner. `voids_interrupted`: the text of an interrupted reply is voided."""
 
     open_gate: OpenGate | None = None
     check_result: CheckResult | None = None
@@ -50,17 +50,17 @@ class TurnChecks:
 
 
 class TextChecks(Protocol):
-    """All checks of a server. `plan` is the name of the plan of the owner."""
+    """All checks of a server. `plan` is the name of the owner's plan."""
 
     async def check_message(self, owner: str, plan: str | None, text: str, place: Place) -> str:
-        """The text as it may be stored. Raises MessageBlocked, and GuardFailed if a check fails."""
+        """Returns the text to store. Raises MessageBlocked, and GuardFailed if a check fails."""
         ...
 
     def of(self, owner: str, plan: str) -> TurnChecks: ...
 
 
 class TextGuard(Protocol):
-    """A guard of an extension. The first guard of a server makes the checks of all of them."""
+    """A guard of an extension. The first guard of a server makes the checks of all guards."""
 
     def joined(self, guards: Sequence[Any], plans: Plans) -> TextChecks: ...
 

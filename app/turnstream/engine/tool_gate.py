@@ -1,6 +1,6 @@
-"""The gate of tool calls: decisions about the calls of a turn, taken from its rows alone.
+"""The gate of tool calls: decides about the calls of a turn, from its rows alone.
 
-Everything here is pure. `app/turnstream/engine/tool_runs.py` carries the decisions out.
+Everything here is pure; `app/turnstream/engine/tool_runs.py` executes the decisions.
 """
 
 import json
@@ -27,7 +27,7 @@ OUTCOME_UNKNOWN = (
     "The server stopped while this call was running. Find out whether it took effect before you call again."
 )
 
-# The answer to an ask to sign in, once that is done.
+# The answer to a sign-in ask after the sign-in.
 SIGNED_IN: Final = {"action": "accept", "content": None}
 
 NO_JOBS: Final = "This call was not run: it needs to run in the background, and this server runs no such calls."
@@ -36,7 +36,7 @@ TOO_MANY_CALLS = "This call was not run: the limit of {} tool calls in a turn is
 
 @dataclass(frozen=True, slots=True)
 class RunCall:
-    """The call is run with `input_json`. `approval` is the person's permission, if one was needed."""
+    """The call runs with `input_json`. `approval` is the person's permission, if needed."""
 
     input_json: str
     approval: AskAnswer | None = None
@@ -44,9 +44,7 @@ class RunCall:
 
 @dataclass(frozen=True, slots=True)
 class StartJob:
-    """The call is made a job with `input_json`, which runs apart from the turn. With `reports`, the turn does not wait
-    for it.
-    """
+    """The call becomes a job with `input_json`. With `reports`, the turn does not wait for it."""
 
     input_json: str
     reports: bool = False
@@ -54,8 +52,8 @@ class StartJob:
 
 @dataclass(frozen=True, slots=True)
 class SettleUnrun:
-    """The call gets `outcome` without a run. A result `from_client`, or from another program, is not cut to size yet.
-    The outcome of a `job` is treated as the outcome of a call that ran here.
+    """The call gets `outcome` and does not run. A result `from_client`, or from another program, is not cut to size
+    yet. The outcome of a `job` is treated like that of a call in this process.
     """
 
     outcome: Outcome
@@ -66,7 +64,7 @@ class SettleUnrun:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """The outcome of a job as its row has it, as JSON. An outcome `from_elsewhere` is not cut to size yet."""
+    """The outcome of a job from its row, as JSON. An outcome `from_elsewhere` is not cut to size yet."""
 
     outcome: Outcome
     state: CallState = "settled"
@@ -84,10 +82,10 @@ def end_of(outcome: str) -> JobEnd:
 
 @dataclass(frozen=True, slots=True)
 class ToolGate:
-    """The turn as its rows are now, and what its run knows of its calls.
+    """The turn from its rows, and the calls of its run.
 
-    `started_before`: calls that an earlier attempt started and did not see the end of. `running`: calls that this run
-    has started already, before their round was sealed.
+    `started_before`: calls of an earlier attempt without a stored end. `running`: calls that this run started before
+    the seal of their round.
     """
 
     turn: Turn
@@ -98,8 +96,8 @@ class ToolGate:
     # --- decisions ---------------------------------------------------------------------------------------------------
 
     def may_start_early(self, call: Block) -> bool:
-        """Whether the call may run before its round is sealed: its tool only reads, and nothing else settles it.
-        A call that repeats another one of its round waits for that one's outcome.
+        """Whether the call may run before its round is sealed: its tool is `read_only`, and no other rule settles it. A
+        call that repeats another one of its round waits for that outcome.
         """
         blocks, spec = self.turn.blocks, self.spec(call)
         if not call.is_call or tool_rounds(blocks) > round_limit(self.turn) or call in calls_over_limit(self.turn):
@@ -111,8 +109,8 @@ class ToolGate:
         return self.first_of_same(call, [b for b in blocks if b.is_call and b.round == call.round]) is None
 
     def asks(self, calls: Sequence[Block], now: datetime) -> list[Ask]:
-        """The asks for the calls of a round that need a person. They are made at once, before any call of the round has
-        a result: once something was done for the round, there are no more.
+        """The asks for the calls of a round that need a person. They are created together, before any call of the round
+        has a result, and never later.
         """
         round = calls[0].round
         results = [block.round for block in self.turn.blocks if block.type == TOOL_RESULT]
@@ -124,12 +122,12 @@ class ToolGate:
         return [self._ask(call, kind, now) for call in calls if call not in over and (kind := self._ask_kind(call))]
 
     def decide(self, call: Block, refusal: str | None = None) -> RunCall | StartJob | SettleUnrun:
-        """Decides about a call that waits for no person. With `refusal`, no call of its round may run."""
+        """Decides about a call without an ask. With `refusal`, no call of its round may run."""
         if (end := self.end_of_job(call)) is not None:
             return SettleUnrun(end.outcome, end.state, end.from_elsewhere, job=self.run_of(call))
         spec = self.spec(call)
         if call.key in self.started_before and spec is not None and not repeatable(spec):
-            # An earlier attempt started the call, its outcome is unknown, and a second run may do harm.
+            # An earlier attempt started the call. Its outcome is unknown, and a second run may do harm.
             return SettleUnrun(Outcome(OUTCOME_UNKNOWN, is_error=True), "unknown")
         ask = self._ask_of(call)
         if ask is not None and ask.answer is not None and ask.answer.kind != "approve":
@@ -148,7 +146,7 @@ class ToolGate:
         return StartJob(run.input_json, policy.reports) if policy.background else run
 
     def _without_sign_in(self, call: Block) -> Outcome | None:
-        """The outcome of a call whose server wants a sign-in, if the person did not sign in."""
+        """The outcome of a call that needs a sign-in, if the person did not sign in."""
         asked = [ask for ask in self.turn.asks if ask.kind == "sign_in" and (ask.round, ask.call_id) == call.key]
         answer = asked[-1].answer if asked else None
         if answer is None:
@@ -164,8 +162,8 @@ class ToolGate:
         return Outcome(f"This call was not run: {text}", kind="refused", notes={"sign_in": {"decision": decision}})
 
     def end_of_job(self, call: Block) -> JobEnd | None:
-        """The end of the call's job. None if the call has no job. If the job still runs, the result of the call stops
-        it, so its outcome is unknown.
+        """The end of the call's job. None if the call has no job. A running job is stopped by the call's result, and
+        its outcome is unknown.
         """
         job = next((job for job in self.turn.jobs if job.key == call.key), None)
         if job is None:
@@ -173,30 +171,30 @@ class ToolGate:
         return UNKNOWN_END if job.outcome is None else end_of(job.outcome)
 
     def run_of(self, call: Block) -> RunCall:
-        """How the call is run: with the model's input, or with the input of a person."""
+        """The call with the input to run: the model's, or a person's."""
         ask, edited = self._ask_of(call), self._edited_input(call)
         return RunCall(call.text if edited is None else edited, None if ask is None else ask.answer)
 
     def first_of_same(self, call: Block, calls: Iterable[Block]) -> Block | None:
-        """The first of `calls` that is identical to `call`, if `call` may be answered from its outcome."""
+        """The first of `calls` that is identical to `call`, if they may share its outcome."""
         if not self._has_memo(call):
             return None
         first = next(other for other in calls if same_call(other, call) and self._has_memo(other))
         return None if first is call else first
 
     def submitted_draft(self, submit: Block) -> str | None:
-        """The draft that a call of the submit tool means: the last one before it that has not failed."""
+        """The draft for a call of the submit tool: the last one before it without a failure."""
         failed = {block.key for block in self.turn.blocks if block.type == TOOL_RESULT and block.is_error}
         calls = [block for block in self.turn.blocks if block.is_call and block.index < submit.index]
         drafts = [call for call in calls if self.role(call) == "output" and call.key not in failed]
         return drafts[-1].text if drafts else None
 
     def approvers(self, call: Block) -> tuple[str, ...]:
-        """The principals who alone may answer for the call."""
+        """The only principals who may answer for the call."""
         return tuple(self._policy(call).approvers)
 
     def role(self, call: Block) -> ToolRole | None:
-        """The part of a call in a structured turn. An output that the model wrote as text is one as well."""
+        """The role of a call in a structured turn. An output in plain text has one as well."""
         if call.type == TEXT:
             return "output"
         spec = self.spec(call)
@@ -257,7 +255,7 @@ class ToolGate:
         return earlier_result(call, self.turn.blocks, read_only) if self._has_memo(call) else None
 
     def _has_memo(self, call: Block) -> bool:
-        """Whether identical calls share one outcome. A call with an edited input is not what the model wrote."""
+        """Whether identical calls share one outcome. An edited input is not the model's."""
         spec = self.spec(call)
         return spec is not None and spec.read_only and self._policy(call).memo and self._edited_input(call) is None
 
@@ -266,7 +264,7 @@ class ToolGate:
 
 
 def is_over_limit(call: Block, blocks: Iterable[Block], limit: int | None) -> bool:
-    """Whether there were `limit` calls of this tool before this one."""
+    """Whether `limit` calls of this tool precede this one."""
     if limit is None:
         return False
     return sum(other.is_call and other.name == call.name and other.index < call.index for other in blocks) >= limit
@@ -278,8 +276,8 @@ def over_limit(call: Block, limit: int) -> Outcome:
 
 
 def earlier_result(call: Block, blocks: Sequence[Block], read_only: Collection[str | None]) -> Outcome | None:
-    """The result of an identical earlier call of this turn. None if it failed, or if a call of a tool that is not
-    `read_only` came in between: that may have changed what there is to read.
+    """The result of an identical earlier call of this turn. None if it failed, or after a call of a tool that is not
+    `read_only`, which may have changed the data.
     """
     results = {block.key: block for block in blocks if block.type == TOOL_RESULT and _is_reusable(block)}
     for other in reversed([block for block in blocks if block.is_call and block.index < call.index]):
@@ -292,7 +290,7 @@ def earlier_result(call: Block, blocks: Sequence[Block], read_only: Collection[s
 
 
 def _is_reusable(result: Block) -> bool:
-    """Not a failure, nor the result of an input that a person has edited."""
+    """True unless it failed or a person edited its input."""
     notes = json.loads(result.notes or "{}")
     return not result.is_error and "input" not in notes.get("approval", {})
 
@@ -314,8 +312,8 @@ def _parsed(input_json: str) -> object:
 
 
 def with_grants(asks: Sequence[Ask], calls: Iterable[Block], grants: Sequence[Grant]) -> list[Ask]:
-    """The asks for `calls`; an ask that a grant covers has its answer. The row of such an ask names the grant of the
-    call, which may run even if the grant is revoked meanwhile.
+    """The asks for `calls`; an ask with a matching grant is answered. The row of such an ask names the grant, which may
+    be revoked before the call runs.
     """
     inputs = {call.key: call.text for call in calls}
     answered = []
@@ -330,7 +328,7 @@ def with_grants(asks: Sequence[Ask], calls: Iterable[Block], grants: Sequence[Gr
 
 
 def outcome_of_answer(ask: Ask, answer: AskAnswer) -> Outcome:
-    """The outcome of a call that is not run here: the client has run it, or it was not allowed."""
+    """The outcome of a call that does not run here: its client ran it, or a person refused it."""
     match answer.kind:
         case "result":
             empty = "" if answer.layout else RETURNED_NOTHING
@@ -352,19 +350,19 @@ def outcome_of_answer(ask: Ask, answer: AskAnswer) -> Outcome:
 
 
 def person_answer(answer: AskAnswer | None) -> PersonAnswer | None:
-    """The answer to a question, for the tool that asks. None: there was none in time."""
+    """The answer to a question of a tool. None if it did not come in time."""
     if answer is None or answer.kind == "expired":
         return None
     return PersonAnswer(**json.loads(answer.text)) if answer.kind == "result" else PersonAnswer("cancel")
 
 
 def _by(answer: AskAnswer) -> dict[str, str]:
-    """The person who decided in the place of the owner, for the notes of the result."""
+    """The person who decided for the owner, for the notes of the result."""
     return {} if answer.by is None else {"by": answer.by}
 
 
 def with_approval(outcome: Outcome, approval: AskAnswer) -> Outcome:
-    """The outcome of an approved call, with a note of that. The model is informed of an edited input."""
+    """The outcome of an approved call, with a note of the approval. The model is informed of an edited input."""
     if approval.grant is not None:
         note = {"decision": "remembered", "grant": str(approval.grant)}
         return replace(outcome, notes={**outcome.notes, "approval": note})

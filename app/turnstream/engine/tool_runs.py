@@ -1,4 +1,4 @@
-"""The tool tasks of one turn: started, early if that does no harm, and settled in the ledger as each one ends."""
+"""The tool tasks of one turn: started, some before the seal, and settled in the ledger when they end."""
 
 import asyncio
 import json
@@ -59,8 +59,8 @@ STARTED: Final = (
 
 
 class ToolRuns:
-    """Owns every tool task of a turn; `close` cancels the remaining ones. `started_before` are the calls that an
-    earlier attempt started and did not see the end of.
+    """Owns every tool task of a turn; `close` cancels the remaining ones. `started_before` are calls of an earlier
+    attempt without a stored end.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ToolRuns:
         self._started_before = started_before
         self._named = NamedCalls(context.recorder.turn.request)
         self._tasks: dict[CallKey, asyncio.Task[Outcome]] = {}
-        self._begun: dict[CallKey, tuple[str, float]] = {}  # names of the tools, and when by perf_counter
+        self._begun: dict[CallKey, tuple[str, float]] = {}  # names of the tools, and their start by perf_counter
         self._in_ledger: set[CallKey] = set()
         self._questions = 0
         self._check_result = context.checks.check_result
@@ -85,7 +85,7 @@ class ToolRuns:
 
     @property
     def _gate(self) -> ToolGate:
-        """The gate over the rows as they are now."""
+        """The gate over the present rows."""
         return self._gate_of(self._recorder.turn)
 
     def _gate_of(self, turn: Turn) -> ToolGate:
@@ -103,16 +103,16 @@ class ToolRuns:
         return tuple(RunningCall(name, now - since) for name, since in map(self._begun.__getitem__, running))
 
     def start_early(self, block: Block) -> None:
-        """Starts a call whose block has just closed, if its tool only reads. Its outcome is stored after the seal.
-        Calls that a plan limits wait for the seal, since they are counted first.
+        """Starts the call of a block that has just closed, if its tool is `read_only`. Its outcome is stored after the
+        seal. Calls with a plan's limit wait for the seal, because they are counted first.
         """
         call = self._named.call(block)
         if not self._context.spending.limits_calls and self._gate.may_start_early(call):
             self._start(call)
 
     def ready_to_start(self, sealed: Turn, calls: Sequence[Block]) -> Sequence[Block]:
-        """The `calls` of a round, if nothing but their entry in the ledger comes between its seal and their start;
-        else none. `sealed` is the turn as it will be. They must be started next, or be settled.
+        """Returns the `calls` of a round if only their entry in the ledger comes between its seal and their start; else
+        none. `sealed` is the turn after the seal. The caller must start or settle them next.
         """
         gate, named = self._gate_of(sealed), [*map(self._named.call, calls)]
         if self._context.spending.limits_calls or gate.asks(named, CLOCK.now()):
@@ -123,7 +123,7 @@ class ToolRuns:
         return calls
 
     async def answer(self, calls: Sequence[Block], refusal: str | None) -> None:
-        """Gives every call of a round its result, or asks a person for it."""
+        """Gives each call of a round its result, or an ask."""
         calls = [*map(self._named.call, calls)]
         if refusal is None and (asks := self._gate.asks(calls, CLOCK.now())):
             if any(ask.tool_digest is not None for ask in asks):
@@ -137,7 +137,7 @@ class ToolRuns:
             calls = [call for call in calls if call.key not in asked]
         runnable = list(calls)
         jobs = {job.key for job in self._recorder.turn.jobs}
-        # In passes: a result that is stored here may be the memo of another call.
+        # In passes: a result stored here may be the memo of another call.
         while unrun := await self._unrun(runnable, refusal):
             await self._recorder.settle_calls(*unrun)
             for each in unrun:
@@ -149,7 +149,7 @@ class ToolRuns:
             runnable = await self._within_plan(runnable)
         runnable = await self._start_jobs(runnable)
         if runnable:
-            # The ledger first: after a crash, a call that is not in it has certainly not been run.
+            # The ledger first: after a crash, a call without an entry has certainly not run.
             if unlisted := [call for call in runnable if call.key not in self._in_ledger]:
                 await self._recorder.start_calls(unlisted)
             gate = self._gate
@@ -163,7 +163,7 @@ class ToolRuns:
                 self._tasks.pop(call.key, None)
 
     async def _start_jobs(self, calls: Sequence[Block]) -> list[Block]:
-        """Makes jobs of the calls of background tools. Returns the others."""
+        """Turns the calls of background tools into jobs. Returns the other calls."""
         gate, jobs, others, may_report = self._gate, list[NewJob](), list[Block](), None
         for call in calls:
             match gate.decide(call):
@@ -195,7 +195,7 @@ class ToolRuns:
             self._context.notify_owner(self._context.owner)
 
     async def _with_digest_of_plain_headers(self, ask: Ask) -> Ask:
-        """A grant holds for the tool, whether its headers are encrypted in this turn or were not in an earlier one."""
+        """A grant is valid for the tool, whether or not its headers were encrypted in the turn."""
         offered = self._request.tools
         try:
             opened = await self._toolset.opened(ask.name, self._context.owner, offered)
@@ -204,7 +204,7 @@ class ToolRuns:
         return ask if opened is offered else replace(ask, tool_digest=self._toolset.tool_digest(ask.name, opened))
 
     async def _unrun(self, calls: Sequence[Block], refusal: str | None) -> list[Settlement]:
-        """The outcomes of calls that are not run here: they must not run, or a job has run them."""
+        """The outcomes of calls that do not run here: they must not run, or ran as jobs."""
         gate, unrun = self._gate, []
         for call in calls:
             match gate.decide(call, refusal):
@@ -225,8 +225,8 @@ class ToolRuns:
         return unrun
 
     async def _within_plan(self, calls: Sequence[Block]) -> list[Block]:
-        """The calls within the owner's plan, counted. The others are answered. Calls that hand over an output, or that
-        an earlier attempt has counted, are not counted.
+        """Counts the calls that the owner's plan allows, and returns them. The others get a result. Calls with an
+        output, and calls counted by an earlier attempt, are not counted.
         """
         spending, admitted = self._context.spending, []
         for call in calls:
@@ -241,7 +241,7 @@ class ToolRuns:
         return admitted
 
     def _report_wait(self, asks: Sequence[Ask]) -> None:
-        """Reports, once, that calls begin to wait for a person. The webhook's row was written with the asks."""
+        """Reports, once, that calls wait for a person. The webhook's row was written with the asks."""
         if asks:
             owner = self._context.owner
             log.info("turn.waiting", owner=owner, tools=[ask.name for ask in asks], kinds=[ask.kind for ask in asks])
@@ -251,7 +251,7 @@ class ToolRuns:
             self._context.notify_owner(owner)
 
     async def judge(self, draft: Block) -> None:
-        """Judges an output that the model wrote as text. For tools and hooks it is a call of the output tool."""
+        """Judges an output in plain text. Tools and hooks get it as a call of the output tool."""
         output = self._request.output
         call = as_call(draft) if output is None else as_call(draft, output.name)
         outcome = await self._perform(call, RunCall(call.text))
@@ -269,9 +269,9 @@ class ToolRuns:
     # --- the ledger --------------------------------------------------------------------------------------------------
 
     async def _finish(self, call: Block, same: Block | None) -> None:
-        """Stores the outcome of `call` when it is there. The success of the `same` call is its outcome too."""
+        """Stores the outcome of `call` when its task ends. The identical call in `same` shares its success."""
         if same is not None:
-            # Shielded: the other call's own task waits for this outcome as well.
+            # Shielded: the other call's own task awaits this outcome, too.
             outcome = await asyncio.shield(self._start(same))
             if not outcome.is_error and outcome.detached is None:
                 memo = replace(outcome, notes={"memo": same.tool_use_id})
@@ -286,11 +286,11 @@ class ToolRuns:
             await self._continue_as_job(call, outcome.detached)
             return
         await self._recorder.settle_calls(Settlement(call, outcome))
-        if "cached" not in outcome.notes:  # else it did not run
+        if "cached" not in outcome.notes:  # else the call did not run
             await self._call_after_tool(call, outcome)
 
     async def _continue_as_job(self, call: Block, detached: Detached) -> None:
-        """Makes a job of a call that has begun, in the write that stores its handle: it is never begun again."""
+        """Turns a started call into a job in the write of its handle: the call never starts again."""
         name, run = call.name or "", self._gate.run_of(call)
         policy = self._toolset.policy(name, self._request.tools)
         deadline = CLOCK.now() + timedelta(seconds=replace(policy, background=True).seconds)
@@ -302,7 +302,7 @@ class ToolRuns:
     async def _call_after_tool(self, call: Block, outcome: Outcome) -> None:
         owner, role, output = self._context.owner, self._gate.role(call), self._request.output
         await self._context.call_hooks(AfterTool(owner, self._recorder.turn, call, outcome))
-        # A handler's comment on a draft is no verdict, and a submission without a draft is another failure.
+        # A handler's comment on a draft is no verdict; a submission without a draft is another failure.
         judged = output is not None and (role == "submit" or (role == "output" and output.handler is None))
         if judged and outcome.is_error and not (role == "submit" and self._gate.submitted_draft(call) is None):
             turn = self._recorder.turn
@@ -311,7 +311,7 @@ class ToolRuns:
     # --- one task ----------------------------------------------------------------------------------------------------
 
     def _start(self, call: Block) -> asyncio.Task[Outcome]:
-        """The task of the call, which is started unless it runs already."""
+        """Returns the task of the call, and starts it unless it runs already."""
         task = self._tasks.get(call.key)
         if task is None:
             self.first_started = self.first_started or perf_counter()
@@ -395,7 +395,7 @@ class ToolRuns:
         return await self._toolset.outputs.settle(role, output, draft, context)
 
     async def _checked(self, outcome: Outcome, turn: Turn, tool: str) -> Outcome:
-        """The outcome as it may be stored. Raises TurnBlocked."""
+        """Returns the outcome to store. Raises TurnBlocked."""
         return outcome if self._check_result is None else await self._check_result(outcome, turn, tool)
 
     def _show_progress(self, call: Block, message: str) -> None:
@@ -404,11 +404,11 @@ class ToolRuns:
             self._recorder.notify("tool_progress", **shown)
 
     async def _ask_to_sign_in(self, call: Block, sign_in: SignIn) -> None:
-        """Lets the call wait until the owner has signed in: nobody else may, unless the server names who."""
+        """Lets the call wait until the owner, or a principal that the server names, has signed in."""
         expiry = self._toolset.policy(call.name or "", self._request.tools).approval_expiry
         ask = replace(self._question_of(call, "sign_in", sign_in.question, expiry), approvers=sign_in.approvers)
         await self._recorder.ask_to_sign_in(call, ask)
-        self._in_ledger.discard(call.key)  # the next run of the call may come in this attempt
+        self._in_ledger.discard(call.key)  # the call may run again in this attempt
         self._report_wait([ask])
         await retry_while_unavailable(sign_in.recheck)
 
@@ -430,7 +430,7 @@ class ToolRuns:
         )
 
     async def _ask_person(self, call: Block, question: PersonQuestion) -> PersonAnswer | None:
-        """Asks the person a question of the tool that runs, and waits for the answer. None: there was none in time."""
+        """Asks the person a question of the running tool, and waits for the answer. None if it did not come in time."""
         ask = self._question_of(call, "elicitation", question.shown, question.seconds)
         await self._recorder.ask([ask])
         self._report_wait([ask])
@@ -439,7 +439,7 @@ class ToolRuns:
         return person_answer(answer)
 
     async def _answer_to(self, ask: Ask, deadline: float) -> AskAnswer | None:
-        """Waits for the answer in the rows. A notification may be lost: the rows are read now and then anyway."""
+        """Waits for the answer in the rows. Rows are also read at intervals: a notification may be lost."""
         updated, turns = self._context.updated, self._context.turns
         while True:
             asks = self._recorder.turn.asks
@@ -450,16 +450,16 @@ class ToolRuns:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left, _LOOK_FOR_ANSWER)):
                     await updated.wait()
-            updated.clear()  # before the query: what comes during it sets the event again
+            updated.clear()  # before the query: a notification during the query sets the event again
             await self._recorder.refresh(lambda turn: retry_while_unavailable(lambda: turns.refreshed(turn)))
 
     def _label(self, call: Block) -> str:
-        """The call's name in metrics. A name that a model or a client invents would be a series of its own for ever."""
+        """The call's tool in metrics. An unknown name of a model or a client would be a new series."""
         spec = self._gate.spec(call)
         if call.type == TEXT:
             return OUTPUT
         if spec is None:
             return "(unknown)"
-        if spec.role is not None:  # its name is the caller's
+        if spec.role is not None:  # the caller chose its name
             return spec.role
         return "(declared)" if spec.http or spec.client else spec.name

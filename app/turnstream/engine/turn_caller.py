@@ -7,8 +7,8 @@ from turnstream.engine.retries import StallTimeout
 
 
 class TurnCaller:
-    """The caller of a turn's model calls. While a call waits, the provider is not silent: it has not been called.
-    `waited` is how many seconds the last call has waited.
+    """The caller of a turn's model calls. The stall timeout excludes the wait of a call: the provider has no request
+    yet. `waited` are the seconds that the last call has waited.
     """
 
     def __init__(self, owner: str, recorder: Recorder) -> None:

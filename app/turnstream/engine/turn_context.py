@@ -1,4 +1,4 @@
-"""The values that the parts of one turn's run share."""
+"""The values shared by the parts of a run."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -22,11 +22,10 @@ from turnstream.tracing import Span
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """The objects that the parts of a run share. `recorder` has the claimed turn. `ancestors` are the turns before it
-    on its path. `entries` are the messages that earlier requests have made of these turns. `updated` is set when
-    a user has written rows that the run has not read yet. `notify_owner` wakes the readers of the owner's feed. `span`
-    traces the run. `open_headers` decrypts what the owner's requests have encrypted, if this server has a master key.
-    `checks` are those of texts, by the owner's plan.
+    """The objects shared by the parts of a run. `recorder` has the claimed turn. `ancestors` are the turns before it on
+    its path. `entries` are the messages that earlier requests made from them. `updated` is set when a user's rows are
+    new to the run. `notify_owner` wakes the readers of the owner's feed. `span` traces the run. `open_headers` decrypts
+    the owner's headers, if this server has a master key. `checks` are the checks of texts, by the owner's plan.
     """
 
     owner: str
@@ -48,6 +47,6 @@ class TurnContext:
     checks: TurnChecks
 
     async def call_hooks(self, event: HookEvent) -> None:
-        """Calls the hooks for `event`, and counts failed ones on the turn."""
+        """Calls the hooks for `event`, and adds failures to the turn's count."""
         if failures := await self.hooks.call(event):
             await self.recorder.count_hook_failures(failures)

@@ -1,4 +1,4 @@
-"""One run of a claimed turn: loaded, composed of its parts, and carried out until it ends or is stopped."""
+"""One run of a claimed turn: loaded, composed of its parts, and executed until it ends or is stopped."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -46,14 +46,14 @@ log = structlog.get_logger(__name__)
 
 _INTERNAL = TurnError("internal_error", "The server failed while it ran this turn; its log says more.")
 
-# Why a run is stopped: the user cancelled it, this replica shuts down, or the claim belongs to another run.
+# Why a run stops: the user cancelled it, this replica shuts down, or another run has the claim.
 StopCause = Literal["cancel", "release", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
 class RunServices:
-    """The parts of the replica that every run uses. `replica` is the id under which turns are claimed. `notify_owner`
-    wakes the readers of an owner's feed. `decline` leaves a turn to other replicas, and returns whether it has.
+    """The parts of the replica that every run uses. `replica` is the id in the rows of claimed turns. `notify_owner`
+    wakes the readers of an owner's feed. `decline` leaves a turn to other replicas, and returns whether it did.
     """
 
     database: Database
@@ -72,14 +72,14 @@ class RunServices:
 
 
 class TurnRun:
-    """A turn that runs here. `task` is the task of `execute`, set by the owner of that task. `updated` is to be set
-    when the rows have an answer or words of a user that came while the turn runs.
+    """A turn that runs in this process. `task` is the task of `execute`, set by the owner of that task. `updated` is
+    set when the rows get an answer or a message of a user while the turn runs.
     """
 
     task: asyncio.Task[None]
 
     def __init__(self, turn: UUID, services: RunServices, loaded: tuple[str, Sequence[Turn]] | None = None) -> None:
-        """`loaded` are the owner and the end of the turn's path, if they are known."""
+        """`loaded` are the owner and the end of the turn's path, unless they must be read."""
         self.turn = turn
         self.owner: str | None = None  # once its rows are read
         self.updated = asyncio.Event()
@@ -96,22 +96,22 @@ class TurnRun:
         return None if self._executor is None or view is None else self._executor.activity(view.wakeup.waiters)
 
     def stop(self, cause: StopCause) -> None:
-        """Stops the run. The first cause counts. A run that still loads its rows finds the cause when it has them."""
+        """Stops the run. The first cause counts. A run that still loads its rows stops when it has them."""
         if self.stop_cause is None:
             self.stop_cause = cause
             if self._started:
                 self.task.cancel()
 
     async def execute(self) -> bool:
-        """Runs the turn until it has ended, waits for a person, or was given back to the queue. Returns whether there
-        is work in the queue now: this turn, or one behind it. Raises ClaimLost.
+        """Runs the turn until it ends, waits for a person, or returns to the queue. Returns whether the queue has this
+        turn or one behind it. Raises ClaimLost.
         """
         services = self._services
         turns = Turns(services.database)
         self.owner, path, entries = await self._load_path(turns)
         owner, turn = self.owner, path[-1]
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
-        # The process that wrote it has checked it.
+        # The process that wrote the path has checked it.
         if self._loaded is None and (reason := self._lacks(turn)) and await services.decline(turn):
             log.warning("turn.declined", reason=reason)
             return False
@@ -144,7 +144,7 @@ class TurnRun:
             tool_runs = ToolRuns(context, services.toolset, services.models, started_before)
             executor = self._executor = Executor(context, tool_runs, services.models)
             log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)
-            if turn.has_run_before:  # for the first attempt, the request that made the turn has notified
+            if turn.has_run_before:  # for the first attempt, the POST has notified
                 services.notify_owner(owner)
             try:
                 await self._carry_out(executor, recorder)
@@ -168,7 +168,7 @@ class TurnRun:
         return recorder.leaves_work
 
     def _lacks(self, turn: Turn) -> str | None:
-        """The missing parts of this replica for the turn. A turn that is only cancelled needs none."""
+        """The missing parts of this replica for the turn. A turn that is only cancelled needs no part."""
         request = turn.request
         if request is None or turn.cancel_requested or self.stop_cause is not None:
             return None
@@ -184,7 +184,7 @@ class TurnRun:
         return f"there are no such tools: {', '.join(lacking)}" if lacking else None
 
     async def _load_path(self, turns: Turns) -> tuple[str, Sequence[Turn], KnownEntries]:
-        """The owner of the turn and its path. The turns before it have ended, and may be in memory."""
+        """Returns the owner of the turn and its path. The turns before it have ended, and may be in memory."""
         if self._loaded is not None:
             owner, path = self._loaded
         else:
@@ -200,14 +200,14 @@ class TurnRun:
         return owner, (*before, *path), KnownEntries()
 
     async def call_hooks(self) -> None:
-        """Calls the hooks for the end of the turn, if it has ended here."""
+        """Calls the hooks of the turn's end, if it ended here."""
         context = self._context
         if context is not None and context.recorder.turn.ended and context.hooks.want(TurnEnded):
             await to_the_end(context.call_hooks(TurnEnded(context.owner, context.recorder.turn)))
 
     async def _load_leftovers(self, turns: Turns, view: LiveView) -> frozenset[CallKey]:
-        """Loads what earlier attempts left besides the turn's rows: open text, as it is stored, into the view, and the
-        calls that were started and have no outcome, which are returned.
+        """Loads what earlier attempts left: the open text, from the journal into the view, and the started calls
+        without an outcome, which are returned.
         """
         if not view.turn.rounds:
             return frozenset()
@@ -218,17 +218,17 @@ class TurnRun:
         if recorder.turn.cancel_requested or recorder.turn.is_abandoned:
             self.stop_cause = "cancel"
         try:
-            # No await between this check and `_started`: a cause that comes later cancels the task.
+            # No await between this check and `_started`: a later cause cancels the task.
             if self.stop_cause is None:
                 self._started = True
                 try:
                     await executor.run()
                 finally:
-                    self._started = False  # a cause that comes later must not cut short what follows
+                    self._started = False  # a later cause must not interrupt the next steps
         except asyncio.CancelledError:
             if self.stop_cause is None:
                 raise
-            # The cancellation has done its work; it must not cut short what follows.
+            # The cancellation is handled; it must not interrupt the next steps.
             self.task.uncancel()
         except (ClaimLost, MemoryError):
             raise
@@ -248,7 +248,7 @@ def _span_of(turn: Turn, request: TurnRequest) -> Iterator[Span]:
         "invoke_agent turnstream",
         "CONSUMER",
         parent=request.trace,
-        # A replica that was killed never sent its span: what a later run can name is where the turn came from.
+        # The span of a killed replica was never sent: a later run links to the origin of the turn.
         link=request.trace if turn.has_run_before else None,
         gen_ai__operation__name="invoke_agent",
         gen_ai__agent__name="turnstream",
@@ -282,6 +282,6 @@ async def _end(
         await executor.cut_short(status, stop_reason or status, error)
     except ClaimLost:
         raise
-    except Exception:  # Postgres refuses the write: the turn ends without it
+    except Exception:  # Postgres refuses the write: the turn ends without that block
         log.exception("turn.not_tidied")
         await executor.cut_short(status, stop_reason or status, error, keep=False)

@@ -1,4 +1,4 @@
-"""Blocks of a reply that the model has closed and no row holds yet."""
+"""Closed blocks of a reply that have no row yet."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -7,14 +7,14 @@ from turnstream.domain.blocks import Block
 from turnstream.engine.recorder import to_the_end
 from turnstream.llm.accumulator import Change
 
-# Seconds that a closed block waits for what follows it. Its text is in front of the readers already.
+# Seconds that a closed block waits for the next part. Readers have its text already.
 LONGEST_WAIT = 0.05
 
 
 class Unwritten:
-    """The changes of the last read that are not recorded, in `ahead`, and before them the last text of the reply. This
-    waits for a moment to be written together with the seal of its round. Without a seal, `write` gets it by itself.
-    `waits` is true until a text that was kept is written.
+    """The unrecorded changes of the last read, in `ahead`, and before them the last text of the reply. The text waits
+    briefly, to share the write of the round's seal. If no seal comes, `write` gets the text alone. `waits` is true
+    until the text is written.
     """
 
     def __init__(self, write: Callable[[Block], Awaitable[None]]) -> None:
@@ -30,13 +30,13 @@ class Unwritten:
         return [change for change in (self._text, *self.ahead) if isinstance(change, Block)]
 
     def keep(self, text: Block) -> None:
-        """Lets the text, which ended the last read, wait."""
+        """Keeps the text at the end of the last read."""
         self.ahead = ()
         self._text, self.waits = text, True
         self._timer = asyncio.get_running_loop().call_later(LONGEST_WAIT, self._write_late)
 
     async def write(self) -> None:
-        """Writes a text that waits: the reply continues after it."""
+        """Writes the waiting text: the reply continues after it."""
         await self.settle()
         self.waits = False
         # Set first: a write runs to its end even when cancelled, so the block is not left open.
@@ -45,16 +45,16 @@ class Unwritten:
             await self._write(text)
 
     async def settle(self) -> None:
-        """Waits for a write that is under way. From now on none begins."""
+        """Waits for a running write. Afterwards none starts."""
         if self._timer is not None:
             self._timer.cancel()
         if self._late is not None:
             late, self._late = self._late, None
-            # A cancellation must not reach it: before its first step it would write nothing, and the block be lost.
+            # Shielded: a write that is cancelled before its first step would lose the block.
             await to_the_end(late)
 
     def forget(self) -> None:
-        """Drops what is not recorded."""
+        """Drops the unrecorded changes."""
         self.ahead, self._text, self.waits = (), None, False
 
     def _write_late(self) -> None:

@@ -1,4 +1,4 @@
-"""Paths kept warm: the paths of recently ended turns, for the turns that follow them."""
+"""Paths in memory: those of recently ended turns, for the next turns."""
 
 import asyncio
 from collections import OrderedDict
@@ -12,14 +12,14 @@ from turnstream.domain.turns import Turn
 from turnstream.llm.conversation.messages import KnownEntries
 
 KEPT = 600.0  # seconds that an unused path stays
-# About the bytes of a turn, of a block and of a tool in memory, besides their texts.
+# Approximate bytes of a turn, a block and a tool in memory, without their texts.
 _TURN, _BLOCK, _TOOL = 2000, 1000, 500
 _ITEM, _NUMBER = 8, 32
 
 
 @dataclass(frozen=True, slots=True)
 class WarmPath:
-    """A path, and what the requests before have made of its turns."""
+    """A path, and the messages that earlier requests made from its turns."""
 
     turns: Sequence[Turn]
     entries: KnownEntries
@@ -30,9 +30,9 @@ class WarmPath:
 class WarmPaths:
     """Up to `most_bytes` of paths, by the turn at their end. The least recently used path is evicted first.
 
-    A path needs no comparison with its rows: a turn that has ended does not change, and its parent never does. It can
-    only be deleted, with all that follow it; then a statement that names it as a parent, or claims a turn behind it,
-    finds nothing. The exception is a Postgres that has lost the end of a turn: paths are dropped when it was away.
+    A path is valid without a comparison with its rows: an ended turn does not change, nor does its parent. If it is
+    deleted with its descendants, a statement that names it as a parent, or claims a turn behind it, finds nothing. The
+    exception is a Postgres that lost the end of a turn: paths are dropped after it was away.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -48,7 +48,7 @@ class WarmPaths:
         return found
 
     def keep(self, path: Sequence[Turn], entries: KnownEntries) -> None:
-        """Keeps a path whose turns have all ended. It replaces the path that it continues."""
+        """Keeps a path of ended turns. It replaces the path that it continues."""
         before = self._drop(path[-3].id) if len(path) > 2 else None
         new = path if before is None else path[-2:]
         self._drop(path[-1].id)
@@ -74,9 +74,9 @@ class WarmPaths:
 
 
 def _size_of(turn: Turn) -> int:
-    """About its bytes. A character takes one to four. Tools of the server are shared by all turns."""
+    """Its approximate bytes. A character takes one to four. Tools of the server are shared by all turns."""
     size = _TURN + _BLOCK * len(turn.blocks)
-    # A path may have tens of thousands of blocks: a rare case costs no call.
+    # A path may have tens of thousands of blocks: a rare type costs no call.
     texts = [
         text
         for block in turn.blocks
@@ -97,7 +97,7 @@ def _size_of(turn: Turn) -> int:
 
 
 def _bytes_of(value: Any) -> int:
-    """The bytes of the texts and numbers in a value of JSON; of members and items about what a dict or a list adds."""
+    """The bytes of the texts and numbers in a JSON value; members and items count about as much as in Python."""
     if isinstance(value, str):
         return getsizeof(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The worker of a replica: claims queued turns, supervises a task for each, and hands them back at a shutdown."""
+"""The worker of a replica: claims queued turns, runs a task for each, and returns them to the queue at a shutdown."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
@@ -33,31 +33,31 @@ from turnstream.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
 
-# The most turns of one claim: a burst is shared between replicas, and between iterations of the event loop.
+# The most turns of one claim: a burst is divided between replicas and between iterations of the event loop.
 _CLAIM = 50
 _ANY_NUMBER = 2**31 - 1
 
-# Seconds in which nothing begins beside suspects; twice as many after each further death, up to the longest. Most turns
-# that end their process do so at once: they run the same call again.
+# Seconds without other claims after a claim of suspects; doubled after each further death, up to the longest. Most
+# turns that kill their process do so at once: they repeat the same call.
 _APART = 3.0
 _LONGEST_APART = 60.0
-# Seconds after which a turn whose runs fail is run again, at most.
+# The longest pause in seconds before a turn with failing runs runs again.
 _LONGEST_PAUSE = 300.0
 
 
 class FailedRuns:
-    """Turns whose last runs ended with an unexpected exception, or that Postgres refuses to store. Each run may call a
-    model, so the turn is run again after `pause` seconds, and the pause doubles each time. All times are seconds of one
-    clock.
+    """Turns whose last runs ended with an unexpected exception, or with a write that Postgres refuses. Each run may
+    call a model, so the turn is run again after `pause` seconds, and the pause doubles each time. All times are seconds
+    of one clock.
     """
 
     def __init__(self, pause: float) -> None:
         self._pause = pause
-        # Runs that failed one after the other, and when the next may begin.
+        # The failed runs in a row, and the earliest time of the next one.
         self._of: dict[UUID, tuple[int, float]] = {}
 
     def note(self, turn: UUID, now: float) -> float:
-        """Returns after how many seconds the turn may be run again."""
+        """Returns the seconds until the turn may run again."""
         before, _ = self._of.get(turn, (0, 0.0))
         pause = backoff(before + 1, self._pause, _LONGEST_PAUSE)
         self._of[turn] = before + 1, now + pause
@@ -71,15 +71,15 @@ class FailedRuns:
         return self._of.keys()
 
     def keep(self, turns: Collection[UUID]) -> None:
-        """Forgets all others: they have ended, or run elsewhere."""
+        """Drops all others: they have ended, or run elsewhere."""
         self._of = {turn: failed for turn, failed in self._of.items() if turn in turns}
 
 
 class Isolation:
-    """Suspects, which may end the process, begin apart from all other turns: for some seconds nothing is claimed beside
-    them, and a death counts for them only. For as long again only other turns are claimed. An idle replica takes a
-    suspect at once. Each time that the process outlives them it takes twice as many: after faults that had other causes
-    many turns are suspects. All times are of one clock, in seconds.
+    """Suspects, which may kill the process, start apart from other turns: for some seconds nothing else is claimed, and
+    a death counts for them only. For the same time afterwards only other turns are claimed. An idle replica claims a
+    suspect at once. After each isolation without a death, the next claim takes twice as many: a fault with another
+    cause makes many turns suspects. All times are of one clock, in seconds.
     """
 
     def __init__(self, now: float) -> None:
@@ -89,11 +89,11 @@ class Isolation:
         self._at_once = 1
 
     def room(self, now: float, *, is_idle: bool) -> int:
-        """How many suspects may be claimed."""
+        """The number of suspects that may be claimed."""
         return self._at_once if is_idle or now >= self._next else 0
 
     def begin(self, suspects: Collection[UUID], deaths: int, now: float) -> float:
-        """Returns for how many seconds nothing else begins."""
+        """Returns the seconds without other claims."""
         seconds = backoff(deaths - SUSPICIOUS + 1, _APART, _LONGEST_APART)
         self._suspects, self._until, self._next = suspects, now + seconds, now + 2 * seconds
         self._at_once *= 2
@@ -104,7 +104,7 @@ class Isolation:
         self._at_once = 1
 
     def holds(self, running: Collection[UUID], now: float) -> bool:
-        """Whether nothing may begin now."""
+        """Whether nothing may start now."""
         return now < self._until and any(turn in running for turn in self._suspects)
 
     def includes(self, turn: UUID) -> bool:
@@ -113,9 +113,8 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPolicy:
-    """`poll_interval` and `grace_period` are seconds. `plans` limit the running turns of an owner, on all replicas. The
-    paths of ended turns are kept in up to `warm_bytes`. Without `declines` a turn runs even if its model or a tool is
-    missing.
+    """`poll_interval` and `grace_period` are seconds. `plans` limit the running turns of an owner over all replicas.
+    The paths of ended turns take up to `warm_bytes`. Without `declines` a turn runs even without its model or a tool.
     """
 
     concurrent_turns: int = 1000
@@ -166,8 +165,8 @@ class Worker:
         self._notify_when_full = False
         self._draining = False
         self._group: asyncio.TaskGroup | None = None
-        self._reserved = 0  # turns that are being written, to begin here
-        self._not_run: Set[UUID] = frozenset()  # turns that this replica owned at the last comparison, and did not run
+        self._reserved = 0  # turns that are being inserted, to start here
+        self._not_run: Set[UUID] = frozenset()  # turns of this replica that did not run at the last comparison
         self._failed = FailedRuns(policy.poll_interval)
         self._isolation = Isolation(monotonic())
 
@@ -180,11 +179,11 @@ class Worker:
 
     @property
     def _shares_slots(self) -> bool:
-        """Whether turns may wait for the end of others of their owner."""
+        """Whether turns may wait for other turns of their owner."""
         return self._policy.plans.vary or self._policy.plans.default.running_turns is not None
 
     def activity(self) -> Mapping[UUID, Activity]:
-        """The state of turns in this process: of its running turns, and of readers of turns elsewhere."""
+        """The state of turns in this process: of running turns here, and of readers of turns elsewhere."""
         found = {
             view.turn.id: Activity(readers=view.wakeup.waiters)
             for view in self._services.directory.mirrored()
@@ -196,7 +195,7 @@ class Worker:
         return found
 
     def ended(self, turn: UUID) -> Turn | None:
-        """A turn that has ended here, for as long as its path is kept."""
+        """A turn that ended here, while its path is in memory."""
         warm = self._services.warm_paths.find(turn)
         return None if warm is None else warm.turns[-1]
 
@@ -211,7 +210,7 @@ class Worker:
         signals.suspect.act(self._services.warm_paths.clear)
 
     def wake(self) -> None:
-        """There may be a turn to claim: here or, if this replica is full, elsewhere."""
+        """Called when there may be a turn to claim: here or, if this replica is full, elsewhere."""
         self._notify_when_full = True
         self._woken.set()
 
@@ -219,7 +218,7 @@ class Worker:
         """Handles a notification of another replica."""
         kind, _, id = payload.partition(" ")
         if kind == QUEUED:
-            # Not `wake`: full replicas would pass the notification on to each other without end.
+            # Not `wake`: full replicas would forward the notification to each other without end.
             self._woken.set()
         elif kind == DRAIN and UUID(id) == self._queue.replica:
             self._begin_drain()
@@ -230,7 +229,7 @@ class Worker:
                 run.updated.set()
 
     async def cancel(self, turn: UUID) -> None:
-        """Stops a turn whose cancellation is in its row, wherever it runs."""
+        """Stops a turn whose row has a cancellation, on any replica."""
         if run := self._runs.get(turn):
             run.stop("cancel")
         else:
@@ -238,7 +237,7 @@ class Worker:
             await self._notify_replicas(f"{CANCEL} {turn}")
 
     async def refresh(self, turn: UUID) -> None:
-        """Makes a turn read what a user has added to its rows, wherever it runs. A waiting turn is claimed for that."""
+        """Makes a turn read the new rows of a user, on any replica. A waiting turn is claimed for this."""
         if run := self._runs.get(turn):
             run.updated.set()
         else:
@@ -246,12 +245,12 @@ class Worker:
             await self._notify_replicas(f"{UPDATED} {turn}")
 
     async def _notify_replicas(self, payload: str) -> None:
-        """A notification may be lost: the rows hold the same, and every replica polls them."""
+        """A notification may be lost: all replicas poll the rows."""
         with suppress(StorageError):
             await self._queue.notify(payload)
 
     def release(self, owners: Collection[str]) -> None:
-        """Gives the running turns of these owners back to the queue, as a shutdown does."""
+        """Returns the running turns of these owners to the queue, as a shutdown does."""
         for run in self._runs.values():
             if run.owner in owners:
                 run.stop("release")
@@ -259,15 +258,15 @@ class Worker:
     # --- shutdown ----------------------------------------------------------------------------------------------------
 
     def _begin_drain(self) -> None:
-        """Drains as an operator has ordered. The process stays: its readers continue, and no supervisor starts another
-        process that claims turns.
+        """Drains by order of an operator. The process stays: its readers continue, and no supervisor starts a new
+        process, which would claim turns.
         """
         if self._group is not None and not self._draining:
             self._group.create_task(self.drain(), name="drain")
 
     async def drain(self) -> None:
-        """Claims no more turns, gives the running ones the grace period, and returns the rest to the queue, which costs
-        them no recovery. A second call waits for nothing.
+        """Claims no more turns, gives running ones the grace period, and returns the rest to the queue without a
+        recovery. A second call returns at once.
         """
         again, self._draining = self._draining, True
         tasks = [run.task for run in self._runs.values()]
@@ -276,12 +275,11 @@ class Worker:
             await asyncio.wait(tasks, timeout=self._policy.grace_period)
         for run in self._runs.values():
             run.stop("release")
-        # The last writes are waited for, but not for long when Postgres is away: the replica that takes the turns over
-        # continues from the rows.
+        # Waits for the last writes, but only briefly if Postgres is away: the next replica continues from the rows.
         timeout = FINAL_WRITE_TIMEOUT
         while tasks := [run.task for run in self._runs.values() if not run.task.done()]:
             _, stuck = await asyncio.wait(tasks, timeout=timeout)
-            for task in stuck:  # perhaps several times: `to_the_end` holds on to a write at the first cancellation
+            for task in stuck:  # perhaps repeatedly: `to_the_end` completes a write after the first cancellation
                 task.cancel()
             timeout = 0.1
         if paused := self._failed.turns() - self._runs.keys():
@@ -293,8 +291,8 @@ class Worker:
 
     @contextmanager
     def reserve_slot(self) -> Iterator[UUID | None]:
-        """The id of this replica, if a turn that is written inside may be claimed at once and given to `begin`. None
-        if it must go through the queue: few slots are free, and other turns may wait for them.
+        """Yields the id of this replica if a turn inserted in the block may be claimed at once and passed to `begin`.
+        None if the turn must be queued: few slots are free, and other turns may wait for them.
         """
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
         isolates = self._isolation.holds(self._runs.keys(), monotonic())
@@ -308,9 +306,9 @@ class Worker:
             self._reserved -= 1
 
     def begin(self, owner: str, path: Sequence[Turn]) -> None:
-        """Runs a turn that was claimed as it was written. `path` is the end of its path."""
+        """Runs a turn that was claimed by its insert. `path` is the end of its path."""
         turn = path[-1].id
-        if self._group is not None and turn not in self._runs:  # it may have been found in the rows
+        if self._group is not None and turn not in self._runs:  # the comparison with the rows may have found it
             self._start(self._group, turn, (owner, path))
             if self._draining:
                 self._runs[turn].stop("release")
@@ -318,14 +316,14 @@ class Worker:
     # --- claims ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Claims and runs turns without end. Drains when it is cancelled."""
+        """Claims and runs turns until it is cancelled, then drains."""
         compared = monotonic()
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
                 while True:
-                    self._woken.clear()  # before the claim: a turn that is enqueued during it wakes the worker again
-                    # To the end: a shutdown in the middle must know which turns were claimed, to hand them back.
+                    self._woken.clear()  # before the claim: a turn enqueued during the claim wakes the worker again
+                    # Completed even if cancelled: a shutdown must return the claimed turns.
                     if not await to_the_end(self._claim(group)):
                         with suppress(TimeoutError):
                             async with asyncio.timeout(self._policy.poll_interval):
@@ -338,11 +336,11 @@ class Worker:
                 self._group = None
 
     async def _claim(self, group: asyncio.TaskGroup) -> bool:
-        """Returns whether there may be more turns: as many were claimed as there was room for."""
+        """Returns whether the queue may have more turns: the claim filled all room."""
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
         now = monotonic()
         room = 0 if self._draining or self._isolation.holds(self._runs.keys(), now) else min(_CLAIM, free)
-        # If there is room for all, the order between owners does not matter, and a count would cost every claim.
+        # With room for all, the order between owners is irrelevant, and a count would cost every claim.
         plans = self._policy.plans
         most = plans.default.running_turns or (_ANY_NUMBER if free <= _CLAIM or plans.vary else None)
         suspects = min(room, self._isolation.room(now, is_idle=not self._runs and not self._reserved))
@@ -357,7 +355,7 @@ class Worker:
             log.error("queue.unavailable", error=str(error))
         for turn in claim.turns:
             self._start(group, turn)
-            if self._draining:  # the order came while they were claimed
+            if self._draining:  # the drain began during the claim
                 self._runs[turn].stop("release")
         if claim.deaths:
             seconds = self._isolation.begin(claim.turns, claim.deaths, monotonic())
@@ -370,10 +368,10 @@ class Worker:
         return len(claim.turns) == room > 0
 
     async def _compare_with_rows(self, group: asyncio.TaskGroup) -> None:
-        """Repairs what was lost: a notification, the answer to a claim, the claim itself, or, if Postgres has failed
-        over to a standby that lacks the last commits, the end of a run.
+        """Repairs a lost notification, a lost answer to a claim, a lost claim, or the lost end of a run after a
+        failover of Postgres to a standby that lacks the last commits.
         """
-        before = dict(self._runs)  # a run that starts during the query is missing in its answer, but not lost
+        before = dict(self._runs)  # a run that starts during the query is not in its answer
         try:
             mine = await self._queue.claimed()
         except StorageError:
@@ -383,36 +381,36 @@ class Worker:
         for turn, run in self._runs.items():
             if mine.get(turn):
                 run.stop("cancel")
-        # Turns that were already unclaimed at the last look: a turn that starts with its insert has its row first.
+        # Turns without a run at the last comparison, too: a turn that starts with its insert has its row first.
         before_last, self._not_run = self._not_run, mine.keys() - self._runs.keys()
         self._failed.keep(mine.keys())
         if unrun := self._not_run & before_last:
             with suppress(StorageError):
                 unrun -= await self._queue.give_back(unrun, every=self._draining)
-                # A run that finds its turn cancelled calls no model, so it has no pause.
+                # A run of a cancelled turn calls no model, and needs no pause.
                 again = [turn for turn in unrun if mine[turn] or self._failed.may_run(turn, monotonic())]
                 for turn in await self._queue.claim_again(again) if again else ():
                     self._start(group, turn)
 
     def _start(self, group: asyncio.TaskGroup, turn: UUID, loaded: tuple[str, Sequence[Turn]] | None = None) -> None:
-        # A turn may be claimed if it still runs: its lease expired, and this replica claimed it again.
+        # A claimed turn may still run here: its lease expired, and this replica claimed it again.
         if before := self._runs.get(turn):
             before.stop("lost")
         run = self._runs[turn] = TurnRun(turn, self._services, loaded)
         run.task = group.create_task(self._supervise(run), name=f"turn {turn}")
 
     async def _supervise(self, run: TurnRun) -> None:
-        OWNER.set("")  # a request may have begun the run, and does not wait for it
+        OWNER.set("")  # a request may have started the run, and does not wait for it
         OF_REQUEST.set(False)
         structlog.contextvars.bind_contextvars(turn=str(run.turn))
         TURNS_RUNNING.inc()
         try:
             if await run.execute():
                 self.wake()
-            await run.call_hooks()  # after `wake`: hooks may take seconds, and the next turn does not wait for them
+            await run.call_hooks()  # after `wake`: hooks may take seconds, and the next turn must not wait
         except ClaimLost as error:
             log.warning("claim.lost", reason=str(error))
-        except MemoryError:  # no turn of this process can continue: it stops, and others take them over
+        except MemoryError:  # no turn of this process can continue: the process stops, and other replicas take over
             raise
         except Exception:
             log.exception("turn.abandoned", again_after=self._failed.note(run.turn, monotonic()))
@@ -427,4 +425,4 @@ class Worker:
             if self._runs.get(run.turn) is run:
                 del self._runs[run.turn]
             if run.updated.is_set() or run.stop_cause == "cancel":
-                self._woken.set()  # the notification may have come after the run had given the turn back
+                self._woken.set()  # the notification may have come after the release of the turn

@@ -1,4 +1,4 @@
-"""Wake-ups by key on every replica: for readers, which then query the rows."""
+"""Wake-ups by key on every replica, for readers that then query the rows."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ _MOST_AT_ONCE = 200  # keys in one notification, which has room for 8000 bytes; 
 
 
 class CountedWakeup(Wakeup):
-    """`number` counts the wake-ups, so that a wake-up during a read of the rows is not lost."""
+    """A wake-up with a count in `number`: it shows a wake-up during a read of the rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,10 +29,10 @@ class CountedWakeup(Wakeup):
 
 
 class Broadcast:
-    """Readers here are woken at once, those at other replicas by a notification `KIND REPLICA KEY KEY…`. Replicas that
-    do not know the kind ignore it. A notification may be lost: readers look from time to time without one.
+    """Readers on this replica are woken at once, those on others by a notification `KIND REPLICA KEY KEY…`. Replicas
+    without the kind ignore it. A notification may be lost: readers also read at intervals.
 
-    After each notification the next one waits for `pause` seconds, and carries all keys of that time.
+    After each notification the next one waits for `pause` seconds, and then has all keys of that time.
     """
 
     def __init__(self, kind: str, notify: Callable[[str], Awaitable[None]], pause: float = 0.0) -> None:
@@ -40,7 +40,7 @@ class Broadcast:
         self._notify = notify
         self._pause = pause
         self._replica = new_id().hex
-        # A wake-up is here for as long as a reader holds it.
+        # A wake-up lives as long as its readers.
         self._wakeups: WeakValueDictionary[str, CountedWakeup] = WeakValueDictionary()
         self._unsent: set[str] = set()
         self._is_due = asyncio.Event()
@@ -56,25 +56,25 @@ class Broadcast:
         return wakeup
 
     def notify(self, key: str) -> None:
-        """Wakes the readers of `key`, after the change was committed."""
+        """Wakes the readers of `key`, after the commit of the change."""
         self._wake(key)
         self._unsent.add(key)
         self._is_due.set()
 
     def wake_all(self) -> None:
-        """Wakes all readers here, after a time in which notifications may have been lost."""
+        """Wakes all readers here, after a time of possibly lost notifications."""
         for key in [*self._wakeups]:
             self._wake(key)
 
     def receive(self, payload: str) -> None:
-        """Wakes the readers here of the keys in another replica's notification."""
+        """Wakes the readers here by the keys of another replica's notification."""
         kind, *rest = payload.split(" ")
         if kind == self._kind and rest[0] != self._replica:
             for key in rest[1:]:
                 self._wake(key)
 
     async def run(self) -> None:
-        """Sends notifications, without end."""
+        """Sends notifications until it is cancelled."""
         while True:
             await self._is_due.wait()
             self._is_due.clear()

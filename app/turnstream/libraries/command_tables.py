@@ -1,4 +1,4 @@
-"""Tables that commands print."""
+"""Tables in the output of commands."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ import click
 
 
 def print_table(lines: Iterable[Sequence[str]]) -> None:
-    """Prints lines of equally many cells: in aligned columns to a terminal, with tabs between them to anything else."""
+    """Prints rows with the same number of cells: in aligned columns on a terminal, otherwise separated by tabs."""
     for line in aligned([*lines]) if sys.stdout.isatty() else map("\t".join, lines):
         click.echo(line.rstrip())
 

@@ -1,4 +1,4 @@
-"""Parts of commands: a group to which extensions add, and checks of names and owners."""
+"""Parts of commands: an extensible group, and checks of names and owners."""
 
 from importlib import import_module
 
@@ -11,7 +11,7 @@ _LONGEST_NAME = 100
 
 
 class OpenGroup(click.Group):
-    """A group of commands to which extensions add: `owners move` is `move` of the group `owners`."""
+    """A group of commands that extensions can extend: `owners move` is `move` of the group `owners`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *commands_of_extensions(f"{self.name} ")])
@@ -24,7 +24,7 @@ class OpenGroup(click.Group):
 
 
 def checked_name(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
-    """A click callback. A name must fit on one line of a list, and show no invisible difference to another one."""
+    """A click callback. A name must fit on one line, and must not differ from another one invisibly."""
     if name is not None and not (1 <= len(name) <= _LONGEST_NAME and name.isprintable() and name == name.strip()):
         raise click.BadParameter(
             f"a name must have 1 to {_LONGEST_NAME} printable characters, and no space at its start or end"
@@ -33,9 +33,7 @@ def checked_name(_context: click.Context, _parameter: click.Parameter, name: str
 
 
 def checked_owner(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
-    """A click callback for an owner who receives a token or a grant. An owner who has moved away can only be exported
-    and erased.
-    """
+    """A click callback for the owner of a new token or grant. An owner elsewhere can only be exported and erased."""
     if name is not None and checked_name(context, parameter, name):
         try:
             Identity(name)

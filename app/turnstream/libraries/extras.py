@@ -1,4 +1,4 @@
-"""Packages that only some servers need: each is in an extra of the distribution."""
+"""Optional packages: each is in an extra of the distribution."""
 
 from importlib.util import find_spec
 
@@ -6,10 +6,10 @@ from turnstream.domain.errors import ConfigError
 
 
 def need(package: str, extra: str, user: str) -> None:
-    """Raises ConfigError if the package is not installed. `user` is what needs it, as the subject of a sentence."""
+    """Raises ConfigError if the package is not installed. `user` is the subject of the error's sentence."""
     try:
         found = find_spec(package)
-    except ModuleNotFoundError:  # the package above it
+    except ModuleNotFoundError:  # the parent package
         found = None
     if found is None:
         raise ConfigError(f"{user} needs the package {package}: pip install 'turnstream[{extra}]'.")

@@ -1,4 +1,4 @@
-"""Logins elsewhere: the settings that the ways to log in share, and the scopes that they give."""
+"""Logins elsewhere: settings that all ways to log in share, and the scopes of a login."""
 
 import re
 import unicodedata
@@ -13,8 +13,7 @@ from turnstream.config import Section
 from turnstream.domain.errors import ConfigError, Unauthorized
 from turnstream.domain.identity import Identity, Scope, checked_scopes
 
-# Characters that are drawn as nothing although Unicode calls them letters, marks or symbols; `isprintable` knows the
-# others.
+# Invisible characters that are letters, marks or symbols in Unicode; `isprintable` covers the others.
 _DRAWN_AS_NOTHING = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -22,7 +21,7 @@ _DRAWN_AS_NOTHING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class LoginScopes:
-    """The scopes of logins elsewhere: `base` for each, and more by the roles they have there."""
+    """The scopes of logins elsewhere: `base` for all, and more by role."""
 
     base: frozenset[Scope]
     by_role: Mapping[str, frozenset[Scope]]
@@ -32,7 +31,7 @@ class LoginScopes:
 
 
 class LoginSection(Section):
-    """The base of the settings of each extension by which people log in elsewhere."""
+    """The base of the settings of each extension for logins elsewhere."""
 
     login_prefixes: bool = Field(
         False, description="true: owners of the issuer are named `jwt:NAME`, those of the proxy `proxy:NAME`"
@@ -69,8 +68,8 @@ def _scopes(setting: str, names: str) -> frozenset[Scope]:
 
 
 def identity_from(owner: object, scopes: frozenset[Scope], prefix: str = "", **more: Any) -> Identity:
-    """The identity of the owner whom another server names, with `prefix` before the name. Raises Unauthorized if
-    the name cannot be one here.
+    """The identity of an owner named by another server, with `prefix` before the name. Raises Unauthorized if the name
+    is not allowed here.
     """
     try:
         name = owner_name(owner) if isinstance(owner, str) else ""
@@ -80,8 +79,8 @@ def identity_from(owner: object, scopes: frozenset[Scope], prefix: str = "", **m
 
 
 def check_origin_of_cookie(request: Request, cookie: str, origins: Collection[str] = ()) -> None:
-    """Raises Unauthorized for a request that a page of another origin may have made the browser send: neither of this
-    server nor of `origins`.
+    """Raises Unauthorized if a page of a foreign origin may have caused the request: an origin other than this server's
+    and `origins`.
     """
     origin = request.headers.get("origin")
     own = request.headers.get("sec-fetch-site") == "same-origin"
@@ -91,8 +90,8 @@ def check_origin_of_cookie(request: Request, cookie: str, origins: Collection[st
 
 
 def owner_name(given: str) -> str:
-    """The name of an owner as it was given by a person or another server: normalised (NFC) and without spaces around
-    it. Raises ValueError for one with characters that nobody sees.
+    """The name of an owner from a person or another server: normalised (NFC), without spaces around it. Raises
+    ValueError for invisible characters.
     """
     name = unicodedata.normalize("NFC", given).strip()
     if not name.isprintable() or _DRAWN_AS_NOTHING.search(name):

@@ -2,7 +2,7 @@
 
 from turnstream.storage.database import Statement
 
-# Of the sessions that the user of the server may see: its own, or all with the role pg_monitor.
+# Among the sessions that the server's user may see: its own, or all with the role pg_monitor.
 OLDEST_TRANSACTION = Statement(
     """
 SELECT coalesce(extract(epoch FROM max(clock_timestamp() - since)), 0)::float AS seconds FROM (

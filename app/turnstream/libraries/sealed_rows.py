@@ -1,4 +1,4 @@
-"""Rows with contents that are encrypted by the keys of owners, as several extensions know them."""
+"""Rows with contents encrypted by the keys of owners, for several extensions."""
 
 from typing import Final
 

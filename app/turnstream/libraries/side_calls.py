@@ -1,4 +1,4 @@
-"""Model calls beside a turn, of a model that the operator chose: one prompt, one text."""
+"""Model calls beside a turn, by a model of the operator's choice: one prompt, one text."""
 
 import asyncio
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class SideAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SideCalls:
-    """The calls beside the turns of all owners, each charged to the owner of its turn."""
+    """The calls beside the turns of all owners, each charged to its turn's owner."""
 
     charges: Charges
     accounts: Accounts
@@ -63,8 +63,8 @@ class SideCalls:
         prompt: str,
         max_tokens: int = _MAX_TOKENS,
     ) -> SideAnswer:
-        """The answer of `model`, tried once. Raises ProviderError, TimeoutError, or TransientError for an answer that
-        is empty or was cut off, or if the owner's plan has no room for it.
+        """The answer of `model`, without retries. Raises ProviderError, TimeoutError, or TransientError for an empty or
+        cut answer, or if the owner's plan has no room.
         """
         call = str(new_id())
         assert turn.request is not None

@@ -1,6 +1,7 @@
 """Ranks tools by the words of a query. Pure.
 
-The measure is BM25 over three fields of different weight. Libraries for it need numpy, and rank one text per document.
+Libraries for it need numpy, and rank one text per document. Libraries for it need numpy, and rank one text per
+document.
 """
 
 import json
@@ -21,7 +22,7 @@ _WITHOUT_MEANING = (
     " that the their them then this to up us use user want we what when where which who with would you your tool"
 )
 _NO_MEANING = frozenset(_WITHOUT_MEANING.split())
-# Words that people and names of tools use for one thing.
+# Groups of synonyms in questions and tool names.
 _ALIKE = (
     "add create insert make new open register start",
     "adjust change edit modify rename rewrite set update",
@@ -87,7 +88,7 @@ _ALIKE = (
 _FIELDS = (2.5, 1.0, 0.15)  # weights of the name, the description and the parameters
 _SATURATION, _BY_LENGTH = 1.2, 0.5
 _OF_A_LIKE_WORD = 0.7
-_INDEXES = 8  # sets of tools whose words are kept
+_INDEXES = 8  # tool sets with cached words
 
 
 def _stem(word: str) -> str:
@@ -113,7 +114,7 @@ _GROUPS = _groups()
 
 
 def _parameters(schema: Any) -> Iterator[str]:
-    """The names and descriptions of parameters, without the members of their values."""
+    """The names and descriptions of parameters, without their values' members."""
     members = schema.get("properties") if isinstance(schema, dict) else None
     for name, member in members.items() if isinstance(members, dict) else ():
         yield name
@@ -122,7 +123,7 @@ def _parameters(schema: Any) -> Iterator[str]:
 
 
 class _Field:
-    """One field of all tools: its words, and how rare each is."""
+    """One field of all tools: its words, and the rarity of each."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._words = [Counter(_words(text)) for text in texts]
@@ -142,18 +143,18 @@ class _Field:
 
 @lru_cache(_INDEXES)
 def _fields_of(tools: tuple[tuple[str, str, str], ...]) -> tuple[_Field, ...]:
-    """The fields of tools, which are given as names, descriptions and schemas. To read hundreds takes 50 ms."""
+    """The fields of tools, from names, descriptions and schemas. Hundreds of tools take 50 ms."""
     parameters = (" ".join(_parameters(json.loads(schema))) for _, _, schema in tools)
     return _Field(name for name, _, _ in tools), _Field(text for _, text, _ in tools), _Field(parameters)
 
 
 def ranked(specs: Sequence[ToolSpec], query: str, most: int) -> list[ToolSpec]:
-    """The best tools for a query, the best one first; none that has no word of it. A tool whose name is the query is
-    the first.
+    """The best tools for a query, the best one first; none without a word of it. A tool with the query as its name is
+    first.
     """
     fields = _fields_of(tuple((spec.name, spec.description, spec.input_schema) for spec in specs))
     given = {_stem(word.lower()) for word in _WORD.findall(query) if word.lower() not in _NO_MEANING}
-    # The weights of each word of the query, and of the words that are like it.
+    # The weights of the words of the query, and of similar words.
     terms = [dict.fromkeys(_GROUPS.get(word, ()), _OF_A_LIKE_WORD) | {word: 1.0} for word in given]
     scores = []
     for place, spec in enumerate(specs):
@@ -164,7 +165,7 @@ def ranked(specs: Sequence[ToolSpec], query: str, most: int) -> list[ToolSpec]:
             )
             for term in terms
         ]
-        # A tool with more of the words is better than one with a rare word alone.
+        # More words of the query rank a tool higher than one rare word.
         score = sum(found) * math.sqrt(sum(map(bool, found)) / max(1, len(found)))
         if spec.name == query.strip():
             score = math.inf

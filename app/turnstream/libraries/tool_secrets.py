@@ -1,4 +1,4 @@
-"""Secrets of tools in rows: headers of HTTP tools, and credentials that providers get."""
+"""Secrets of tools in rows: headers of HTTP tools, and credentials for providers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -12,12 +12,12 @@ from turnstream.domain.secret_headers import (
 )
 from turnstream.storage.rows import from_json, to_json
 
-# Gets the server to which the values go, and returns other values.
+# Gets the destination server of the values, and returns other values.
 Change = Callable[[str, Mapping[str, str]], Awaitable[Mapping[str, str]]]
 
-_TRIGGER: Final = "trigger"  # the place for which the secrets of a trigger are encrypted
-# The JSON columns that have such secrets, with the primary key of their table. The digest of a tool set stays: it names
-# the set, and the plain set would have the same.
+_TRIGGER: Final = "trigger"  # the location for which the secrets of a trigger are encrypted
+# The JSON columns with such secrets, with the primary key of their table. The digest of a tool set is kept: it
+# identifies the set, and equals the digest of the plain set.
 SECRET_COLUMNS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("browser_tokens", "fixed"): ("id",),
     ("chats", "settings"): ("id",),
@@ -29,7 +29,7 @@ SECRET_COLUMNS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
 
 
 async def with_secrets(document: Any, change: Change) -> Any:
-    """A tool set, or the options of a chat, a turn, a token or a schedule, with other values of its secrets."""
+    """A tool set, or the options of a chat, a turn, a token or a schedule, with changed secrets."""
     if isinstance(document, list):
         return [await _tool(each, change) for each in document]
     changed = dict(document)

@@ -12,18 +12,18 @@ from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import OWNER_RUNNING_TURNS
 from turnstream.storage.runs.queue import CLAIMABLE
 
-# Since when a turn is in the queue: it comes back there when a person has answered, or a job is over.
+# The time since when a turn is queued: after an answer of a person, or the end of a job, it is queued again.
 QUEUED_SINCE: Final = """greatest({turn}.created_at, CASE WHEN {turn}.asked > 0 THEN greatest(
         (SELECT max(answered_at) FROM asks WHERE turn_id = {turn}.id),
         (SELECT max(settled_at) FROM jobs WHERE turn_id = {turn}.id)
     ) END)"""
-# How many turns of an owner without a plan may run at once, by the live replicas; null for any number.
+# The most running turns of an owner without a plan, from the live replicas; null for no limit.
 OWNER_LIMIT: Final = f"""(
         SELECT CASE WHEN NOT bool_or(most = '') THEN max(nullif(most, '')::int) END
         FROM (SELECT configuration->>'{OWNER_RUNNING_TURNS}' AS most FROM replicas WHERE lease_until > now()) AS replica
     )"""
-# A turn behind an open one of its chat waits rightly, and so does one of an owner with as many running turns as may be:
-# neither is the oldest.
+# A turn behind an open turn of its chat waits by design, and so does a turn of an owner at the limit of running turns:
+# neither counts as the oldest.
 COUNT_OPEN = Statement(
     f"""
     WITH busy AS MATERIALIZED (
@@ -54,8 +54,8 @@ COUNT_OPEN = Statement(
 
 @dataclass(frozen=True, slots=True)
 class JobCounts:
-    """The jobs that are not over, by state. `overdue` is the longest time in seconds that a job has been due without a
-    runner, or past its deadline.
+    """The open jobs by state. `overdue` is the longest time in seconds for which a job has been due without a runner,
+    or past its deadline.
     """
 
     due: int
@@ -65,7 +65,7 @@ class JobCounts:
 
 
 class OpenTurns(NamedTuple):
-    """`oldest` is the longest time in seconds that a turn which may be claimed has been queued, 0 if there is none."""
+    """`oldest` is the longest time in seconds that a claimable turn has been queued, 0 if there is none."""
 
     queued: int
     waiting: int
@@ -78,7 +78,7 @@ _jobs = msgspec.json.Decoder(JobCounts)
 
 
 class TurnCounts:
-    """Counts at most once in `keep` seconds, however many ask, and within `timeout` seconds."""
+    """Counts at most once in `keep` seconds for all callers, and within `timeout` seconds."""
 
     def __init__(self, database: Database, keep: float = 5.0, timeout: float = 1.0) -> None:
         self._database = database

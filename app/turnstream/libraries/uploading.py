@@ -1,4 +1,4 @@
-"""Uploads of callers, and their bytes, in all APIs that have them."""
+"""Uploads of callers, and their bytes, in all APIs with uploads."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,12 +11,12 @@ from turnstream.domain.identity import Identity
 from turnstream.domain.media import MediaType
 from turnstream.storage.owners.uploads import Upload
 
-# A browser must not run an upload, which may be any file of its owner.
+# A browser must not execute an upload, which may be any file of its owner.
 SAFE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Disposition": "attachment",
     "Content-Security-Policy": "default-src 'none'; sandbox",
-    # An upload never changes, but it may be deleted, and the next user of this browser may be another owner.
+    # An upload never changes, but it may be deleted, and this browser's next user may be another owner.
     "Cache-Control": "private, no-cache",
     "Vary": "Authorization",
 }
@@ -26,13 +26,13 @@ def require_uploads(identity: Identity) -> None:
     """Raises Forbidden if the caller may not upload files."""
     identity.require_reach(identity.chat)
     if identity.chat is None:
-        identity.require("chat")  # which messages could refer to the file is not known
+        identity.require("chat")  # the messages that refer to the file are unknown
 
 
 async def take_upload(
     request: Request, media_type: MediaType, content: bytes, name: str | None = None, purpose: str | None = None
 ) -> Upload:
-    """Stores a file of the caller. Raises TooMany."""
+    """Stores a caller's file. Raises TooMany."""
     services, identity = services_of(request), identity_of(request)
     upload = await store_upload(services, identity.owner, media_type.name, content, name, purpose)
     if identity.chat is not None:

@@ -1,4 +1,4 @@
-"""The usage of owners, summed up from the ledger of model calls: for the extensions that show it."""
+"""The usage of owners, summed from the ledger of model calls, for several extensions."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from turnstream.domain.rounds import BilledTokens
 from turnstream.storage.database import LONG, Database, Row, Statement
 
-# The total comes first. Columns that are not requested are null in all rows. Days are those of UTC.
+# The total comes first. Columns that are not requested are null. Days are in UTC.
 _USAGE: Final = """
     WITH shown AS (
         SELECT input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, cost,
@@ -38,7 +38,9 @@ UsageGroup = Literal["day", "model", "chat", "owner"]
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """The model calls of a group. `cost` is None if none of them has a price; `unpriced` are those without one."""
+    """The sum of a group of model calls. `cost` is None if no call has a price; `unpriced` counts the calls without a
+    price.
+    """
 
     day: date | None
     model: str | None
@@ -63,8 +65,8 @@ class UsageFigures(BaseModel):
 async def usage_sums(
     database: Database, owner: str | None, by: Collection[UsageGroup], since: date, until: date, limit: int
 ) -> Sequence[UsageSum]:
-    """Returns the sum of the charges from the day `since` to the day `until`. Then follow the sums of up to
-    `limit` groups, the newest and dearest first. If `owner` is None, the sums are over all owners.
+    """Returns the sum of the charges from the day `since` to the day `until`. Then follow the sums of up to `limit`
+    groups, newest and dearest first. If `owner` is None, the sums are over all owners.
     """
     values: dict[str, Any] = {
         "by": list(by),

@@ -1,4 +1,4 @@
-"""Accumulation of streamed parts into blocks: one block is open at a time, each is closed whole, nothing is lost."""
+"""Accumulation of streamed parts into blocks: one block is open at a time, each is closed whole, no part is lost."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,14 +28,14 @@ from turnstream.llm.raw_json import is_object, members_of, to_json
 # A str is text of the open block; a Block is that block, closed.
 Change = BlockStart | str | Block | Unknown
 
-_MOST_PIECES = 10_000  # of a text; to join them takes a millisecond, and all of a long one would hold every stream
-_LONGEST_ID = 2000  # bytes; an index of rows takes few more
+_MOST_PIECES = 10_000  # of a text; joining all of a long text at once would block every stream
+_LONGEST_ID = 2000  # bytes; a database index accepts only slightly more
 _TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
 _items = msgspec.json.Decoder(list[msgspec.Raw] | None)
 
 
 class Accumulator:
-    """The state of one model call. Feed it every batch; its attributes are what is known of the message so far."""
+    """The state of one model call. Feed it every batch; its attributes describe the message so far."""
 
     def __init__(self, round: int, attempt: int, first_index: int) -> None:
         self.started = False
@@ -48,13 +48,13 @@ class Accumulator:
         self._round = round
         self._attempt = attempt
         self._next_index = first_index
-        self._queue: list[_Building] = []  # blocks in their order; only the first may be open for readers
+        self._queue: list[_Building] = []  # blocks in order; only the first may be open for readers
         self._by_key: dict[int, _Building] = {}
         self._call_ids: set[str] = set()
         self._open: _Building | None = None
 
     def feed(self, parts: Sequence[Part]) -> list[Change]:
-        """Returns the changes of a batch. Text of the open block is one str, unless another change divides it."""
+        """Returns the changes of a batch. Text of the open block is one str, unless another change splits it."""
         changes: list[Change] = []
         pieces: list[str] = []
         for part in parts:
@@ -97,7 +97,7 @@ class Accumulator:
                 self._by_key.pop(key).closed = True
                 self._advance(changes)
             case MessageStarted():
-                self._close_all(changes)  # after a second start no part can close the blocks of the first one
+                self._close_all(changes)  # after a second start no part can close the first block
                 self.started = True
                 self.usage = merge_usage(self.usage, part.usage)
                 self.request_id = part.request_id or self.request_id
@@ -117,7 +117,7 @@ class Accumulator:
         changes.append(part)
 
     def _begin(self, part: BlockOpened, changes: list[Change]) -> None:
-        if replaced := self._by_key.get(part.key):  # the provider reuses its key, so no part can close it any more
+        if replaced := self._by_key.get(part.key):  # the provider reused its key, so no part can close it
             replaced.closed = replaced.interrupted = True
         building = _Building(self._identified(part) if part.type == TOOL_USE else part, self._next_index)
         self._next_index += 1
@@ -126,8 +126,8 @@ class Accumulator:
         self._advance(changes)
 
     def _identified(self, call: BlockOpened) -> BlockOpened:
-        """The call with an id that no other call of the round has, and with a name. An id that the provider repeats, or
-        leaves out, is replaced: it is the key of the call in rows, and its result is sent back under it.
+        """The call with a name and with an id that is unique in its round. A repeated or missing id of the provider is
+        replaced: the id is the key of the call in rows and of its result.
         """
         id, name, data = _storable(call.tool_use_id) or "", call.name or UNNAMED, call.data
         if not id or id in self._call_ids or len(id.encode()) > _LONGEST_ID:
@@ -163,7 +163,7 @@ class Accumulator:
         self._advance(changes, wait=False)
 
     def _advance(self, changes: list[Change], wait: bool = True) -> None:
-        """Emits blocks in their order: each is opened when all blocks before it are closed."""
+        """Emits blocks in order: each opens when all blocks before it are closed."""
         while self._queue:
             building = self._queue[0]
             if building is not self._open:
@@ -176,7 +176,7 @@ class Accumulator:
                     changes.append(text)
             if not building.closed:
                 return
-            # Input that is no JSON object may have been cut by max_tokens, which is known only after the block.
+            # Input that is not a JSON object may have been cut by max_tokens; this is known only after the block.
             if wait and len(self._queue) == 1 and self.stop_reason is None and building.doubtful:
                 return
             changes.append(building.block(self._round, self._attempt))
@@ -235,5 +235,5 @@ def _storable(value: str | None) -> str | None:
 
 
 def _orphan(part: Part) -> Unknown:
-    """Keeps a part of a block that is not open."""
+    """Stores a part of a block that is not open as an unknown part."""
     return Unknown(to_json({"part": type(part).__name__, "fields": part._asdict()}))

@@ -1,4 +1,4 @@
-"""Model parameters: what a turn may set for its model beside the messages. Each adapter has a table of its own."""
+"""Model parameters: the options of a turn for its model, besides the messages. Each adapter has its own table."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ JsonObject = dict[str, Any]
 
 
 class _Object(BaseModel):
-    """An object of which the members that matter here are typed; the others are passed on to the provider."""
+    """An object with types for the members used here; the others are passed on to the provider."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -44,7 +44,7 @@ class OutputConfig(_Object):
 
 
 class OutputFormat(BaseModel):
-    """The output of a model that has no effort."""
+    """The output of a model without effort levels."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -53,10 +53,10 @@ class OutputFormat(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter by the name that turns use. `type` is an annotation for pydantic whose JSON Schema needs no `$defs`.
+    """A parameter, by its name in a turn. `type` is an annotation for pydantic whose JSON Schema needs no `$defs`.
 
-    A `guarded` one can cost more, or reach what belongs to the operator's account: he must allow it. `refused_by`
-    matches the ids of models that refuse it, for the reason `why`.
+    A `guarded` one can raise costs, or access the operator's account: it needs the operator's permission. `refused_by`
+    matches ids of models that refuse it; `why` is the reason.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Parameter:
         object.__setattr__(self, "_adapter", TypeAdapter(self.type))
 
     def validated(self, value: object) -> Any:
-        """Returns the value as it is sent. Raises pydantic's ValidationError."""
+        """Returns the value to send. Raises pydantic's ValidationError."""
         self._adapter.validate_python(value, strict=True)
         declared = getattr(getattr(self.type, "__origin__", self.type), "model_fields", ())
         if not isinstance(value, dict):
@@ -95,7 +95,7 @@ class Parameter:
 
 
 def _without_titles(schema: Any) -> Any:
-    """Drops the titles that pydantic makes of names, the descriptions of classes, and null, which removes a value."""
+    """Drops pydantic's titles and class descriptions, and null, which removes a value."""
     if not isinstance(schema, dict):
         return schema
     schema = {name: _without_titles(value) for name, value in schema.items() if name not in {"title", "default"}}
@@ -110,13 +110,13 @@ def _without_titles(schema: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class AllowedParams:
-    """The guarded parameters that the operator allows: by name the values, or None for all."""
+    """The guarded parameters that the operator allows: for each name the values, or None for all."""
 
     values: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Reads `store, betas=first, betas=second`: names, or names with one value each."""
+        """Parses `store, betas=first, betas=second`: names, or names with one value each."""
         values: dict[str, frozenset[str] | None] = {}
         for item in filter(None, (each.strip() for each in text.split(","))):
             name, mark, value = (part.strip() for part in item.partition("="))
@@ -136,7 +136,7 @@ class AllowedParams:
 
 
 def _texts(value: object) -> list[object]:
-    """The values that the operator allows one by one: the items of a list, true and false as JSON writes them."""
+    """The values to allow one by one: the items of a list, true and false as in JSON."""
     items = value if isinstance(value, list) else [value]
     return [str(item).lower() if isinstance(item, bool) else item if isinstance(item, str) else None for item in items]
 
@@ -157,5 +157,5 @@ TEMPERATURE = Parameter("temperature", Annotated[float, Field(ge=0, le=2)], "ran
 TOP_P = Parameter("top_p", Annotated[float, Field(ge=0, le=1)], "share of the likeliest tokens that are considered")
 TOP_K = Parameter("top_k", Annotated[int, Field(ge=0)], "number of the likeliest tokens that are considered")
 
-# The parameters of a provider that declares none of its own.
+# The parameters of a provider without declared ones.
 COMMON = (MAX_TOKENS, STOP_SEQUENCES, TOOL_CHOICE, THINKING, OUTPUT_CONFIG)

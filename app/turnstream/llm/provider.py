@@ -1,4 +1,4 @@
-"""The interface between the engine and model APIs: requests, and the parts that answers stream in."""
+"""The interface between the engine and model APIs: requests, and the parts of streamed answers."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -17,14 +17,14 @@ from turnstream.kit.offload import BLOCK
 
 log = structlog.get_logger(__name__)
 
-# Weight of an event that ends an answer, if no setting says another.
+# The default weight of an event that ends an answer.
 MAX_EVENT_BYTES = 8_000_000
-UNNAMED = "unnamed"  # the name of a tool in a call that came without one
+UNNAMED = "unnamed"  # the name of a tool call without one
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Adjacent blocks of one role, in the order in which they are sent."""
+    """Adjacent blocks of one role, in the order of the request."""
 
     role: Literal["user", "assistant"]
     blocks: tuple[Block, ...]
@@ -32,7 +32,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """The identity of a model call. `model` is the name that the turn uses; `record` asks for a recording."""
+    """The identity of a model call. `model` is its name in the turn; `record` requests a recording."""
 
     turn: UUID
     round: int
@@ -42,29 +42,27 @@ class ModelCall:
 
 
 class Caller(Protocol):
-    """The turn that makes a call. A provider that lets calls wait reports it."""
+    """The turn that makes a call. A provider that delays calls notifies it."""
 
     @property
     def owner(self) -> str: ...
 
     def pause(self) -> None:
-        """The call waits."""
+        """Called when the call must wait."""
         ...
 
     def wait(self, seconds: float) -> None:
-        """The call that waits starts in about so many seconds. It may be called again."""
+        """Called with the approximate seconds until the call starts; perhaps repeatedly."""
         ...
 
     def start(self) -> None:
-        """The wait is over."""
+        """Called when the wait is over."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderCompaction:
-    """A request that the provider compact the conversation itself, at `at` tokens, by the methods in `edits`
-    (`context_editing`, `compaction`).
-    """
+    """A compaction by the provider, at `at` tokens, by the methods in `edits` (`context_editing`, `compaction`)."""
 
     edits: tuple[str, ...]
     at: int | None = None
@@ -72,13 +70,13 @@ class ProviderCompaction:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """The request of one model call. `tools`, and `provider_tools` as JSON text, are always listed: without them the
-    provider's cache is lost. `may_use_tools` False forbids their use. `resume_data` is JSON text that the provider
-    wants back from the last round, such as a container, `earlier_data` is the same from earlier turns, and may have
-    expired. `prefilled`: the model continues the last message, a reply whose beginning the client gave. `call` is for
-    interceptors and for the connections of a turn, `caller` for providers that let calls wait; neither is sent.
-    `options` are those of the model in the file of models. `retained` is the reference to the answer of an interrupted
-    call, which the provider may still have (`AnswerKeeper`); `past` are the calls of the path before, for their rhythm.
+    """The request of one model call. `tools`, and `provider_tools` as JSON text, are always present: the provider's
+    cache depends on them. `may_use_tools` False forbids their use. `resume_data` is the provider's JSON text from the
+    last round to send back, such as a container; `earlier_data` is the same from earlier turns, and may have expired.
+    `prefilled`: the model continues the last message, a reply with a beginning by the client. `call` is for
+    interceptors and for the connections of a turn, `caller` for providers that delay calls; neither is sent. `options`
+    are the model's options in the file of models. `retained` is the reference to the answer of an interrupted call that
+    the provider may still have (`AnswerKeeper`); `past` are the earlier calls of the path, for their rhythm.
     """
 
     model: str
@@ -100,13 +98,13 @@ class ModelRequest:
 
     @property
     def size(self) -> int:
-        """About how much work it is to encode, in characters."""
+        """The approximate size of its encoding, in characters."""
         blocks = (block for message in self.messages for block in message.blocks)
         return sum(BLOCK + len(block.text) + len(block.data or "") for block in blocks)
 
 
 class MessageStarted(NamedTuple):
-    """The provider accepted the call. `data` is JSON text that goes back with the next call, or None."""
+    """The provider accepted the call. `data` is JSON text for the next call, or None."""
 
     usage: Mapping[str, Any]
     request_id: str | None = None
@@ -115,7 +113,7 @@ class MessageStarted(NamedTuple):
 
 class BlockOpened(NamedTuple):
     """A block began. `key` is the provider's number for it, `data` its JSON object at the start, verbatim, and `text`
-    the part of the streamed member that came with it.
+    the streamed member's first part.
     """
 
     key: int
@@ -145,7 +143,7 @@ class BlockClosed(NamedTuple):
 
 
 class MessageDelta(NamedTuple):
-    """Cumulative usage and, near the end, the reason why the model stopped. None and absent members change nothing."""
+    """Cumulative usage and, near the end, the stop reason of the model. None and absent members change nothing."""
 
     stop_reason: str | None
     usage: Mapping[str, Any]
@@ -153,11 +151,11 @@ class MessageDelta(NamedTuple):
 
 
 class MessageEnded(NamedTuple):
-    """The message is complete. A stream that ends without this part was cut."""
+    """The message is complete. A stream without this part was cut."""
 
 
 class Unknown(NamedTuple):
-    """JSON text that this version does not know: kept with the round, sent on to clients as a notice."""
+    """JSON text that this version does not know: stored with the round, and sent to clients as a notice."""
 
     raw: str
 
@@ -174,25 +172,25 @@ class Provider(Protocol):
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         """Yields the answer in batches, one for each read from the network.
 
-        Raises TransientError or PermanentError, before the first batch or after any, and does not retry. It ends soon
-        after MessageEnded. Read it to its end, so that its connection can be used again.
+        Raises TransientError or PermanentError, before the first batch or after any, without a retry. It ends soon
+        after MessageEnded. Callers must read it to its end, so that its connection can be reused.
         """
         ...
 
 
-# Gets the provider's id of the model, and the headers.
+# Gets the provider's model id and the headers.
 Observe = Callable[[str, Mapping[str, str]], None]
 
 
 @runtime_checkable
 class ObservedProvider(Protocol):
-    """A provider that gives the headers of each answer to `observe`."""
+    """A provider that passes the headers of each answer to `observe`."""
 
     observe: Observe | None
 
 
 class OwnedProvider(Provider, Protocol):
-    """A provider with connections, which its owner closes."""
+    """A provider with connections, closed by its owner."""
 
     async def aclose(self) -> None: ...
 
@@ -202,7 +200,7 @@ class TokenCounter(Protocol):
     """A provider that counts the tokens of a request."""
 
     async def count(self, request: ModelRequest) -> int | None:
-        """Returns the tokens that would be billed, or None if unknown. Raises TransientError or PermanentError."""
+        """Returns the billed tokens, or None if unknown. Raises TransientError or PermanentError."""
         ...
 
 
@@ -211,19 +209,19 @@ class ConnectionKeeper(Protocol):
     """A provider that can keep a connection open for its next call."""
 
     def kept_open(self) -> AbstractAsyncContextManager[None]:
-        """Encloses the time until that call."""
+        """Encloses the time until the next call."""
         ...
 
 
 @runtime_checkable
 class AnswerKeeper(Protocol):
     """A provider that finishes an answer without a reader. The member `retained` in the `data` of its MessageStarted
-    refers to the answer; in that of its MessageDelta it is null once nothing is left to read. A call with the reference
-    reads the answer from its beginning, or makes a new one if the answer is lost or was to another request.
+    refers to the answer; in that of its MessageDelta it is null when nothing is left to read. A call with the reference
+    reads the answer from its beginning, or makes a new one if the answer is lost or its request was different.
     """
 
     async def discard(self, retained: Mapping[str, Any]) -> None:
-        """Cancels an answer that nobody will read. Raises TransientError or PermanentError."""
+        """Cancels an answer without a reader. Raises TransientError or PermanentError."""
         ...
 
 
@@ -268,12 +266,12 @@ async def discard_answer(provider: Provider, retained: Mapping[str, Any]) -> Non
 
 
 def generated_call_id(seed: bytes, number: int) -> str:
-    """Returns an id for a call that came without one: the same for the same request and number."""
+    """Returns an id for a call without one: the same for the same request and number."""
     digest = sha256(seed + b" %d" % number).hexdigest()
     return f"call_{digest[:24]}"
 
 
 def report_account(error: ProviderError) -> None:
-    """Tells the operator what users are not shown."""
+    """Logs details for the operator that users must not see."""
     if isinstance(error, AccountRefused):
         log.warning("provider.account", error=error.type, message=error.message)

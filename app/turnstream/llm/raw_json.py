@@ -1,4 +1,4 @@
-"""JSON of providers and models: read as far as needed, passed on as the bytes that came. Pure."""
+"""JSON of providers and models: parsed as far as needed, forwarded as the received bytes. Pure."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -18,12 +18,12 @@ def to_json(value: Any) -> str:
 
 
 def decode_text(raw: Raw | bytes) -> str:
-    """Decodes any bytes: what is not UTF-8, or cannot be stored, becomes U+FFFD."""
+    """Decodes any bytes: invalid UTF-8, and characters that cannot be stored, become U+FFFD."""
     return storable(bytes(raw).decode("utf-8", "replace"))
 
 
 def other_members(members: Mapping[str, Raw], known: Collection[str]) -> dict[str, Raw]:
-    """Returns the members that are neither known nor null."""
+    """Returns the members that are neither in `known` nor null."""
     return {name: raw for name, raw in members.items() if name not in known and bytes(raw) != b"null"}
 
 
@@ -41,7 +41,7 @@ def is_object(text: str) -> bool:
 
 
 def repaired_json(text: str) -> str | None:
-    """Replaces half surrogate pairs by U+FFFD: neither msgspec nor a provider accepts them. None if it is not JSON."""
+    """Replaces lone surrogates by U+FFFD: neither msgspec nor a provider accepts them. None if it is not JSON."""
     try:
         return storable(json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False))
     except (ValueError, RecursionError):

@@ -17,8 +17,8 @@ from turnstream.storage.row_security import admit, embedded_api_url
 
 @asynccontextmanager
 async def database_url(settings: Settings, extensions: Sequence[Extension] | None = None) -> AsyncIterator[str]:
-    """The URL of Postgres. An embedded Postgres runs until the end of the block. `extensions` take the place of those
-    that the settings select.
+    """The URL of Postgres. An embedded Postgres runs until the end of the block. `extensions` replace those of the
+    settings.
     """
     if settings.database_url is not None:
         yield addressed(settings, settings.database_url.get_secret_value())
@@ -28,8 +28,8 @@ async def database_url(settings: Settings, extensions: Sequence[Extension] | Non
 
 
 def session_url(settings: Settings, url: str) -> str:
-    """The URL for what must not pass a pooler: migrations, notifications and the lock that shows a replica alive. It is
-    `url` unless there is another one.
+    """The URL for connections that bypass a pooler: migrations, notifications, and the lock that shows a live replica.
+    It is `url` unless there is another one.
     """
     if settings.session_url is None:
         return url
@@ -37,8 +37,8 @@ def session_url(settings: Settings, url: str) -> str:
 
 
 def addressed(settings: Settings, url: str, setting: str = "DATABASE_URL", *, past_pooler: bool = False) -> str:
-    """`url` in the driver's form, and with the schema of the tables. To a pooler it does not go: that refuses or
-    forgets it, and the role has it (`connect` sees to that).
+    """`url` in the driver's form, with the schema of the tables. For a pooler the schema is omitted: poolers refuse or
+    forget it, and the role has it (`connect` sets it).
     """
     plain, pooled = plain_url(url, setting), settings.session_url is not None and not past_pooler
     return plain if pooled or settings.db_schema is None else in_schema(plain, settings.db_schema)
@@ -60,14 +60,14 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
 
 @asynccontextmanager
 async def open_present_database(settings: Settings) -> AsyncIterator[Database]:
-    """The same for commands on the database of a server. Raises ConfigError if an embedded one does not exist."""
+    """The same for commands on an existing database. Raises ConfigError if an embedded one does not exist."""
     check_present(settings)
     async with open_database(settings) as database:
         yield database
 
 
 def actor() -> str:
-    """The person who runs a command, as the audit trail names them."""
+    """The person who runs a command, for the audit trail."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):  # an account without a name, as in some containers
@@ -76,8 +76,8 @@ def actor() -> str:
 
 @asynccontextmanager
 async def api_database(settings: Settings, url: str, everything: Database, **options: Any) -> AsyncIterator[Database]:
-    """The database of the API. Row-level security limits it to the owner of a request, if there is a role for that;
-    otherwise it is `everything`. `url` is the URL of the migrated database.
+    """The API's database. If a role is configured, row-level security limits it to the owner of a request; otherwise it
+    is `everything`. `url` is the URL of the migrated database.
     """
     if settings.api_database_url is not None:
         api_url = addressed(settings, settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")
@@ -92,13 +92,13 @@ async def api_database(settings: Settings, url: str, everything: Database, **opt
 
 
 def check_present(settings: Settings) -> None:
-    """Raises ConfigError if an embedded database does not exist: the command was started in a wrong folder."""
+    """Raises ConfigError if an embedded database does not exist: the command runs in the wrong folder."""
     if settings.database_url is None:
         own_database(settings).check_made()
 
 
 def database_name(settings: Settings) -> str:
-    """The name of the database for people, without user and password."""
+    """The name of the database for display, without user and password."""
     if settings.database_url is None:
         return f"the database {own_database(settings).name}"
     return f"the database of DATABASE_URL ({address_of(settings.database_url.get_secret_value())})"

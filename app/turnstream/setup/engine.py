@@ -43,15 +43,15 @@ from turnstream.stream.mirror import Mirror
 
 log = structlog.get_logger(__name__)
 
-# Days for which a repeated request is recognised by its idempotency key.
+# Days for which an idempotency key identifies a repeated request.
 _KEYS_KEPT = 30
-# Seconds before a background task that failed because of Postgres is begun again.
+# Seconds before a background task restarts after a failure of Postgres.
 _RESTART = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """`failed` is set when a part of the engine has failed for good. `works` are the works of extensions, by name."""
+    """`failed` is set when a part has failed permanently. `works` are the works of extensions, by name."""
 
     worker: Worker
     directory: Directory
@@ -66,10 +66,10 @@ class Engine:
 
 @asynccontextmanager
 async def started(parts: Parts, url: str, process: ServerProcess | None = None) -> AsyncIterator[Engine]:
-    """Runs the engine. At the end the worker stops first; then this replica leaves. `url` is for sessions."""
+    """Runs the engine. At the end the worker stops first, then this replica deregisters. `url` is for its sessions."""
 
     async def notify_peers(payload: str) -> None:
-        await monitor.notify_peers(payload)  # which is made behind the works
+        await monitor.notify_peers(payload)  # created after the works
 
     settings, database = parts.settings, parts.database
     session_key, failed = secrets.randbits(62), asyncio.Event()
@@ -143,7 +143,7 @@ def _works(
 
 
 def _address(settings: Settings, process: ServerProcess | None) -> str:
-    """A replica that starts at the address of a dead one takes its place. Two living ones may share it by mistake."""
+    """A replica that starts at the address of a dead one replaces it. Two live ones with one address are a mistake."""
     address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
     return address if process is None else f"{address}/{process.number}"
 
@@ -169,8 +169,8 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
 
 @asynccontextmanager
 async def background(failed: asyncio.Event, *work: Task) -> AsyncIterator[None]:
-    """Runs `work` until the end of the block. A task that fails because of Postgres is started again. If a task ends
-    for another reason, `failed` is set: a server without its background work only looks alive, and must be restarted.
+    """Runs `work` until the end of the block. After a failure of Postgres, the task is restarted. If it ends for
+    another reason, `failed` is set: a server without background work only seems alive, and must be restarted.
     """
 
     def check(task: asyncio.Task[None]) -> None:
@@ -190,7 +190,7 @@ async def background(failed: asyncio.Event, *work: Task) -> AsyncIterator[None]:
 
 
 async def _keep_running(work: Task) -> None:
-    """Raises what `work` raises, except StorageError: that meets all replicas at once, and they must outlast it."""
+    """Raises the exceptions of `work` except StorageError: every replica must survive an outage of Postgres."""
     while True:
         try:
             await work()

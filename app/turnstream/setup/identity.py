@@ -1,4 +1,4 @@
-"""The ways to authenticate that the settings and the program ask for."""
+"""The ways to authenticate of the settings and the program."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,7 +22,7 @@ async def open_ways(
     authenticate: Authenticate | None,
     extensions: Sequence[Extension] = (),
 ) -> AsyncIterator[Sequence[Authenticate]]:
-    """Raises ConfigError for settings that are wrong, and if others can reach a server that nobody may use."""
+    """Raises ConfigError for wrong settings, and for a server that others can reach but nobody can use."""
     ways = [authenticate] if authenticate is not None else []
     async with AsyncExitStack() as stack:
         for extension in extensions:
@@ -37,7 +37,7 @@ async def open_ways(
         for extension in extensions:
             token_way = extension.token_way(settings, stored)
             ways += [token_way] if token_way is not None else []
-        ways += stored_ways  # after tokens: a cookie comes with each request of a browser, whatever else it sends
+        ways += stored_ways  # after tokens: a browser sends a cookie with each request, whatever else it sends
         if only_tokens and settings.on_loopback:
             ways.append(LocalMachine(tokens).identity_of)
         elif only_tokens and not await tokens.exist():
@@ -49,5 +49,5 @@ async def open_ways(
 
 
 def metrics_token(settings: Settings) -> str | None:
-    """The token that `GET /metrics` needs. Raises ConfigError for one that could be guessed."""
+    """The required token of `GET /metrics`. Raises ConfigError if it is guessable."""
     return None if settings.metrics_token is None else unguessable("TURNSTREAM_METRICS_TOKEN", settings.metrics_token)

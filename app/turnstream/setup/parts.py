@@ -1,4 +1,4 @@
-"""The parts of a server that its settings decide, and what an embedding program gives in place of them."""
+"""The parts of a server by its settings, and their replacements by an embedding program."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -26,7 +26,7 @@ from turnstream.tools.toolset import Toolset
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The values that an embedding program gives in place of settings, or in addition."""
+    """The values that an embedding program passes instead of settings, or besides them."""
 
     models: Models | None = None
     toolset: Toolset | None = None
@@ -39,8 +39,8 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The objects of which the engine is composed. A copy of the database wants a `renewal_interval` of the lease.
-    `master_keys` are the ids of those that this replica has.
+    """The objects of an engine. A copy of the database needs a `renewal_interval` of the lease. `master_keys` are the
+    ids of this replica's master keys.
     """
 
     settings: Settings
@@ -54,7 +54,7 @@ class Parts:
     master_keys: Sequence[bytes] = ()
 
 
-# `serve` makes the parts and ends with the first ConfigError; `doctor` tries each. Opened parts are closed by `stack`.
+# `serve` creates the parts and exits at the first ConfigError; `doctor` tries each. `stack` closes opened parts.
 
 
 def chosen_extensions(settings: Settings, given: Given) -> Sequence[Extension]:
@@ -63,7 +63,7 @@ def chosen_extensions(settings: Settings, given: Given) -> Sequence[Extension]:
 
 
 def chosen_model(settings: Settings, given: Given, extensions: Sequence[Extension]) -> str:
-    """The model of a turn that names none. Raises ConfigError."""
+    """The model of a turn without one. Raises ConfigError."""
     if given.models is not None:
         return default_among(given.models, settings.model)
     return served_model(settings, extensions)
@@ -72,7 +72,7 @@ def chosen_model(settings: Settings, given: Given, extensions: Sequence[Extensio
 async def opened_ways(
     settings: Settings, given: Given, extensions: Sequence[Extension], database: Database, stack: AsyncExitStack
 ) -> tuple[StoredTokens, Sequence[Authenticate]]:
-    """The tokens that are stored, and all ways to authenticate, theirs among them. Raises ConfigError."""
+    """The stored tokens, and all ways to authenticate, including the tokens'. Raises ConfigError."""
     cell = own_cell(settings, extensions)
     tokens = Tokens(database, cell)
     stored = StoredTokens(tokens, cell)
@@ -92,7 +92,7 @@ async def opened_models(
 
 
 async def check_extensions(extensions: Sequence[Extension], settings: Settings, models: Models) -> None:
-    """Raises ConfigError for what one of them finds wrong."""
+    """Raises ConfigError for an error that an extension finds."""
     for extension in extensions:
         for check in extension.checks.values():
             await check(settings, models, False)
@@ -107,7 +107,7 @@ async def opened_toolset(
     *,
     connect: bool = True,
 ) -> Toolset:
-    """Raises ConfigError. A source whose connections fail has no tools yet. Without `connect` none is opened."""
+    """Raises ConfigError. A source with failed connections has no tools yet. Without `connect` none is opened."""
     if given.toolset is not None:
         toolset = copy(given.toolset)
         toolset.outputs = merged(toolset.outputs, given.outputs or toolset.outputs)
@@ -121,8 +121,8 @@ async def opened_toolset(
 
 
 def _carried_out(toolset: Toolset, extensions: Sequence[Extension]) -> Toolset:
-    """Raises ConfigError for a policy of a tool that a missing extension carries out: the turn of a background tool
-    would wait for ever. The background calls of tools that a source lists later get an error.
+    """Raises ConfigError if a tool's policy needs a missing extension: the turn of a background tool would wait for
+    ever. The background calls of tools that a source adds later get an error.
     """
     carried = {name for extension in extensions for name in extension.tool_policies}
     toolset.runs_jobs = "background" in carried

@@ -1,4 +1,4 @@
-"""The plans of owners, from the settings and from extensions."""
+"""The plans of owners, from settings and extensions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,14 +7,14 @@ from turnstream.config import Settings
 from turnstream.domain.plans import Plan, Plans
 from turnstream.extension import Extension
 
-# Turns of an owner that may wait in the queue, for each that may run.
+# Queued turns of an owner, per turn that may run.
 _QUEUED_FOR_EACH = 10
 
 
 def read_plans(
     settings: Settings, extensions: Sequence[Extension], plan_of: Callable[[str], Plan | str | None] | None = None
 ) -> Plans:
-    """The settings for every owner are what a plan does not name. Raises ConfigError."""
+    """The settings for all owners are the defaults of a plan. Raises ConfigError."""
     base = Plan(
         "default",
         running_turns=settings.owner_running_turns or None,

@@ -1,4 +1,4 @@
-"""Values of the settings for tools and engine."""
+"""Settings as values for tools and engine."""
 
 from collections.abc import Sequence, Set
 
@@ -55,7 +55,7 @@ def turn_limits(settings: Settings) -> Limits:
 
 
 def most_rounds(settings: Settings) -> int | None:
-    """The tool rounds above which no turn may ask, if the operator has set them."""
+    """The most tool rounds that a turn may request, if the operator has set it."""
     return settings.max_rounds if "max_rounds" in settings.model_fields_set else None
 
 

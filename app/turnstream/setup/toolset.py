@@ -1,4 +1,4 @@
-"""The toolset of a server: its own tools, those of installed packages and of a module, and declared tools."""
+"""The toolset of a server: its built-in tools, those of installed packages and of a module, and declared tools."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -36,7 +36,7 @@ async def open_toolset(
     connect: bool = True,
 ) -> AsyncIterator[Toolset]:
     """Opens the toolset and, with `connect`, the connections of its sources. `reference` names tools in Python.
-    Raises ConfigError with a sentence for each setting that is wrong.
+    Raises ConfigError with a sentence for each wrong setting.
     """
     problems: list[str] = []
     declared, loaded = DeclaredTools(), list[LoadedTools]()

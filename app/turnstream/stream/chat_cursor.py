@@ -1,4 +1,4 @@
-"""The cursor of a chat: the turns that a client knows, and its cursors in those that have not ended."""
+"""The cursor of a chat: the turns that a client has, and its cursors in open ones."""
 
 import re
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ from turnstream.storage.rows import to_json
 
 _FORM = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{12})?\.((?:[0-9a-f]{1,16}:[0-9-]*)(?:,[0-9a-f]{1,16}:[0-9-]*)*)?")
 
-# The most turns of a chat that are followed at once. Newer ones are sent when there is room.
+# The most turns of a chat that are streamed at once. Newer ones follow when there is room.
 MOST_OPEN = 100
-# The most turns in a cursor, more than are followed, as the page of a chat may show more. With all of them, the cursor
+# The most turns in a cursor: more than are streamed, because the page of a chat may show more. A cursor of this size
 # still fits into the headers that servers and proxies accept.
 _MOST_NAMED = 300
 
@@ -24,9 +24,9 @@ UNKNOWN_CURSOR = (
 
 @dataclass(slots=True)
 class ChatCursor:
-    """The client's state: it knows all turns up to `place` (`chat_changes` in turnstream.storage.chats), the fields of
-    the chat whose digest is `digest`, and each turn in `open` up to its cursor; with None it does not know that the
-    turn exists. It knows the end of all other turns.
+    """The client's state: it has all turns up to `place` (`chat_changes` in turnstream.storage.chats), the fields of
+    the chat with `digest`, and each turn in `open` up to its cursor; with None not even the turn's start. It has the
+    end of all other turns.
     """
 
     place: int = 0
@@ -34,13 +34,13 @@ class ChatCursor:
     open: dict[int, Cursor | None] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Turns are written as their distance from `place`: the newest is 0."""
+        """Turns are encoded as their distance from `place`: the newest is 0."""
         followed = ",".join(f"{self.place - place:x}:{cursor or ''}" for place, cursor in self.open.items())
         return f"{self.place:x}.{self.digest}.{followed}"
 
     @classmethod
     def parse(cls, text: str) -> "ChatCursor":
-        """Raises ValueError for a text that no stream has sent."""
+        """Raises ValueError for a text that is no cursor of a stream."""
         found = _FORM.fullmatch(text)
         if found is None:
             raise ValueError("the cursor of a chat must be the `id` of an event of that chat's stream")
@@ -53,5 +53,5 @@ class ChatCursor:
 
 
 def digest_of(chat: Chat) -> str:
-    """A digest of the chat's own fields that clients are sent."""
+    """A digest of the chat's own fields in events."""
     return sha256(to_json([chat.title, chat.system_prompt, chat.settings]).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Deliveries: readers of turns that need no task to wait and to write. One pass writes to all woken readers."""
+"""Deliveries: readers without a task of their own for waits and writes. One pass writes to all woken readers."""
 
 import asyncio
 from collections import deque
@@ -6,7 +6,7 @@ from typing import Protocol
 
 from turnstream.stream.reader import TurnReader
 
-# Deliveries in one pass; the others are next. A pass of so many takes some milliseconds.
+# Deliveries of one pass; the rest follow in the next. A pass of this size takes some milliseconds.
 _MOST_AT_ONCE = 200
 
 
@@ -19,8 +19,8 @@ class Sink(Protocol):
 
 
 class Deliveries:
-    """The pass over all deliveries that have been woken since the last one, in the next iteration of the event loop:
-    what several turns append in one iteration, as at a beat of the frame clock, costs one callback.
+    """The pass over all deliveries that were woken since the last one, in the next iteration of the event loop: the
+    appends of several turns in one iteration, as at a beat of the frame clock, cost one callback.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Deliveries:
     def _deliver(self) -> None:
         woken = self._woken
         for _ in range(min(len(woken), _MOST_AT_ONCE)):
-            # Taken out only afterwards: as long as there is one, a pass is due or runs.
+            # Removed only afterwards: while one is left, a pass is due or running.
             woken[0].deliver()
             woken.popleft()
         if woken:
@@ -43,7 +43,7 @@ class Deliveries:
 
 class Delivery:
     """A reader and the `sink` of its frames. A sink that is not writable is skipped: its reader keeps its cursor, and
-    gets the missing text as fewer, longer deltas.
+    later gets fewer, longer deltas.
     """
 
     __slots__ = ("_deliveries", "_is_woken", "_reader", "_sink", "_stopped")
@@ -56,8 +56,8 @@ class Delivery:
         self._is_woken = False
 
     async def run(self) -> None:
-        """Delivers until the turn has ended. The caller's task waits meanwhile. It finds the turn's view again if
-        nothing feeds the present one any more: that may need the database, on behalf of the request.
+        """Delivers until the turn has ended. The caller's task waits meanwhile. It finds the turn's view again if the
+        present one has no writer any more: this may query the database for the request.
         """
         reader, loop = self._reader, asyncio.get_running_loop()
         while not reader.done:
@@ -71,13 +71,13 @@ class Delivery:
                 await reader.renew()
 
     def wake(self) -> None:
-        """Called when there may be more, and when the sink has become writable."""
+        """Called when there may be more events, and when the sink becomes writable."""
         if not self._is_woken:
             self._is_woken = True
             self._deliveries.add(self)
 
     def deliver(self) -> None:
-        """Writes one portion of the waiting events. The next pass continues with the rest."""
+        """Writes one portion of the due events. The next pass continues with the rest."""
         self._is_woken = False
         if self._stopped.done():
             return

@@ -1,4 +1,4 @@
-"""The directory of live views: of turns that run here, that run elsewhere, and that have ended."""
+"""The directory of live views: of turns that run here, run elsewhere, or have ended."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ class Directory:
     def __init__(self) -> None:
         self._here: dict[UUID, LiveView] = {}
         self._owners: dict[UUID, str] = {}
-        # Weak: a mirrored view lives as long as it has a reader.
+        # Weak: a mirrored view lives as long as its readers.
         self._mirrored: WeakValueDictionary[UUID, LiveView] = WeakValueDictionary()
 
     def here(self) -> Sequence[LiveView]:
@@ -25,17 +25,17 @@ class Directory:
         return self._here.get(turn)
 
     def running_for(self, owner: str, chat: UUID, turn: UUID) -> LiveView | None:
-        """The view of a turn that runs here, for the owner of its chat."""
+        """The view of a turn that runs here, if the owner has its chat."""
         view = self._here.get(turn)
         return view if view and view.turn.chat_id == chat and self._owners[turn] == owner else None
 
     def mirrored(self) -> Sequence[LiveView]:
-        """The views that have readers here and are written elsewhere."""
+        """The views with readers here and a writer elsewhere."""
         return [view for view in self._mirrored.values() if not view.ended]
 
     def view(self, turn: Turn) -> LiveView:
-        """The view of a turn, made from `turn` if there is none, and never behind it. A view of an older attempt that
-        is written here has lost its claim; a mirror that is behind is only late, and takes over the rows.
+        """The view of a turn, made from `turn` if there is none, and never older than `turn`. A view of an older
+        attempt with a writer here has lost its claim; a mirror with less is only late, and copies the rows.
         """
         here = self._here.get(turn.id)
         if here and here.has_had(turn.attempt):
@@ -52,13 +52,13 @@ class Directory:
         return view
 
     def is_fed(self, view: LiveView) -> bool:
-        """Whether there is a writer that notifies the readers of `view`."""
+        """Whether `view` has a writer that notifies its readers."""
         turn = view.turn.id
         return self._here.get(turn) is view or self._mirrored.get(turn) is view
 
     @contextmanager
     def host(self, view: LiveView, owner: str) -> Iterator[None]:
-        """Registers the view of a claimed turn while this replica writes it. Readers of its mirror move to it."""
+        """Registers the view of a claimed turn while this replica writes it. Readers of its mirror switch to it."""
         turn = view.turn.id
         self._here[turn], self._owners[turn] = view, owner
         if mirrored := self._mirrored.pop(turn, None):

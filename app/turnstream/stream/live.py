@@ -46,7 +46,7 @@ class PlacedNotice(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """The encoded events between two cursors, kept so that readers at the same cursor share the bytes."""
+    """The encoded events between two cursors, shared by readers at the same cursor."""
 
     start: Cursor
     stop: Cursor
@@ -57,21 +57,21 @@ class LiveView:
     """A growing log (turnstream.domain.log). The writer appends and notifies; readers look, then wait for a
     notification.
 
-    `turn` is always what the rows hold: a row is written first, and the view is changed after it. Only the open block
-    is ahead of the rows: the text of a block, and for a moment a round that has `begun`. A `provisional` view of a
-    running turn has not seen the journal yet, so it may lack text that a client has: no client is reset because of it.
+    `turn` always equals the rows: a row is written first, and the view is changed after it. Only the open block is
+    ahead of the rows: its text, and briefly a round that has `begun`. A `provisional` view of a running turn lacks the
+    journal, so a client may have more text: no client is reset because of it.
     """
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
         self.marks = marks_of(turn)
         self.wakeup = Wakeup()
-        self.begun: Sequence[Round] = ()  # the open round, as long as no row holds it
+        self.begun: Sequence[Round] = ()  # the open round without a row
         # The charge of a model call without a reply and without a reservation.
         self.unreserved: Callable[[], Charge] | None = None
         self.provisional = False
         self.last_frame: Frame | None = None
-        self.unjoined = 0  # readers whose deltas wait for no others (`frames=never`)
+        self.unjoined = 0  # readers with unjoined deltas (`frames=never`)
         self.notices: list[PlacedNotice] = []
         self.notice_number = 0
         self._pieces: list[str] = []
@@ -94,7 +94,7 @@ class LiveView:
 
     def open_text(self, offset: int) -> str:
         """The open block's text from `offset`, at most LONGEST_DELTA characters. For a reader that lacks only the last
-        piece, nothing is searched and nothing joined.
+        piece, no search and no join is needed.
         """
         ends = self._ends
         if len(ends) > 1 and ends[-2] == offset:  # the token path
@@ -117,7 +117,7 @@ class LiveView:
         self._mark(start)
 
     def block_being_written(self) -> Block | None:
-        """The open block with its text so far, marked as interrupted, which it is if nothing more comes."""
+        """The open block with its text so far, marked as interrupted: that is its state if no more text comes."""
         start = self.marks[-1]
         if not isinstance(start, BlockStart):
             return None
@@ -133,27 +133,27 @@ class LiveView:
         )
 
     def is_behind(self, turn: Turn) -> bool:
-        """Whether the rows of `turn` have more than the view (a mirror may not have read them yet), or have another
-        past (the database has lost commits that the view has).
+        """Whether the rows of `turn` have more than the view (a mirror may not have read them yet), or differ from its
+        past (the database lost commits that the view has).
         """
         if turn.attempt != self.attempt:
             return not self.has_had(turn.attempt)
         return not self.ended and (turn.ended or _lacks_rows(self.turn, turn))
 
     def adopt(self, turn: Turn, open_block: Block | None, start: int = 0) -> None:
-        """Takes over rows and journal, as they were read from Postgres. Within one attempt it only adds to the view; an
-        older reading is ignored unless the turn has ended. A reading that a failover has thinned out is older too: the
-        running turn writes the rows again. The text of `open_block` begins at its character `start`.
+        """Copies rows and journal, as read from Postgres. Within one attempt it only adds to the view; an older state
+        is ignored unless the turn has ended. A state without commits that a failover lost counts as older: the running
+        turn writes the rows again. The text of `open_block` begins at its character `start`.
         """
         is_older = _lacks_rows(turn, self.turn) if turn.attempt == self.attempt else self.has_had(turn.attempt)
         if not turn.ended and is_older:
             return
         is_open = open_block is not None and self.marks.is_open(open_block)
         if start > (self.open_length if is_open else 0):
-            return  # the query asked for text after `start`, but the view has less now; the next query asks for all
+            return  # the query requested text after `start`, but the view now has less; the next query requests all
         if self.provisional:
             self.provisional = False
-            self.wakeup.notify()  # a reader whose cursor is ahead of the rows has waited for this
+            self.wakeup.notify()  # a reader with a cursor ahead of the rows waits for this
         news = [preliminary_notice(output) for output in turn.preliminary if output not in self.turn.preliminary]
         news += [progress_notice(job) for job in turn.open_jobs if job not in self.turn.jobs]
         same = turn.attempt == self.attempt and _size(turn) == _size(self.turn)
@@ -162,7 +162,7 @@ class LiveView:
                 self.append(open_block.text[self.open_length - start :])
             elicited_before = elicited(self.turn)
             self.turn = replace(self.turn, preliminary=turn.preliminary, jobs=turn.jobs, asks=turn.asks)
-            if elicited(self.turn) != elicited_before:  # a job that has asked has its answer, or runs again
+            if elicited(self.turn) != elicited_before:  # a job with an ask has its answer, or runs again
                 self.notify_actions()
             self._notify_all(news)
             return
@@ -183,7 +183,7 @@ class LiveView:
             self.notify(notice)
 
     def vanish(self) -> None:
-        """Ends the view of a turn that was deleted while it was open. No row will say so; readers get a last event."""
+        """Ends the view of a turn that was deleted while open. No row will show this; readers get a last event."""
         if self.ended:
             return
         if block := self.block_being_written():
@@ -192,7 +192,7 @@ class LiveView:
         self.end(replace(self.turn, status="cancelled", stop_reason=DELETED))
 
     def close_blocks(self, blocks: Sequence[Block]) -> None:
-        """Closes the open block, and adds the blocks that were never open, from their rows."""
+        """Closes the open block, and adds blocks that were never open, from their rows."""
         self.marks.add(blocks, self.attempt)
         self._forget_open_text()
         self.turn = replace(self.turn, blocks=(*self.turn.blocks, *blocks))
@@ -203,19 +203,19 @@ class LiveView:
         self._mark(start_of_round(round, self.turn.blocks))
 
     def seal_round(self, round: Round, turn: Turn) -> None:
-        """Replaces the unsealed round by `round`. `turn` has the new values of the turn itself."""
+        """Replaces the unsealed round by `round`. `turn` has the turn's new values."""
         assert round.sealed_by is not None
         self.turn = replace(turn, rounds=(*self.turn.rounds[:-1], round), blocks=self.turn.blocks)
         self._mark(RoundStop(round.sealed_by, round.number, round.stop_reason, round.usage))
 
     def ask(self, asks: Sequence[Ask]) -> None:
-        """Adds the asks for calls of the last round that wait for a person."""
+        """Adds the asks for waiting calls of the last round."""
         self.turn = replace(self.turn, asks=(*self.turn.asks, *asks))
         if shown := [ask for ask in asks if ask.is_marked]:
             self._mark(action_required(shown, self.turn.blocks))
 
     def void_round(self, round: Round, turn: Turn) -> None:
-        """Takes the last round back. `turn` has the next attempt, so readers notice the reset."""
+        """Voids the last round. `turn` has the next attempt: readers detect the reset by it."""
         blocks = tuple(block for block in self.turn.blocks if block.round != round.number)
         running = tuple(output for output in self.turn.preliminary if output.round != round.number)
         rounds = (*self.turn.rounds[:-1], round)
@@ -235,7 +235,7 @@ class LiveView:
 
     def notify(self, notice: Notice | ActionRequired) -> None:
         if self.ended:
-            return  # nothing comes after the end
+            return  # nothing follows the end
         self.notice_number += 1
         self.notices.append(PlacedNotice(self.notice_number, end_cursor(self), notice))
         del self.notices[:-_NOTICES_KEPT]
@@ -260,7 +260,7 @@ def _lacks_rows(turn: Turn, known: Turn) -> bool:
 
 
 def _size(turn: Turn) -> tuple[object, ...]:
-    """A value that differs for two states of one attempt exactly if a reader can see the difference."""
+    """A value that differs between two states of one attempt exactly if a reader sees a difference."""
     return turn.status, *_counts(turn)
 
 

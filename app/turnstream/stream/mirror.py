@@ -13,12 +13,12 @@ from turnstream.stream.live import LiveView
 
 log = structlog.get_logger(__name__)
 
-# Turns that wait for a person are looked at in every tenth tick.
+# Turns that wait for a person are queried in every tenth tick.
 _TICKS_OF_WAITING = 10
 
 
 class Mirror:
-    """`interval` is the tick in seconds: the most that a reader of a remote turn is behind a reader of a local one."""
+    """`interval` is the tick in seconds: the longest delay of readers of remote turns behind local ones."""
 
     def __init__(self, snapshots: Snapshots, directory: Directory, interval: float) -> None:
         self._snapshots = snapshots
@@ -27,7 +27,7 @@ class Mirror:
         self._ticks = 0
 
     async def run(self) -> None:
-        """Looks for ever, once per tick. The time of a look counts as part of its tick, but there is always a pause."""
+        """Queries once per tick until it is cancelled. A tick includes its query, but has a pause."""
         loop = asyncio.get_running_loop()
         while True:
             start = loop.time()
@@ -50,7 +50,7 @@ class Mirror:
         positions = {turn: _position(view) for turn, view in views.items()}
         try:
             found = await self._snapshots.take(positions)
-        except Conflict as error:  # contents of one turn cannot be decrypted: the others are read without it
+        except Conflict as error:  # one turn cannot be decrypted: the others are read without it
             log.warning("mirror.waits", error=str(error))
             found = {}
             for turn, position in positions.items():
@@ -64,8 +64,8 @@ class Mirror:
 
 
 def _position(view: LiveView) -> MirrorPosition:
-    # A replica that releases a turn stores its whole open text again, from the first character on: a view of a turn
-    # that does not run is read once more from the beginning, like one that has not seen the journal yet.
+    # A replica that releases a turn stores the whole open text again from its first character: the view of a turn that
+    # does not run is read again from the beginning, like a view without the journal.
     if view.turn.status != "running" or view.provisional:
         return MirrorPosition(view.turn)
     last = view.marks[-1]

@@ -1,4 +1,4 @@
-"""The reader of a turn: sends the events there are, then waits for more. Live and ended turns are read alike."""
+"""The reader of a turn: sends the present events, then waits for more. Live and ended turns are read alike."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from turnstream.storage.database import retry_while_unavailable
 from turnstream.stream.directory import Directory
 from turnstream.stream.live import Frame, LiveView
 
-# Frames are yielded in portions of about this many bytes: enough to join small ones, too little to fill memory.
+# Frames are yielded in portions of about this many bytes: small frames are joined, and memory is limited.
 PORTION = 65_536
 
 Encode = Callable[[Event | Notice, Cursor | None], bytes]
@@ -47,8 +47,8 @@ class TurnReader:
         self._marks_end = caught_up
         self._unjoined = 0
         self._seen = view.notice_number
-        self._resumed = False  # whether `cursor` is a cursor of `view`
-        self._knows_running = False  # whether the client has what running tools had shown and asked before it came
+        self._resumed = False  # whether `cursor` belongs to `view`
+        self._knows_running = False  # whether the client has the running tools' earlier outputs and questions
 
     @property
     def fed(self) -> bool:
@@ -57,7 +57,7 @@ class TurnReader:
 
     @property
     def is_current(self) -> bool:
-        """Whether the client has the whole content of the view. It costs less than a look that finds nothing."""
+        """Whether the client has the whole content of the view. This costs less than an empty `look`."""
         view, cursor = self.view, self._cursor
         return (
             self._knows_running
@@ -70,7 +70,7 @@ class TurnReader:
 
     @contextmanager
     def unjoined(self) -> Iterator[None]:
-        """Meanwhile the deltas of the turn wait for no tick of the frame clock, if it runs on this replica."""
+        """Exempts the deltas of the turn from ticks of the frame clock meanwhile, if it runs on this replica."""
         self._unjoined = 1
         self.view.unjoined += 1
         try:
@@ -80,10 +80,10 @@ class TurnReader:
             self._unjoined = 0
 
     async def frames(self, first: bytes = b"") -> AsyncGenerator[bytes, None]:
-        """The frame `first`, and all frames after it, until the turn has ended."""
+        """Yields the frame `first`, and all frames after it, until the turn has ended."""
         if first:
             yield first
-            first = b""  # not kept for as long as the stream lives
+            first = b""  # not kept for the life of the stream
         while not self.done:
             if not self.is_current and (frames := self.look()):
                 yield frames
@@ -91,7 +91,7 @@ class TurnReader:
                 await self.wait()
 
     def look(self) -> bytes:
-        """The next frames, if there are any. Once the reader is `done`, there never are."""
+        """Returns the next frames, if any. After `done` there are none."""
         view, frames = self.view, b""
         if self._knows_running and self._seen == view.notice_number and self._is_resumed:  # the token path
             frames = self._portion(None)
@@ -100,13 +100,13 @@ class TurnReader:
         for number, position, notice in view.notices_after(self._seen):
             frames += self._events(position)
             if self._cursor < position or len(frames) >= PORTION:
-                break  # the events before the notice come first
+                break  # the events before the notice are first
             frames += self._encode(notice, None)
             self._seen = number
         else:
             frames += self._events()
         if not frames and self._resumed and not self._knows_running:
-            self._knows_running = True  # behind all events, so that the client knows the calls
+            self._knows_running = True  # behind all events: the client then has the calls
             running = (*map(preliminary_notice, view.turn.preliminary), *map(progress_notice, view.turn.open_jobs))
             frames += b"".join(self._encode(notice, None) for notice in running)
             if (actions := elicited(view.turn)) is not None:
@@ -118,16 +118,16 @@ class TurnReader:
         return frames
 
     async def wait(self) -> None:
-        """Waits until there may be more. Called when a look would find nothing, with no await in between."""
+        """Waits until there may be more. Called when a look would return nothing, with no await in between."""
         if self.fed:
             await self.view.wakeup.wait()
         else:
             await self.renew()
 
     async def renew(self) -> None:
-        """Replaces the view: by the view of the run on this replica, if it runs here, else by a view of the rows."""
+        """Replaces the view: by the view of the run on this replica, or by a view of the rows."""
         here = self._directory.running(self.view.turn.id)
-        # A view that runs here and has not had the attempt has lost its claim and does not know it yet.
+        # A view with a writer here but without the attempt has lost its claim, and does not know this yet.
         if here is None or not here.has_had(self._cursor.attempt):
             try:
                 here = self._directory.view(await retry_while_unavailable(self._load))
@@ -146,20 +146,20 @@ class TurnReader:
         return self._resumed and self._cursor.attempt == self.view.turn.attempt
 
     def _resume(self, end: Cursor | None) -> bytes:
-        """Makes a cursor that comes from another view or request a cursor of this view, if the view is that far."""
+        """Converts a cursor of another view or request to a cursor of this view, if the view has the position."""
         view, cursor = self.view, self._cursor
         resumed, reset = resume(view, cursor)
         self._resumed = False
         if reset is not None and (view.provisional or (cursor.attempt == view.attempt and not view.ended)):
-            # Within one attempt nothing is taken back: this view is only behind the one that the cursor comes from.
+            # Within one attempt content only grows: this view is behind the cursor's view.
             return b""
         self._cursor, self._resumed = resumed, True
         frames = b"" if reset is None else self._encode(reset, resumed)
         return frames + self._portion(end)
 
     def _portion(self, end: Cursor | None) -> bytes:
-        """The next frames, up to `end`, if a notice is due. Readers that share frames and are at the same cursor get
-        the same bytes.
+        """Returns the next frames, up to `end` if a notice is due. Readers that share frames get the same bytes at the
+        same cursor.
         """
         view, cursor = self.view, self._cursor
         last = view.last_frame

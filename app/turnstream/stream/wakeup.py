@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 
 class Wakeup:
-    """Wakes all waiting tasks, once. With nothing waiting a notification is lost: look first, then wait, and do not
-    await anything in between.
+    """Wakes all waiting tasks, once. A notification without a waiting task is lost: look first, then wait, without an
+    await in between.
     """
 
     __slots__ = ("_waiting",)
@@ -29,7 +29,7 @@ class Wakeup:
                 wake()
 
     def call(self, wake: Callable[[], None]) -> None:
-        """Calls `wake` at the next notification. It must not raise."""
+        """Calls `wake` at the next notification. `wake` must not raise."""
         self._waiting[wake] = None
 
     def forget(self, wake: Callable[[], None]) -> None:
@@ -40,7 +40,7 @@ class Wakeup:
 
 
 async def wait_for_any(*wakeups: Wakeup) -> None:
-    """Returns when one of them is notified."""
+    """Returns at the first notification of any."""
     future = asyncio.get_running_loop().create_future()
 
     def wake() -> None:

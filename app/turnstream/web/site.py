@@ -1,4 +1,4 @@
-"""The pages at `/`, `/admin` and `/shared/…`: static files, read at start, under a policy that runs no other code."""
+"""The pages at `/`, `/admin` and `/shared/…`: static files, read at start, under a policy against foreign code."""
 
 import base64
 import functools
@@ -23,7 +23,7 @@ _TYPES = {
     ".webmanifest": "application/manifest+json",
 }
 _IMMUTABLE = "public, max-age=31536000, immutable"
-# The first is the service worker, the second is no module, the third is large and seldom needed.
+# The first is the service worker, the second is no module, the third is large and rarely used.
 _FETCHED_LATER = {"offline.js", "theme.js", "vendor/temml.esm.js"}
 _VERSION_PLACEHOLDER = b"static/VERSION/"
 
@@ -31,11 +31,11 @@ _CONTENT_SECURITY_POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
     "style-src": "'self'",
-    # Attached pictures are fetched with the token in a header, then shown from memory as blobs.
+    # Attached images are fetched with the token in a header, then shown from memory as blobs.
     "img-src": "'self' data: blob:",
     "connect-src": "'self'",
     "manifest-src": "'self'",
-    "frame-src": "'self'",  # apps of MCP servers, in frames of an opaque origin
+    "frame-src": "'self'",  # apps of MCP servers, in frames with an opaque origin
     "base-uri": "'none'",
     "form-action": "'none'",
     "frame-ancestors": "'none'",
@@ -63,14 +63,14 @@ class StaticFile:
 
     @functools.cached_property
     def compressed(self) -> bytes:
-        """Compressed for the first reader: all files at once would hold a starting server for a quarter of a second."""
+        """Compressed at the first request: all files at once would block a start for a quarter of a second."""
         return gzip.compress(self.content, mtime=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The files by path. The pages name them relative to their own addresses, so that they may be served under a
-    prefix. `version` is a hash of all of them: a URL with it may be cached without end.
+    """The files by path. Pages have relative links, and so work under a prefix. `version` is a hash of all files: a URL
+    with it may be cached for ever.
     """
 
     files: Mapping[str, StaticFile]
@@ -83,21 +83,21 @@ class Site:
         return _respond(request, self.files["admin.html"], "no-cache")
 
     def offline_worker(self, request: Request) -> Response:
-        """The service worker of the page. Its folder is its scope, so it is beside the page."""
+        """The service worker of the page. Its scope is its folder, so its path is beside the page's."""
         return _respond(request, self.files["offline.js"], "no-cache")
 
     def shared_page(self, request: Request) -> Response:
         return _respond(request, self.files["shared.html"], "no-cache")
 
     def file(self, request: Request) -> Response:
-        """`/static/PATH` or `/static/v-VERSION/PATH`. During a deploy VERSION may be the version of another replica."""
+        """`/static/PATH` or `/static/v-VERSION/PATH`. During a deploy VERSION may be another replica's."""
         path: str = request.path_params["path"]
         first, _, rest = path.partition("/")
         version, path = (first.removeprefix("v-"), rest) if first.startswith("v-") else ("", path)
         file = self.files.get(path)
         if file is None:
             return Response("There is no such file.\n", 404, media_type="text/plain")
-        # Under a foreign VERSION the content may be another than its URL promises: it must not be cached without end.
+        # Under a foreign VERSION the content may not match the URL: it must not be cached for ever.
         return _respond(request, file, _IMMUTABLE if version == self.version else "no-cache")
 
 
@@ -107,7 +107,7 @@ def site() -> Site:
 
 @functools.cache
 def read_site(folder: Path) -> Site:
-    """The files of a folder, read once in a process."""
+    """The files of a folder, read once per process."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix in _TYPES)
     contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     version = hashlib.sha256(b"\0".join(contents.values())).hexdigest()[:12]
@@ -120,7 +120,7 @@ def read_site(folder: Path) -> Site:
 
 
 def _digests(contents: Mapping[str, bytes]) -> bytes:
-    """The files of the page at `/`, each with the digest that a browser verifies, as JSON."""
+    """The files of the page at `/`, each with the digest for the browser's check, as JSON."""
     others = ("admin", "shared.", "offline.js")
     return json.dumps(
         {
@@ -132,7 +132,7 @@ def _digests(contents: Mapping[str, bytes]) -> bytes:
 
 
 def _preloads(paths: Iterable[str]) -> bytes:
-    """Links that fetch all modules of the page at `/` at once, instead of each after the module that imports it."""
+    """Links that fetch all modules of the page at `/` at once, instead of one import after another."""
     modules = [
         path
         for path in paths

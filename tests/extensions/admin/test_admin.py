@@ -87,7 +87,7 @@ async def test_turns_of_all_owners_are_seen_with_their_reasons(server: Server, a
     now = await now_when(operator, has_both)
     turn, waiting = shown(now, said), shown(now, asked)
     assert (turn["owner"], turn["status"], turn["stopping"]) == (api.owner, "running", False)
-    assert waiting["reasons"][0].startswith("It waits for the result of look")
+    assert waiting["reasons"][0].startswith("The turn waits for the result of look")
     (replica,) = [each for each in now["replicas"] if each["address"] == turn["replica"]]
     assert (replica["state"], replica["running"] >= 1, now["counts"]["waiting"] >= 1) == ("alive", True, True)
     pause.go.set()

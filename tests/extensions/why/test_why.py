@@ -62,7 +62,7 @@ async def test_the_silence_of_a_provider_and_a_queue_behind_it_are_seen_from_els
         assert (await reported(harness, replica, second)).behind == first.turn
         pause.go.set()
         await harness.finish(replica, second)
-    assert reasons(await TurnStates(harness.database).of(first.turn)) == ["It has ended: end_turn"]
+    assert reasons(await TurnStates(harness.database).of(first.turn)) == ["The turn has ended: end_turn"]
     with pytest.raises(NotFound):
         await TurnStates(harness.database).of(uuid4())
 
@@ -89,7 +89,7 @@ async def test_a_running_tool_and_its_reader_are_named_and_a_replica_that_is_gon
         assert reasons(state)[0].startswith("The tool dig has been running for ")
         await harness.database.rows(NO_LEASE)
         assert reasons(await TurnStates(harness.database).of(asked.turn))[0].startswith(
-            "The replica that ran it is gone"
+            "The replica of the turn is dead"
         )
         go.set()
         await finishing
@@ -100,7 +100,7 @@ async def test_the_life_of_a_turn_is_a_table_from_rows(harness: Harness) -> None
         asked = await harness.ask(tools=[pay])
         await waits(harness, replica, asked)
     states = TurnStates(harness.database)
-    assert reasons(await states.of(asked.turn)) == ["It waits for an approval of pay, 0 seconds by now."]
+    assert reasons(await states.of(asked.turn)) == ["The turn waits for an approval of pay, 0 seconds by now."]
     life = await states.life(asked.turn)
     assert [event.what.split(":")[0] for event in life if "first text" not in event.what] == [
         "created",
@@ -142,11 +142,11 @@ async def test_the_commands_list_open_turns_and_print_a_life(harness: Harness, m
     await harness.database.rows(DECLINED, replica=declining.replica)
     printed = await asyncio.to_thread(CliRunner().invoke, commands, ["why", str(asked.turn)])
     assert printed.stdout.splitlines()[1:2] == ["declined by the replicas here:2, which lack its model or a tool"]
-    assert "It is the next in the queue" in printed.stdout
+    assert "The turn is the next in the queue" in printed.stdout
     assert "replicas.gone" not in printed.stdout
     await harness.database.rows(INTERRUPTED)
     printed = await asyncio.to_thread(CliRunner().invoke, commands, ["why", str(asked.turn)])
-    assert "It was taken over, after 1 interruption.\nThe log event `replicas.gone`" in printed.stdout
+    assert "The turn was taken over, after 1 interruption.\nThe log event `replicas.gone`" in printed.stdout
 
 
 async def test_the_commands_judge_by_the_limit_of_the_replicas_and_not_by_their_own(
@@ -168,7 +168,7 @@ async def test_the_commands_judge_by_the_limit_of_the_replicas_and_not_by_their_
                 listed = await asyncio.to_thread(CliRunner().invoke, commands, ["turns"])
                 queued = next(line for line in listed.stdout.splitlines() if "\tqueued\t" in line)
                 printed = await asyncio.to_thread(CliRunner().invoke, commands, ["why", queued.split("\t")[0]])
-                assert "1 turn of its owner runs already, as many as may at once." in printed.stdout, most
+                assert "1 turn of the owner runs already: this is the limit." in printed.stdout, most
             pause.go.set()
 
 
@@ -214,7 +214,7 @@ async def test_a_turn_of_an_agent_is_explained_down_to_the_person_it_waits_for(
         of_lead = f"the job {root['id']} of the tool lead, on which the turn {leads['turn']} works, which is waiting"
         why = await api.json("GET", f"{turn.url}/why")
         (sentence,) = why["reasons"]
-        begin = f"It waits for {of_lead}: It waits for {of_scout}: It waits for an approval of pay, "
+        begin = f"The turn waits for {of_lead}: The turn waits for {of_scout}: The turn waits for an approval of pay, "
         assert sentence.startswith(begin)
         assert any(f"tool lead runs as the job {root['id']}" in event["what"] for event in why["life"])
         monkeypatch.setattr("os.environ", clean_environment() | {"DATABASE_URL": harness.url})
@@ -225,13 +225,13 @@ async def test_a_turn_of_an_agent_is_explained_down_to_the_person_it_waits_for(
             now = (await api.json("GET", "/api/admin/overview"))["now"]
             shown = {each["id"]: each["reasons"] for each in now["turns"]}
             await asyncio.sleep(0.05)
-        assert shown[scouts][0].startswith("It waits for an approval of pay, ")
+        assert shown[scouts][0].startswith("The turn waits for an approval of pay, ")
         asking = f"/api/chats/{waiting[0]['chat']}/turns/{scouts}"
         (asked,) = (await api.json("GET", asking))["actions"]
         approval = {"type": "approve", "tool_use_id": asked["tool_use_id"], "input_digest": asked["input_digest"]}
         await api.json("POST", f"{asking}/actions", 202, json={"actions": [approval]})
         await api.events(turn.stream_url)
-        assert (await api.json("GET", f"{turn.url}/why"))["reasons"] == ["It has ended: end_turn"]
+        assert (await api.json("GET", f"{turn.url}/why"))["reasons"] == ["The turn has ended: end_turn"]
 
 
 async def _ask_why(server: Server) -> None:

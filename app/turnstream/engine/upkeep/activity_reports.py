@@ -1,4 +1,4 @@
-"""Reports of this replica about the turns that it runs, so that people can ask any replica why a turn does not move."""
+"""Reports of this replica about its turns: any replica can then answer why a turn does not move."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from turnstream.storage.database import Database
 
 
 class ActivityReports:
-    """One statement every few seconds while there is something to report: no delta and no turn waits for it."""
+    """One statement every few seconds, if there is something to report; no delta and no turn waits for it."""
 
     def __init__(self, activity: Callable[[], Mapping[UUID, Activity]], database: Database, replica: UUID) -> None:
         self._activity = activity
@@ -20,7 +20,7 @@ class ActivityReports:
         self._reported = False
 
     async def run(self) -> None:
-        """Reports without end."""
+        """Reports until it is cancelled."""
         while True:
             await asyncio.sleep(REPORTS)
             await self.report()
@@ -33,4 +33,4 @@ class ActivityReports:
             await report_activity(self._database, self._replica, turns)
             self._reported = bool(turns)
         except StorageUnavailable:
-            pass  # the next report comes soon; others log that Postgres is away
+            pass  # the next report is due soon; other tasks log that Postgres is away

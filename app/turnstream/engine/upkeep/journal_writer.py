@@ -1,5 +1,5 @@
 """The journal writer: appends the open text of all running turns to this replica's log, in one row per tick, and stores
-it durably about once a second. No turn waits for it, and no tick for the disk.
+the log durably about once a second. No turn waits for a write, and no tick for the disk.
 """
 
 import asyncio
@@ -18,15 +18,13 @@ from turnstream.telemetry import JOURNAL_LAG_SECONDS, PERSIST_SECONDS
 
 log = structlog.get_logger(__name__)
 
-_BETWEEN_LINES = 10.0  # seconds between two lines of the log: the full disk may be the disk of the log, too
-CHECKPOINT = 1.0  # seconds between two checkpoints; with a longer tick there is one in every tick
+_BETWEEN_LINES = 10.0  # seconds between two log lines: a full disk may be the disk of the log, too
+CHECKPOINT = 1.0  # seconds between two checkpoints; a longer tick has one each
 
 
 @dataclass(slots=True, eq=False)
 class OpenBlock:
-    """A block that is open, and how many characters of its text the log has, and the stored text (-1: not even its
-    beginning).
-    """
+    """An open block, the number of its characters in the log, and the stored text (-1: no row yet)."""
 
     start: BlockStart
     logged: int = -1
@@ -34,7 +32,7 @@ class OpenBlock:
 
 
 class JournalWriter:
-    """`interval` is the tick in seconds: a kill loses at most the open text of that time."""
+    """`interval` is the tick in seconds: the most open text that a kill loses."""
 
     def __init__(self, journal: Journal, directory: Directory, interval: float) -> None:
         self._journal = journal
@@ -46,8 +44,8 @@ class JournalWriter:
         self._is_storing = False
 
     async def run(self) -> None:
-        """Writes without end. Ticks continue during a checkpoint, whose commit waits for the disk: readers on other
-        replicas wait for a tick.
+        """Writes until it is cancelled. Ticks continue during a checkpoint: its commit waits for the disk, and readers
+        on other replicas wait for ticks.
         """
         async with asyncio.TaskGroup() as group:
             while True:
@@ -64,7 +62,7 @@ class JournalWriter:
         start = perf_counter()
         is_due = not self._is_storing and start - self._stored >= CHECKPOINT
         entries, before = self._new_text()
-        # A tick without text lets the log end, so that the text of its last ticks is deleted too.
+        # A tick without text ends the log, so that the text of its last ticks is deleted.
         if not entries and not (is_due and self._journal.has_text):
             self._flushed = start
             JOURNAL_LAG_SECONDS.set(0)
@@ -91,7 +89,7 @@ class JournalWriter:
             self._next_line = now + _BETWEEN_LINES
 
     def _new_text(self) -> tuple[Sequence[JournalEntry], Sequence[tuple[OpenBlock, int]]]:
-        """The pieces that the log lacks, at most one of each turn, and the length before them in the log."""
+        """The pieces missing in the log, at most one per turn, and the length before each in the log."""
         entries: list[JournalEntry] = []
         before: list[tuple[OpenBlock, int]] = []
         known, self._open = self._open, {}
@@ -111,7 +109,7 @@ class JournalWriter:
         return entries, before
 
     async def checkpoint(self) -> None:
-        """Stores durably what the log has now, of the blocks that are still open."""
+        """Stores durably the text of the blocks that are still open."""
         begin, self._is_storing = perf_counter(), True
         entries: list[JournalEntry] = []
         lengths: list[tuple[OpenBlock, int]] = []

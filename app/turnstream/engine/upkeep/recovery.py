@@ -1,4 +1,4 @@
-"""Recovery: keeps this replica's lease, takes over the turns of replicas that are gone, and expires old asks."""
+"""Recovery: renews this replica's lease, takes over the turns of dead replicas, and expires old asks."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ from turnstream.storage.runs.queue import Queue
 log = structlog.get_logger(__name__)
 
 JOINED = "joined"  # the notification of a replica that has registered
-# Seconds for which a look that found no peer counts. All replicas know a replica that was registered earlier.
+# Seconds for which "no peer found" stays valid. Every replica finds a replica that registered earlier.
 KNOWN = 2.0
 _REMEDY = "Two servers have this host name and port: give one of them another host name or TURNSTREAM_PORT."
-SWEEP = 60.0  # seconds between two searches for turns whose replica has no row any more
+SWEEP = 60.0  # seconds between two searches for turns whose replica has no row
 
 
 class ReplicaMonitor:
-    """Watches the other replicas. `lease` is in seconds; it is renewed after a third of it, or after `renewal` seconds
-    if that is sooner. `missed` is sent once more when every other replica knows of this one, and notifies it;
-    `drain`, at each renewal of the lease, while the order is in the row.
+    """Watches the other replicas. It renews the lease (`lease` in seconds) after a third of it, or after `renewal`
+    seconds if that is sooner. `missed` is sent again when every other replica knows this one, and notifies it; `drain`
+    at each renewal while its order is in the row.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ReplicaMonitor:
         signals.notified.act(self._receive)
         self._alone_until = 0.0
         self._known_at: float | None = None
-        self._namesakes: set[UUID] = set()  # living peers with the address of this one, of which a line was logged
+        self._namesakes: set[UUID] = set()  # living peers with the same address as this one that were logged
         self._has_session = True
         self._renewed = 0.0
         self._swept = 0.0
@@ -61,13 +61,13 @@ class ReplicaMonitor:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other replica can be waiting for a notification: the last look found none, and is so new that a
-        replica which registered after it still looks for itself.
+        """Whether no other replica can expect a notification: the last check found none, and is too recent for a new
+        replica to rely on it.
         """
         return monotonic() < self._alone_until
 
     def _receive(self, payload: str) -> None:
-        """Handles a notification of a replica that has just registered, perhaps this one: the next look tells."""
+        """Handles the notification of a new replica, perhaps of this one: the next check decides."""
         if payload == JOINED:
             self._alone_until = 0.0
 
@@ -81,15 +81,15 @@ class ReplicaMonitor:
         self._signals.missed.send()
 
     def disconnected(self) -> None:
-        """Called when this replica's own session was cut, and when it cannot be opened again. Postgres was away
-        then, so probably all sessions were cut, and the peers need time to connect again.
+        """Called when this replica's own session is lost, and when it cannot be reopened. Postgres was then away: all
+        sessions were probably lost, and the peers need time to reconnect.
         """
         self._has_session = False
         self._seen = self._seen.doubted(monotonic())
         self._signals.suspect.send()
 
     async def run(self) -> None:
-        """Looks without end."""
+        """Checks until it is cancelled."""
         while True:
             await asyncio.sleep(membership.LOOK)
             try:
@@ -100,7 +100,7 @@ class ReplicaMonitor:
                 self._signals.suspect.send()
 
     async def look(self) -> None:
-        """Renews the lease when it is due, and checks the peers and the expired asks."""
+        """Renews the lease if due, and checks peers and expired asks."""
         now = monotonic()
         if now - self._renewed > self._renewal or not self._has_session:
             if await self._queue.renew_lease(self._lease):
@@ -125,7 +125,7 @@ class ReplicaMonitor:
             await self._take_over(judgement.gone, peers)
         if now - self._swept > SWEEP:
             self._swept = now
-            await self._take_over((), ())  # turns of replicas that have no row any more
+            await self._take_over((), ())  # turns of replicas without a row
 
     def _warn_of_namesakes(self, peers: Sequence[Peer]) -> None:
         for peer in peers:

@@ -1,4 +1,4 @@
-"""Refused logins: counted by their origin, and written to the audit trail once a minute, however many they are."""
+"""Refused logins: counted by their origin, and written to the audit trail once a minute as one entry per origin."""
 
 import asyncio
 from collections import Counter
@@ -11,7 +11,7 @@ LOGIN_REFUSED = "login.refused"
 REFUSALS_KEPT_DAYS = 30.0
 
 _PAUSE = 60.0  # seconds
-# Entries of one minute. An attacker with more addresses than these is one more entry.
+# Entries of one minute. All further addresses of an attacker share one entry.
 _MOST = 10
 _OTHERS = ("others", "")
 
@@ -24,13 +24,13 @@ class RefusedLogins:
         self._any = asyncio.Event()
 
     def note(self, address: str, sent: str) -> None:
-        """Counts a refusal. `sent` says what kind of proof came with the request."""
+        """Counts a refusal. `sent` is the type of credential in the request."""
         origin = (address, sent)
         self._counts[origin if origin in self._counts or len(self._counts) < _MOST else _OTHERS] += 1
         self._any.set()
 
     async def run(self) -> None:
-        """Writes without end."""
+        """Writes until it is cancelled."""
         while True:
             await self._any.wait()
             await asyncio.sleep(self._pause)

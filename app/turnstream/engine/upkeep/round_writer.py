@@ -1,5 +1,5 @@
-"""The round writer: stores the rounds that have begun in all running turns, in one statement per tick, and reserves the
-requests of model calls without a reply, in another one.
+"""The round writer: one statement per tick stores the new rounds of all running turns, and another one reserves the
+requests of model calls without a reply.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from turnstream.telemetry import PERSIST_SECONDS
 
 
 class RoundWriter:
-    """`interval` is the tick in seconds. No turn waits for it: the first write of a turn about a round brings the row
-    of the round along. A kill before either takes the round and the text of its open block with it. A call that is
-    younger than a tick when its process is killed is not charged.
+    """`interval` is the tick in seconds. No turn waits for it: the first write of a turn in a round also inserts the
+    row of the round. A kill before both loses the round and the text of its open block. A call younger than a tick is
+    not charged if its process is killed.
     """
 
     def __init__(self, database: Database, directory: Directory, interval: float) -> None:
@@ -28,7 +28,7 @@ class RoundWriter:
         self._interval = interval
 
     async def run(self) -> None:
-        """Writes without end."""
+        """Writes until it is cancelled."""
         while True:
             await asyncio.sleep(self._interval)
             with suppress(StorageUnavailable):  # the next tick writes it
@@ -56,5 +56,5 @@ class RoundWriter:
         for (view, turn, request), (_, charge) in zip(waiting, requests, strict=True):
             if view.unreserved is request:
                 view.unreserved = None
-            elif not any(call_of(round) == charge.call for round in view.turn.rounds):  # it failed meanwhile
+            elif not any(call_of(round) == charge.call for round in view.turn.rounds):  # the call failed meanwhile
                 await self._accounts.release_call(turn.id, charge.call)

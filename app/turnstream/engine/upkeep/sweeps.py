@@ -1,6 +1,5 @@
-"""Sweeps delete rows that are too old or no longer needed. Each sweep has a task of its own, because it may take long
-and the lease must not wait for it. One replica sweeps at a time, in small steps, and rests after each step for longer
-than the step took.
+"""Sweeps delete rows that are too old or no longer needed. Each sweep has its own task: it may take long, and the lease
+must not wait. One replica sweeps at a time, in small steps, and each step is followed by a longer rest.
 """
 
 import asyncio
@@ -20,33 +19,33 @@ log = structlog.get_logger(__name__)
 
 HOURS = 3600.0
 
-# How often a replica looks whether a sweep is due, in parts of its period.
+# The checks of a replica per period, whether a sweep is due.
 _LOOKS = 12
 _LEASE = 2 * LONG  # seconds; a step is shorter
-# The rest after a step, in times of its duration and in seconds.
+# The rest after a step: a multiple of its duration, and seconds.
 _REST = 4.0
 _SHORTEST_REST = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Due every `period` seconds. `steps` yields after each step how many rows it has removed."""
+    """Due every `period` seconds. `steps` yields the number of removed rows after each step."""
 
     name: str
     period: float
     steps: Callable[[], AsyncGenerator[int, None]]
 
     async def run(self, sweeps: Sweeps) -> None:
-        """Sweeps without end, if no other replica does."""
+        """Sweeps until it is cancelled, unless another replica does."""
         while True:
             await asyncio.sleep(self.period / _LOOKS * random.uniform(0.5, 1.0))  # noqa: S311, replicas look in turn
             try:
                 await self.look(sweeps)
-            except StorageUnavailable as error:  # it is due again when the lease has expired
+            except StorageUnavailable as error:  # due again when the lease has expired
                 log.warning("sweep.waits", sweep=self.name, error=str(error))
 
     async def look(self, sweeps: Sweeps) -> None:
-        """Does the sweep if it is due. A step that is too long would be so again at once, and waits for the period."""
+        """Sweeps if due. A step over its time limit would fail again at once, so it waits for the next period."""
         if not await sweeps.claim(self.name, _LEASE):
             return
         removed, began = 0, time.monotonic()

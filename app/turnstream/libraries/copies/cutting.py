@@ -1,4 +1,4 @@
-"""Forks: copies of a turn, whole or cut after one of its blocks."""
+"""Forks: copies of a turn, complete or cut after a block."""
 
 import json
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from turnstream.domain.kinds import AFTER_SEAL, SUMMARY, TOOL_RESULT
 from turnstream.domain.steps import unanswered_calls
 from turnstream.domain.turns import Turn
 
-FORKED = "forked"  # the stop reason of a turn that was cut, and of a round that was cut in the middle
+FORKED = "forked"  # the stop reason of a cut turn, and of a round that was cut in the middle
 LEFT_OUT = "This call has no result here: the conversation was forked before it."
 
 
 @dataclass(frozen=True, slots=True)
 class CutTurn:
-    """A turn as its copy is to be: the first `kept` blocks of the original, and results that were added behind them.
-    `cut_round` is the round that was cut in the middle.
+    """The content of a turn's copy: the first `kept` blocks of the original, then added results. `cut_round` is the
+    round that was cut in the middle.
     """
 
     turn: Turn
@@ -27,9 +27,9 @@ class CutTurn:
 
 
 def cut_after(turn: Turn, index: int | None) -> CutTurn:
-    """The turn as a fork copies it: up to its block `index`, without any for -1, or whole. A call whose result is cut
-    off gets another one, as models require. Raises RequestRefused for a block that there is not, and Conflict for a
-    part of an open turn that may still change.
+    """Returns the turn for its copy: up to its block `index` (-1: none), or complete. A call without its result gets
+    another one, as models require. Raises RequestRefused for a missing block, and Conflict for a part of an open turn
+    that may still change.
     """
     if index is not None and index >= len(turn.blocks):
         known = f"from 0 to {len(turn.blocks) - 1}" if turn.blocks else "and this turn has none yet"
@@ -72,7 +72,7 @@ def cut_after(turn: Turn, index: int | None) -> CutTurn:
 
 
 def with_new_ids(block: Block, ids: Mapping[UUID, UUID]) -> Block:
-    """Returns a summary or a shortening in which each id of a turn is replaced by the id of its copy (`ids`)."""
+    """Returns a summary or a shortening with the ids of copied turns replaced (`ids`)."""
     if block.data is None:
         return block
     data = json.loads(block.data)

@@ -22,7 +22,7 @@ from turnstream.storage.contents import CHATS
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import to_json
 
-# The most turns that a fork copies.
+# The most turns of a fork.
 _MOST_COPIED = 10_000
 
 GET_PATH_IDS = Statement(
@@ -36,7 +36,7 @@ GET_PATH_IDS = Statement(
     SELECT id FROM path ORDER BY depth DESC
     """
 )
-# Its turns keep their times, and its own is later than all of them.
+# Its turns keep their times; its own time is later than all of these.
 COPY_CHAT = Statement(
     """
     INSERT INTO chats (id, owner, title, system_prompt, settings, updated_at)
@@ -50,8 +50,8 @@ COPY_CHAT = Statement(
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A copy of the path to a turn, into a new chat with this title, or of the turn alone, beside the original.
-    `request` is the request of a new answer, if the turn is a user turn.
+    """A copy of the path to a turn, into a new chat with this title, or of the turn alone, as its sibling. `request` is
+    the request of a new answer, if the turn is a user turn.
     """
 
     cut: CutTurn
@@ -67,10 +67,10 @@ class Forks:
     async def make(
         self, owner: str, fork: Fork, key: IdempotencyKey | None, most_queued: int | None = None
     ) -> tuple[UUID, UUID]:
-        """Returns the chat of the copy and its last assistant turn. The owner may have `most_queued` turns in the
-        queue. Raises NotFound, RequestRefused, KeyTaken, TooMany.
+        """Returns the chat of the copy and the copy's last assistant turn. The owner may have `most_queued` turns in
+        the queue. Raises NotFound, RequestRefused, KeyTaken, TooMany.
         """
-        # The module reads the columns of all tables: a fifth of a second, once.
+        # The import reads the columns of all tables: a fifth of a second, once.
         await asyncio.to_thread(import_module, "turnstream.libraries.copies.turn_copies")
         from turnstream.libraries.copies.turn_copies import copy_turns  # noqa: PLC0415
 

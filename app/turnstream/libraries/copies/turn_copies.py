@@ -19,14 +19,14 @@ from turnstream.storage.runs.record import ADD_BLOCKS
 
 
 def _copied(table: str, *others: str) -> str:
-    """The columns of a table that a copy takes over: all but `others`, which it gives values of its own."""
+    """The columns that a copy takes from the original: all but `others`, which get new values."""
     return ", ".join(f'"{name}"' for name in ALL_TABLES[table].columns if name not in others)
 
 
 _OF_TURNS: Final = _copied(
     "turns",
     *("id", "chat_id", "parent_id", "parent_role", "status", "stop_reason", "error", "created_at", "ended_at"),
-    # Columns of open turns only, and the cost of the original: nothing is paid for a copy.
+    # Columns of open turns only, and the cost of the original: a copy costs nothing.
     *(
         "recoveries",
         "deaths",
@@ -41,12 +41,12 @@ _OF_TURNS: Final = _copied(
     ),
 )
 _NAMING: Final = tuple(kind.name for kind in KINDS.values() if kind.with_turn_ids)
-_PORTION = 50  # turns whose blocks are in memory at once
+_PORTION = 50  # turns with their blocks in memory at once
 _OF_BLOCKS: Final = _copied("blocks", "turn_id")
 _OF_ROUNDS: Final = _copied("rounds", "turn_id", "stop_reason")
 
-# The last turn may be cut, and its original may be open. In the same chat the copy has a time of its own: readers
-# of the chat are sent it as new.
+# The last turn may be cut, and its original may be open. In the same chat the copy has a time of its own: readers of
+# the chat get it as new.
 COPY_TURNS = Statement(
     f"""
     WITH touched AS (UPDATE chats SET {TICK} WHERE id = :chat RETURNING updated_at)
@@ -74,7 +74,7 @@ COPY_BLOCKS = Statement(
     WHERE turn_id <> :last OR index < :count
     """
 )
-# Encrypted blocks are opened, and encrypted for their new place.
+# Encrypted blocks are decrypted, and encrypted for their new row.
 HAVE_SEALED = Statement(
     f"""
     SELECT FROM blocks WHERE turn_id = ANY(CAST(:originals AS uuid[])) AND {IS_SEALED}
@@ -110,7 +110,7 @@ COPY_ROUNDS = Statement(
     WHERE sealed_by IS NOT NULL AND (turn_id <> :last OR number = ANY(CAST(:numbers AS int[])))
     """
 )
-# Blocks that name turns.
+# Blocks with ids of turns.
 GET_NAMING_BLOCKS = Statement(
     f"""
     SELECT {BLOCK_COLUMNS} FROM blocks
@@ -123,7 +123,9 @@ CHANGE_DATA = Statement("UPDATE blocks SET data = CAST(:data AS json) WHERE turn
 async def copy_turns(
     connection: Transaction, owner: str, cut: CutTurn, chat: UUID, path: Sequence[UUID], before: UUID | None
 ) -> UUID:
-    """Copies the turns `path` into `chat`, behind the turn `before`, the last one as `cut` has it. Returns its copy."""
+    """Copies the turns `path` into `chat`, behind the turn `before`; `cut` is the content of the last one. Returns the
+    last copy.
+    """
     last, copies = cut.turn, [new_id() for _ in path]
     both = {"originals": path, "copies": copies, "last": last.id}
     await connection.rows(

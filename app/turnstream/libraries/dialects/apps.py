@@ -1,4 +1,4 @@
-"""Apps of MCP servers in dialects: the app that shows a result, and the state of the extension that offers apps."""
+"""Apps of MCP servers in dialects: the app of a result, and the state of the extension with the apps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class ResultApp:
 
 @dataclass(frozen=True, slots=True)
 class WantedCall:
-    """A call that an app asks for. `app` is the id of the call, in `turn`, whose result has the app. `name` is the
+    """A call requested by an app. `app` is the id of the call, in `turn`, with the app in its result. `name` is the
     server's own name for the tool.
     """
 
@@ -40,13 +40,13 @@ class AppHost(Protocol):
     """The state of the extension `mcp`."""
 
     async def app_page(self, owner: str, server: str, uri: str) -> Mapping[str, Any]:
-        """The resource of an app, as MCP has it. Raises NotFound, RequestRefused and Unavailable."""
+        """The resource of an app, in MCP's form. Raises NotFound, RequestRefused and Unavailable."""
         ...
 
     async def call_from_app(
         self, services: Services, owner: str, wanted: WantedCall, key: IdempotencyKey | None
     ) -> Exchange:
-        """Posts the turn of a call. Raises NotFound, RequestRefused, Conflict after too many calls, and TooMany."""
+        """Posts an app's call as a turn. Raises NotFound, RequestRefused, TooMany; Conflict after too many calls."""
         ...
 
 
@@ -67,7 +67,7 @@ def app_of(block: Block) -> ResultApp | None:
 
 
 def mcp_result(block: Block) -> dict[str, Any]:
-    """A result as MCP has it: its texts and files, and what its server has sent for clients."""
+    """A result in MCP's form: its texts and files, and its server's data for clients."""
     data = parsed(block.client_data or "{}")
     content = parts_of(block) if count_files(block) else [{"type": "text", "text": block.text}]
     kept = {name: data[name] for name in ("structuredContent", "_meta") if name in data}

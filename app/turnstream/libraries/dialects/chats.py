@@ -1,4 +1,4 @@
-"""Helpers of the dialects, whose clients make ids of their own and create a chat with its first message."""
+"""Helpers for dialects with clients that choose ids and create a chat with its first message."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -31,14 +31,14 @@ from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
 from turnstream.stream.reader import follow
 
 _NAMESPACE = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
-# An end that is longer ago is no news to a client that connects.
+# A client that connects does not need an end that is longer ago.
 _RECENTLY = timedelta(minutes=1)
 _STOP_TIMEOUT = 10.0  # seconds
 
 
 async def chat_of(services: Services, identity: Identity, id: str) -> UUID:
-    """The id of a chat: `id` itself if it names one of the owner's chats, else a UUID made from it. Raises Forbidden
-    if the credential is bound to another chat, or to a turn.
+    """The id of a chat: `id` itself if it is one of the owner's chats, else a UUID derived from it. Raises Forbidden if
+    the credential is bound to another chat, or to a turn.
     """
     try:
         chat = UUID(id)
@@ -60,14 +60,14 @@ async def newest_turn(services: Services, owner: str, chat: UUID) -> Turn | None
 
 
 async def newest_path(services: Services, owner: str, chat: UUID) -> Sequence[Turn]:
-    """The path to the newest turn. Raises NotFound if there is no such chat."""
+    """The path to the newest turn. Raises NotFound if the chat does not exist."""
     await services.storage.chats.get(owner, chat)
     newest = await services.storage.turns.newest(owner, chat)
     return await services.storage.turns.path(owner, chat, newest) if newest else []
 
 
 def is_news(turn: Turn) -> bool:
-    """Whether a client that connects may lack the end of the turn: it is open, or has ended just now."""
+    """Whether a client that connects may lack the end of the turn: it is open, or ended just now."""
     return turn.ended_at is None or turn.ended_at > CLOCK.now() - _RECENTLY
 
 
@@ -79,7 +79,7 @@ async def newest_answer(services: Services, owner: str, user_turn: Turn | None) 
 
 
 def new_turn(options: UiOptions, blocks: Sequence[dict[str, Any]]) -> NewTurn:
-    """A message with its options. Raises RequestRefused."""
+    """Creates a message with its options. Raises RequestRefused."""
     members = options.model_dump(exclude_unset=True, by_alias=True)
     return checked_turn({**members, "on_busy": options.on_busy, "blocks": blocks})
 
@@ -95,20 +95,18 @@ def checked_turn(members: Mapping[str, Any]) -> NewTurn:
 async def post_by_chat(
     services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, seed: Callable[[], History | None]
 ) -> Exchange:
-    """Posts a message. The chat is created with it if it is missing, behind the history that `seed` makes of the
-    messages that the client already has.
-    """
+    """Posts a message. A missing chat is created, with the history that `seed` makes of the client's messages."""
     for _ in range(3):
         with suppress(NotFound):
             return await post_message(services, new, target, key)
-        with suppress(Conflict):  # another request has just created it
+        with suppress(Conflict):  # another request has just created the chat
             created = new_chat(target.owner, target.chat)
             return await post_in_seeded_chat(services, new, created, key, seed())
     raise Conflict(f"Chat {target.chat} is created and deleted all the time; try again later.")
 
 
 async def wait_for_end(services: Services, owner: str, turn: Turn, seconds: float | None = _STOP_TIMEOUT) -> None:
-    """Returns when the turn has ended. Raises Conflict after `seconds`, by default those for a cancelled turn."""
+    """Returns when the turn has ended. Raises Conflict after `seconds`, by default those of a cancellation."""
     load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
     frames = follow(services.live.directory, services.live.directory.view(turn), load, START, frame)
     try:
@@ -122,8 +120,8 @@ async def wait_for_end(services: Services, owner: str, turn: Turn, seconds: floa
 async def replace_answer(
     services: Services, owner: str, turn: Turn, options: TurnOptions, on_busy: OnBusy, key: IdempotencyKey | None
 ) -> Exchange:
-    """Another answer beside `turn`, which is cancelled first if it runs and `on_busy` demands it."""
-    # Behind the read of `turn`: it may be the answer that the first request with this key made.
+    """Creates another answer beside `turn`, which is cancelled first if it runs and `on_busy` demands this."""
+    # After the read of `turn`: it may be the answer of the first request with this key.
     if key and (made := await services.storage.exchanges.find(owner, key)):
         return made
     if not turn.ended and on_busy == "interrupt":
@@ -134,8 +132,8 @@ async def replace_answer(
 
 @dataclass(frozen=True, slots=True)
 class PageOptions:
-    """The additions of a page to the options of a turn: all the `tools` that it runs, as `page_tool` makes them, or
-    None if its client does not name them; its system prompt, and what follows the prompt.
+    """The additions of a page to the options of a turn: all its `tools`, as `page_tool` makes them, or None if its
+    client sends none; its system prompt, and the text behind the prompt.
     """
 
     tools: Sequence[dict[str, Any]] | None = None
@@ -143,7 +141,7 @@ class PageOptions:
     context: Sequence[str] = ()
 
 
-# Seconds for which the calls of a program wait for it. A page has a person, who may come back the next day.
+# Seconds for which the calls of a program wait for the program. At a page waits a person, who may return the next day.
 PROGRAM_EXPIRY, PAGE_EXPIRY = 3600.0, 86_400.0
 
 
@@ -156,15 +154,15 @@ def page_tool(name: str, description: str | None, schema: object) -> dict[str, A
 async def with_page(
     services: Services, owner: str, chat: UUID, options: UiOptions, page: PageOptions, before: Turn | None
 ) -> UiOptions:
-    """The options, with those of the page. The tools of the page join those of the turn, the chat or the server. The
-    next turn has them only if the page sends them again. `before` is the answer that the turn follows.
+    """Returns the options with those of the page. The tools of the page join those of the turn, the chat or the server.
+    The next turn has them only if the page sends them again. `before` is the answer before the turn.
     """
     stored: Chat | None = None
     with suppress(NotFound):
         stored = await services.storage.chats.get(owner, chat)
     changes: dict[str, Any] = {}
     had = before is not None and before.request is not None and any(spec.client for spec in before.request.tools)
-    had = had and "tools" not in held_options()  # else the turn keeps those that it has
+    had = had and "tools" not in held_options()  # else the turn keeps its tools
     if page.tools or (page.tools is not None and had and options.tools is None):
         settings = ChatSettings.model_validate(stored.settings if stored else {})
         own = options.tools if options.tools is not None else settings.tools
@@ -183,7 +181,7 @@ async def with_page(
 
 
 async def stop_all(services: Services, owner: str, chat: UUID) -> list[str]:
-    """Cancels all open turns of the chat; returns their ids. Raises NotFound."""
+    """Cancels all open turns of the chat, and returns their ids. Raises NotFound."""
     await services.storage.chats.get(owner, chat)
     state = await services.storage.chat_changes.state(chat)
     for turn in state.open:

@@ -1,4 +1,4 @@
-"""The number of tokens of a request, counted by the model's provider, or estimated if the provider does not count."""
+"""The number of tokens of a request, counted by the model's provider, or estimated."""
 
 from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,8 +30,8 @@ from turnstream.tools.sealed_requests import opened_request
 async def count_input(
     services: Services, owner: str, new: NewTurn, items: Iterable[PastItem], place: str, path: Sequence[Turn] = ()
 ) -> int:
-    """The tokens of the items of the field `place`, with the options of `new`, behind the turns of `path`. Raises
-    RequestRefused, ProviderError.
+    """Returns the tokens of the items of the field `place`, with the options of `new`, behind the turns of `path`.
+    Raises RequestRefused, ProviderError.
     """
     new = with_fixed(new)
     await admit(services, owner, new)
@@ -41,7 +41,7 @@ async def count_input(
     entries = [entry for item in items for entry in await _entries(services, owner, item, contents, place)]
     messages = group_by_role(entries)
     if path:
-        # Results of calls that still wait become texts: the path has other results in their place.
+        # Results of waiting calls become texts: the path has placeholder results for these calls.
         blocks = [replace(each, type=TEXT) if each.type == TOOL_RESULT else each for _, each in entries]
         user_turn = Turn(new_id(), chat.id, path[-1].id, "user", "complete", blocks=tuple(blocks))
         running = Turn(new_id(), chat.id, user_turn.id, "assistant", "queued", request=asked)
@@ -73,7 +73,7 @@ async def _entries(
 async def _block(
     services: Services, owner: str, block: dict[str, Any], contents: dict[UUID, bytes], place: str
 ) -> Block:
-    """A block of the user; the bytes of a file are put into `contents`. Raises RequestRefused."""
+    """A block of the user; a file's bytes go into `contents`. Raises RequestRefused."""
     if block["type"] == TEXT:
         return Block(0, 0, 0, TEXT, block["text"])
     source: Mapping[str, str] = block["source"]

@@ -1,4 +1,4 @@
-"""The classes of failures, for APIs that have an error of its own for each."""
+"""The classes of failures, for APIs with an error for each class."""
 
 from typing import Literal
 
@@ -26,7 +26,7 @@ FailureClass = Literal["account", "rate_limit", "overloaded", "too_long", "refus
 
 
 def failure_class(type: str) -> FailureClass:
-    """The class of a failure of a turn by its type."""
+    """The class of a turn's failure, by the type of its error."""
     status = type.removeprefix("http_")
     if type in OF_ACCOUNT or status in map(str, ACCOUNT_STATUSES):
         return "account"

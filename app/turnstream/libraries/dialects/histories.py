@@ -1,9 +1,9 @@
-"""Histories that clients send: the digest of what was sent, its match with stored turns, the place in a chat that
-follows from the match, and the exchanges to record if nothing matches.
+"""Histories that clients send: a digest, the match with stored turns, the matching position in a chat, and the
+exchanges to record without a match.
 
-Some messages have the ids of turns (`last_answer`), others ids of their client (`key_of`, `posted_with`). A dialect of
-messages without ids translates them into items: `find_place` looks for the turn that they led to, and `history_of`
-makes exchanges of them.
+Some messages have ids of turns (`last_answer`), others ids of their client (`key_of`, `posted_with`). A dialect of
+messages without ids translates these into items: `find_place` finds the turn behind them, and `history_of` makes
+exchanges of them.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ from turnstream.libraries.dialects.projection import Close, Closed, Projection, 
 from turnstream.libraries.dialects.streams import current_view
 from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
 
-_MOST_RECORDED = 1000  # exchanges of one history: they are written in one transaction
-_LONGEST_ID = 256  # characters: the ids of calls are in an index
-_NO_MESSAGE = "…"  # before an answer that came first: providers want a message
+_MOST_RECORDED = 1000  # exchanges of one history, all written in one transaction
+_LONGEST_ID = 256  # characters: an index has the ids of calls
+_NO_MESSAGE = "…"  # before an answer at the start of a history: providers need a message
 
 
 @dataclass(frozen=True, slots=True)
 class PastMessage:
-    """A message of the user, with its blocks as NewTurn takes them."""
+    """A message of the user, with its blocks in the form of NewTurn."""
 
     blocks: Sequence[dict[str, Any]]
 
@@ -58,7 +58,7 @@ class PastText:
 
 @dataclass(frozen=True, slots=True)
 class PastCall:
-    """A call of a tool that the client ran."""
+    """A call of a client tool."""
 
     id: str | None
     name: str | None
@@ -74,8 +74,8 @@ class PastResult:
 
 @dataclass(frozen=True, slots=True)
 class PastBlock:
-    """A block of an answer that only its provider understands, such as a thought with its signature: `data` and `text`
-    as in `Block`.
+    """A block of an answer in a provider's own form, such as a thought with its signature: `data` and `text` as in
+    `Block`.
     """
 
     type: str
@@ -92,7 +92,7 @@ PastItem = PastMessage | PastText | PastCall | PastResult | PastBlock
 
 
 async def turn_of(services: Services, owner: str, chat: UUID, id: str, role: Role) -> Turn | None:
-    """The turn of the chat that a client's id names, if it does name one of this role."""
+    """The turn of the chat with a client's id, if it has this role."""
     try:
         turn = await services.storage.turns.get(owner, chat, UUID(id))
     except (ValueError, NotFound):
@@ -101,7 +101,7 @@ async def turn_of(services: Services, owner: str, chat: UUID, id: str, role: Rol
 
 
 async def last_answer(services: Services, owner: str, chat: UUID, ids: Sequence[str]) -> tuple[Turn | None, int]:
-    """The last answer of the chat that one of these ids names, and the number of ids through it."""
+    """The last answer of the chat with one of these ids, and the number of ids up to its id."""
     for place in range(len(ids), 0, -1):
         if turn := await turn_of(services, owner, chat, ids[place - 1], "assistant"):
             return turn, place
@@ -109,13 +109,13 @@ async def last_answer(services: Services, owner: str, chat: UUID, ids: Sequence[
 
 
 def key_of(protocol: str, *parts: object) -> IdempotencyKey:
-    """The key that makes one exchange of the same parts, however often a client sends them."""
+    """The key of an exchange from these parts: repeated requests with the same parts have the same key."""
     digest = hashlib.sha256(to_json([str(part) if isinstance(part, UUID) else part for part in parts])).digest()
     return IdempotencyKey(f"{protocol} {digest.hex()}", digest)
 
 
 async def posted_with(services: Services, owner: str, key: IdempotencyKey | None) -> Turn | None:
-    """The user turn that a message with this key became."""
+    """The user turn of a message with this key."""
     with suppress(RequestRefused):
         exchange = await services.storage.exchanges.find(owner, key) if key else None
         return exchange.user_turn if exchange else None
@@ -127,7 +127,7 @@ async def posted_with(services: Services, owner: str, key: IdempotencyKey | None
 
 @dataclass(frozen=True, slots=True)
 class HistoryPlace:
-    """An answer, or the part of it before a wait, that a history ends with."""
+    """The answer at the end of a history, or its part before a wait."""
 
     chat: UUID
     turn: UUID
@@ -135,12 +135,12 @@ class HistoryPlace:
 
 
 async def digest_of(items: Iterable[PastItem]) -> bytes:
-    """The digest of a history, without the forms in which it may be sent. In a thread: to measure thousands of items
-    takes as long as to encode them.
+    """The digest of a history, equal for all its equivalent forms. In a thread: thousands of items take long to measure
+    and to encode.
     """
 
     def digest() -> bytes:
-        # Blocks of providers are no part of it: some clients leave them out.
+        # Blocks of providers are excluded: some clients drop them.
         return hashlib.sha256(to_json([_canonical(item) for item in items if not isinstance(item, PastBlock)])).digest()
 
     return await asyncio.to_thread(digest)
@@ -149,7 +149,7 @@ async def digest_of(items: Iterable[PastItem]) -> bytes:
 async def find_place(
     services: Services, identity: Identity, history: Iterable[PastItem], answer: Iterable[PastItem]
 ) -> HistoryPlace | None:
-    """The newest turn to which the same history has led, with the same answer, if the caller reaches its chat."""
+    """The newest turn behind the same history, with the same answer, if the caller may read its chat."""
     wanted = _PastAnswer.of_items(answer)
     async for turn in _turns_behind(services, identity, history):
         answers = await _answers_of(services, turn)
@@ -163,15 +163,15 @@ async def find_place(
 async def find_continuation(
     services: Services, identity: Identity, history: Sequence[PastItem], answer: Sequence[PastItem]
 ) -> tuple[Target, Sequence[PastItem]] | None:
-    """The place in a chat where a model continues the text `answer`, and the items to record there before. No item is
-    recorded if an answer of the chat ends with that text. Returns None if no chat has the history. A different text (an
-    edited one, or the beginning of an answer that still runs) becomes a branch beside that answer.
+    """Returns the position in a chat where a model continues the text `answer`, and the items to record before it. If
+    an answer of the chat ends with that text, no item is recorded. Returns None if no chat has the history. A different
+    text (after an edit, or the beginning of a running answer) becomes a branch beside that answer.
     """
     owner = identity.owner
     if found := await find_place(services, identity, history, answer):
         turn = await services.storage.turns.get(owner, found.chat, found.turn)
         if turn.ended and found.part == len({ask.round for ask in turn.asks if ask.is_marked}):
-            if not turn.blocks:  # it failed before its first word: the text is that of an answer before
+            if not turn.blocks:  # it failed before its first text, so `answer` is an earlier answer
                 _, earlier = await _question_of(services, owner, turn)
                 turn = next((each for each in reversed(earlier) if each.blocks), turn)
             return Target(owner, found.chat, turn.id), ()
@@ -184,7 +184,7 @@ async def find_continuation(
 
 
 async def _turns_behind(services: Services, identity: Identity, history: Iterable[PastItem]) -> AsyncIterator[Turn]:
-    """The turns to which this history has led, the newest first, if the caller reaches their chats."""
+    """The turns behind this history, newest first, if the caller may read their chats."""
     for chat, id in await histories_of(services).find(identity.owner, await digest_of(history)):
         if identity.chat in {None, chat}:
             try:
@@ -195,8 +195,8 @@ async def _turns_behind(services: Services, identity: Identity, history: Iterabl
 
 
 async def _question_of(services: Services, owner: str, turn: Turn) -> tuple[Turn, Sequence[Turn]]:
-    """The message that the turn answers, and the answers to it that the turn continues from: each has a message without
-    blocks behind it.
+    """Returns the message before the turn, and the answers that the turn continues: each is followed by a message
+    without blocks.
     """
     earlier: list[Turn] = []
     assert turn.parent_id is not None
@@ -209,7 +209,7 @@ async def _question_of(services: Services, owner: str, turn: Turn) -> tuple[Turn
 
 
 async def _text_before(services: Services, owner: str, turn: Turn) -> str:
-    """The text of the answers that the turn continues from: clients send it with its own as one answer."""
+    """The text of the answers before a continuation: clients send all as one answer."""
     try:
         _, earlier = await _question_of(services, owner, turn)
     except NotFound:  # deleted meanwhile
@@ -232,17 +232,17 @@ class _PastAnswer:
 
     @classmethod
     def of_part(cls, part: Sequence[Closed], output: str | None) -> Self:
-        """`output` is the output of a structured turn. Clients have no other text of such a turn."""
+        """`output` is the output of a structured turn. Clients have no other text of it."""
         texts = [closed.block.text for closed in part if isinstance(closed, Close) and closed.block.type == TEXT]
         text = "".join(texts) if output is None else output
         return cls("".join(text.split()), tuple(call.tool_use_id for call in calls_of_client(part)))
 
 
 async def _answers_of(services: Services, turn: Turn) -> list[_PastAnswer]:
-    """The parts of the answer as of now. Others get their turn on the event loop."""
+    """The present parts of the answer. The event loop runs other tasks in between."""
     view = current_view(services, turn)
     projection, written, portions = Projection(view.turn), view.block_being_written(), Portions()
-    for mark in view.marks.copy():  # as of one moment
+    for mark in view.marks.copy():  # at one moment
         projection.take(mark)
         await portions.pause()
     if written is not None:
@@ -253,7 +253,7 @@ async def _answers_of(services: Services, turn: Turn) -> list[_PastAnswer]:
 
 
 def _canonical(item: PastMessage | PastText | PastCall | PastResult) -> list[Any]:
-    """Digests are stored: the same history has the same one in every version."""
+    """Stored digests: the same history must have the same digest in every version."""
     match item:
         case PastMessage(blocks=blocks):
             return ["user", [block["text"] if "text" in block else str(block["source"]) for block in blocks]]
@@ -267,7 +267,7 @@ def _canonical(item: PastMessage | PastText | PastCall | PastResult) -> list[Any
 
 # --- exchanges that took place elsewhere -----------------------------------------------------------------------------
 
-# In the place of a message where an answer continues from results of calls. It is not stored.
+# The message before an answer that continues from results of calls. It is not stored.
 NO_MESSAGE = {"type": "text", "text": "…"}
 
 
@@ -280,8 +280,8 @@ def history_of(
     goes_on: bool = False,
     follows: bool = False,
 ) -> History:
-    """Exchanges from the items of the field `place`. `goes_on`: they end with results of calls or a text, and the model
-    is to continue from these. `follows`: they are recorded behind an answer. Raises RequestRefused.
+    """Makes exchanges from the items of the field `place`. `goes_on`: they end with results of calls or a text, and the
+    model continues from these. `follows`: they are recorded behind an answer. Raises RequestRefused.
     """
     pasts = list(_exchanges_of(items, place))
     if len(pasts) > _MOST_RECORDED:
@@ -291,15 +291,15 @@ def history_of(
 
 
 def check_may_record(identity: Identity, items: Iterable[PastItem]) -> None:
-    """Raises Forbidden if the credential may send messages only: answers in a history are no messages of a person.
-    A greeting is left to it: texts before the first message, which a page shows to everybody.
+    """Raises Forbidden if the credential may only send messages: a history's answers are not by a person. A greeting is
+    allowed: texts before the first message, which a page shows to everybody.
     """
     if not all(isinstance(item, PastText) for item in items):
         identity.require("chat")
 
 
 def check_prefill(services: Services, new: NewTurn, items: Sequence[PastItem], place: str) -> None:
-    """Raises RequestRefused unless the model can continue with the text that these items end with."""
+    """Raises RequestRefused unless the model can continue the text at the end of these items."""
     resolver = services.resolver
     model = resolver.models.check(with_fixed(new).model or resolver.defaults.model)
     if not model.prefill or not items or not isinstance(items[-1], PastText):
@@ -316,8 +316,8 @@ async def continue_answer(
     key: IdempotencyKey | None,
     place: str,
 ) -> Turn | None:
-    """Creates the turn that continues `answer`, in the chat with this history. None if no chat is known to have it.
-    Raises RequestRefused.
+    """Creates the turn that continues `answer`, in the chat with this history. None if no chat has it. Raises
+    RequestRefused.
     """
     found = await find_continuation(services, identity, history, answer)
     if found is None:
@@ -329,7 +329,7 @@ async def continue_answer(
 
 
 def seed_of(services: Services, identity: Identity, items: Iterable[PastItem], place: str) -> History | None:
-    """The history of a chat that begins with messages of its client. Raises RequestRefused."""
+    """The history of a chat whose first messages came from its client. Raises RequestRefused."""
     found = list(items)
     check_may_record(identity, found)
     return history_of(services, identity.owner, found, place) if found else None
@@ -344,7 +344,7 @@ async def go_on_from_results(
     key: IdempotencyKey | None,
     place: str,
 ) -> Exchange | None:
-    """Records a history that ends in results of calls, and has the model continue from them. The history follows the
+    """Records a history that ends in results of calls, and starts a model call behind it. The history follows the
     answer `before`. Without `before`, the history begins a new chat, or a branch at the root of the chat. Returns None
     if the history does not end in complete pairs of call and result. Raises RequestRefused, and Conflict while the
     answer before runs.
@@ -372,8 +372,8 @@ async def post_behind_items(
     items: Iterable[PastItem],
     place: str,
 ) -> Exchange | None:
-    """Posts a message behind an answer and the items that its client has after it, which are recorded. Returns None if
-    none of them is of an answer: the chat has the messages of its user. Raises RequestRefused, and Conflict while the
+    """Posts a message behind an answer and the client's items after that answer, which are recorded. Returns None if no
+    item is part of an answer: the chat has the messages of its user. Raises RequestRefused, and Conflict while the
     answer runs.
     """
     found = list(items)
@@ -387,20 +387,20 @@ async def post_behind_items(
 
 
 def past_answer(path: Sequence[Turn], items: Iterable[PastItem], place: str) -> Turn | None:
-    """The answer that these items end with, if the chat of the path began with them. Raises RequestRefused."""
+    """Returns the answer at the end of these items, if the chat of the path began with them. Raises RequestRefused."""
     count = sum(1 for _ in _exchanges_of(items, place))
     is_whole = path[0].parent_id is None and 0 < 2 * count <= len(path)
     return path[2 * count - 1] if is_whole and is_recorded(path[2 * count - 1]) else None
 
 
 def is_recorded(turn: Turn) -> bool:
-    """Whether the answer was recorded from a client's history. An answer that a model gives here takes time."""
+    """Whether the answer was recorded from a client's history. An answer of a model here takes time."""
     return turn.role == "assistant" and turn.created_at == turn.ended_at
 
 
 def spoken(path: Sequence[Turn]) -> Sequence[Turn]:
-    """The path without messages that nobody wrote: a first one, because the recorded history began with an answer, and
-    one without blocks, because an answer continues from results.
+    """The path without placeholder messages: a first one, before a recorded history that starts with an answer, and
+    those without blocks, before continuations of results.
     """
     began = len(path) > 1 and is_recorded(path[1]) and [block.text for block in path[0].blocks] == [_NO_MESSAGE]
     return [turn for turn in (path[1:] if began else path) if turn.blocks or turn.role == "assistant"]
@@ -408,12 +408,12 @@ def spoken(path: Sequence[Turn]) -> Sequence[Turn]:
 
 @dataclass(slots=True)
 class _Past:
-    """An exchange: the message as NewTurn takes it, and the blocks of its answer in rounds."""
+    """An exchange: the message in the form of NewTurn, and its answer's blocks in rounds."""
 
     message: list[dict[str, Any]] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     stop_reasons: list[str] = field(default_factory=list)
-    open: dict[str, str] = field(default_factory=dict)  # calls without a result, with their names
+    open: dict[str, str] = field(default_factory=dict)  # calls without a result, and their names
 
     def add(
         self,
@@ -434,7 +434,7 @@ class _Past:
         self.blocks.append(Block(index, round, 1, type, text, data, tool_use_id=id, name=name, is_error=error))
 
     def answer(self, id: str, text: str, *, error: bool = False) -> None:
-        """Adds the result of a call. A result without its call is left out, because no provider accepts it."""
+        """Adds the result of a call. A result without its call is dropped: no provider accepts it."""
         if (name := self.open.pop(id, None)) is not None:
             self.add(TOOL_RESULT, text, id, name, error=error)
 
@@ -479,7 +479,7 @@ def _exchanges_of(items: Iterable[PastItem], place: str) -> Iterator[_Past]:
 async def _load(
     services: Services, owner: str, pasts: Sequence[_Past], place: str, *, follows: bool
 ) -> Sequence[PastExchange]:
-    """The exchanges as rows keep them. Bytes of files become uploads. Raises RequestRefused."""
+    """Returns the exchanges in the form of rows. Bytes of files become uploads. Raises RequestRefused."""
     exchanges, contents = [], Contents(services.http.max_turn_bytes)
     for past in pasts:
         blocks: Sequence[Block] = ()
@@ -499,7 +499,7 @@ async def _load(
 
 
 async def _allowed(block: Block, owner: str, services: Services) -> Block:
-    """A block of an answer; a result of a tool as guards let it pass."""
+    """A block of an answer; a tool's result after the guards."""
     if block.type != TOOL_RESULT:
         return block
     text = await allowed_text(block.text, owner, services, "tool_result")

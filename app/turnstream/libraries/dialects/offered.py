@@ -1,11 +1,11 @@
-"""The models that a list of them names."""
+"""The models of a model list."""
 
 from turnstream.api.services import Services
 from turnstream.llm.models.catalog import Model
 
 
 def offered_models(services: Services) -> list[tuple[Model, str]]:
-    """The models that turns may have, each with the name of its provider."""
+    """The models for turns, each with the name of its provider."""
     default = services.resolver.defaults.model
     listed = dict(services.resolver.models.listed())
     default_model = services.resolver.models.check(default)

@@ -1,4 +1,4 @@
-"""Histories that took place elsewhere: exchanges that are written as they were, and found again by what was sent."""
+"""Exchanges from elsewhere: stored as they were, and found again by the digest of the history."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ RECORD_ROUNDS = Statement(
     FROM unnest(CAST(:numbers AS int[]), CAST(:reasons AS text[])) AS round (number, reason)
     """
 )
-# The newest first: a suffix of each key is a UUID of version 7.
+# Newest first: each key ends in a UUID of version 7.
 FIND_BY_KEY = Statement(
     """
     SELECT chat_id, turn_id FROM idempotency_keys JOIN turns ON turns.id = turn_id
@@ -55,7 +55,7 @@ GET_HISTORY_OF_TURN = Statement(
     """
 )
 GET_UNSTORED = Statement("SELECT key FROM idempotency_keys WHERE owner = :owner AND key = :key")
-_MOST = 20  # turns that are looked at, if many had the same history
+_MOST = 20  # turns examined, if many had the same history
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Histories:
     async def record(
         self, owner: str, chat: UUID, exchanges: Sequence[PastExchange], request: TurnRequest
     ) -> UUID | None:
-        """Writes exchanges one after the other behind the newest turn; returns the last answer. Raises NotFound, and
-        Conflict while the answer before is being written.
+        """Writes exchanges in order behind the newest turn; returns the last answer. Raises NotFound, and Conflict
+        while the answer before them is being written.
         """
         async with self._exchanges.locked(owner, chat) as (connection, _):
             row = await connection.row(GET_NEWEST_OF_CHAT, chat=chat)
@@ -86,23 +86,23 @@ class Histories:
             return await _write(connection, owner, chat, row["id"] if row else None, exchanges, request)
 
     async def record_in_new_chat(self, chat: Chat, exchanges: Sequence[PastExchange], request: TurnRequest) -> None:
-        """The same in a chat that is created with them."""
+        """The same in a new chat."""
         async with self._exchanges.in_new_chat(chat, None) as draft:
             await behind(draft, exchanges, request)
 
     async def keep(self, owner: str, digest: bytes, turn: UUID) -> None:
-        """Notes that a history with this digest led to the turn. The note ages like the keys of requests. A repetition
-        changes nothing.
+        """Stores that a history with this digest led to the turn. The row expires like idempotency keys. A repeated
+        call changes nothing.
         """
         key = f"history {digest.hex()} {turn.hex}"
         await self._database.row(KEEP_KEY, owner=owner, key=key, digest=digest, turn=turn, steer=None)
 
     async def is_kept(self, owner: str, turn: UUID) -> bool:
-        """Whether a history is noted that led to the turn."""
+        """Whether the turn has the row of a history."""
         return await self._database.row(GET_HISTORY_OF_TURN, owner=owner, turn=turn) is not None
 
     async def keep_unstored(self, turn: Turn, owner: str) -> None:
-        """Notes that the chat of the turn is to be deleted once the turn has ended."""
+        """Stores that the chat of the turn is to be deleted after the turn's end."""
         key = f"unstored {turn.chat_id.hex}"
         await self._database.row(KEEP_KEY, owner=owner, key=key, digest=turn.chat_id.bytes, turn=turn.id, steer=None)
 
@@ -110,7 +110,7 @@ class Histories:
         return await self._database.row(GET_UNSTORED, owner=owner, key=f"unstored {chat.hex}") is not None
 
     async def find(self, owner: str, digest: bytes) -> list[tuple[UUID, UUID]]:
-        """The newest turns, each with its chat before it, to which a history with this digest has led."""
+        """The newest turns behind a history with this digest, each with its chat before it."""
         first = f"history {digest.hex()} "
         rows = await self._database.rows(
             FIND_BY_KEY, owner=owner, first=first + "0" * 32, last=first + "f" * 32, most=_MOST
@@ -137,7 +137,7 @@ async def _write(
     exchanges: Sequence[PastExchange],
     request: TurnRequest,
 ) -> UUID | None:
-    """Returns the last answer, `before` if there is none."""
+    """Returns the last answer, or `before` if there is none."""
     for exchange in exchanges:
         user_turn, answer = new_id(), new_id()
         values = {"owner": owner, "title": exchange.title, "request": to_json(request), "parent": before}

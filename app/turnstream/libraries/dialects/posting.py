@@ -1,4 +1,4 @@
-"""Posts behind histories that took place elsewhere, which are recorded in the transaction of the message."""
+"""Posts behind exchanges from elsewhere, which are recorded in the transaction of the message."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -17,9 +17,8 @@ from turnstream.storage.chats.exchanges import Draft, Exchange, IdempotencyKey, 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """So many exchanges that took place elsewhere. `load` stores their files, and returns them. `goes_on`: they end
-    with results of calls or a text, from which the model continues without a message: the user turn behind them is
-    empty.
+    """Exchanges from elsewhere, and their number. `load` stores their files, and returns the exchanges. `goes_on`: they
+    end with results of calls or a text, and the model continues without a message: the user turn behind them is empty.
     """
 
     exchanges: int
@@ -30,7 +29,7 @@ class History:
 async def post_in_seeded_chat(
     services: Services, new: NewTurn, chat: Chat, key: IdempotencyKey | None, history: History | None
 ) -> Exchange:
-    """Posts a message in a chat that is created with it and with its history. Raises Conflict if the chat exists."""
+    """Posts a message in a new chat with its history. Raises Conflict if the chat exists."""
     if history is None or not history.exchanges:
         return await exchange.post_in_new_chat(services, new, chat, key)
     most_queued = services.plans.of(chat.owner).queued_turns
@@ -44,11 +43,11 @@ async def post_in_seeded_chat(
 async def post_behind(
     services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, history: History
 ) -> Exchange:
-    """Posts a message behind a history that is recorded at the target, which must not be busy."""
+    """Posts a message behind a history that is recorded at the target; the target must not be busy."""
     most_queued = services.plans.of(target.owner).queued_turns
 
     async def opening() -> AbstractAsyncContextManager[Draft]:
-        position = await services.storage.exchanges.position(target)  # without a chat, nothing is counted
+        position = await services.storage.exchanges.position(target)  # without a chat, nothing counts
         return services.storage.exchanges.after(target, key, position, most_queued)
 
     return await _post(services, new, target.owner, key, history, opening)

@@ -1,11 +1,11 @@
-"""The log of a turn as a dialect encodes it: blocks begin, grow by deltas and close; calls get results or wait for a
+"""The log of a turn in the form for dialects: blocks begin, grow by deltas and close; calls get results or wait for a
 person; blocks are retracted; the turn ends.
 
-A projection folds the events of one reader, in their order. It adds to an event what no single event has: who runs a
-call, which call a result belongs to, what a reset takes back, how many waits came before. Its steps depend on the log
-alone: for any cut into deltas, any place where a reader begins and any retraction, the same blocks are closed at last.
+A projection folds the events of one reader in order. It adds data to an event from earlier ones: the runner of a call,
+the call of a result, the blocks that a reset voids, the number of waits before. The steps depend on the log alone: the
+closed blocks are finally the same for any split into deltas, any start of a reader and any retraction.
 
-A delta is no step: `open` is the block that it belongs to. So the token path builds no objects here.
+A delta is no step: `open` is its block. So the token path creates no objects here.
 """
 
 from collections.abc import Sequence
@@ -33,12 +33,12 @@ from turnstream.domain.turns import Turn
 
 Runner = Literal["client", "server", "provider"]
 
-_OWN_DATA = CALLS | {TEXT, THINKING}  # blocks whose `data` is what they are themselves, and no result
+_OWN_DATA = CALLS | {TEXT, THINKING}  # blocks with their own content in `data`, not a result
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A block begins. `runner` is the runner of a call. `again`: the same block was open before it was retracted."""
+    """A block begins. `runner` is the runner of a call. `again`: the same block was open before its retraction."""
 
     start: BlockStart
     runner: Runner | None = None
@@ -47,7 +47,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """A block that is no result is complete. Some types of blocks come without a beginning, and without deltas."""
+    """A block that is no result is complete. Some types of blocks have no beginning and no deltas."""
 
     block: Block
     runner: Runner | None = None
@@ -55,7 +55,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """The result of a call of a tool. `call` is None if the reader has not had it."""
+    """The result of a tool call. `call` is None if the reader did not receive it."""
 
     block: Block
     call: Block | None
@@ -64,7 +64,7 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True)
 class ProviderResult:
-    """The result of a call that the provider has run: a JSON value."""
+    """The result of a call by the provider: a JSON value."""
 
     block: Block
     call: Block
@@ -76,9 +76,7 @@ Closed = Close | CallResult | ProviderResult
 
 @dataclass(frozen=True, slots=True)
 class Retract:
-    """Voids the blocks from `index` on, and the block that was `open`. `kept` are the blocks of the present round that
-    stay.
-    """
+    """Voids the blocks from `index`, and the `open` block. `kept` are the remaining blocks of the present round."""
 
     attempt: int
     index: int
@@ -90,9 +88,7 @@ Step = TurnStart | RoundStart | Begin | Closed | RoundStop | ActionRequired | Re
 
 
 class Projection:
-    """`open` is the block that deltas belong to, `closed` are the complete ones. `waits` counts the waits for the
-    client that are over.
-    """
+    """`open` is the block for deltas, `closed` are the complete ones. `waits` counts the ended waits for the client."""
 
     def __init__(self, turn: Turn | None = None) -> None:
         self.open: Begin | None = None
@@ -101,8 +97,8 @@ class Projection:
         self.asked: dict[CallKey, AskKind] = {}
         self._clients = client_tools(turn)
         self._provider_calls: dict[str, Block] = {}
-        self._waits: dict[int, int] = {}  # by their rounds, the place of the first result in `closed`
-        self._round_begins = 0  # the place of the present round in `closed`
+        self._waits: dict[int, int] = {}  # by round, the index of the first result in `closed`
+        self._round_begins = 0  # the index of the present round in `closed`
         self._retracted: BlockStart | None = None
 
     @property
@@ -110,13 +106,13 @@ class Projection:
         return len(self._waits)
 
     def part(self, number: int) -> Sequence[Closed]:
-        """The blocks behind so many waits, until the next one."""
+        """The blocks after `waits` waits, until the next wait."""
         places = [0, *self._waits.values(), len(self.closed)]
         return self.closed[places[number] : places[number + 1]] if number <= self.waits else []
 
     @property
     def round(self) -> Sequence[Closed]:
-        """The blocks of the present round, with those that came behind its end."""
+        """The blocks of the present round, and those after its end."""
         return self.closed[self._round_begins :]
 
     def take(self, event: Event | Notice) -> Step | None:
@@ -136,14 +132,14 @@ class Projection:
             case RoundStart():
                 self._round_begins = len(self.closed)
             case ActionRequired(round=round, actions=actions):
-                # A question is no wait of the turn: it comes while a tool runs, and a sign-in has no place in the log.
+                # A question is no wait of the turn: it is asked while a tool runs. A sign-in is not in the log.
                 self.asked |= {(round, each.tool_use_id): each.kind for each in actions if each.kind not in QUESTIONS}
             case _:
                 pass
         return event
 
     def close(self, block: Block) -> Closed:
-        """The step of a whole block."""
+        """The step of a complete block."""
         step = self._closing(block)
         self._note(step)
         return step
@@ -154,7 +150,7 @@ class Projection:
             return CallResult(block, self.calls.get(block.key), runner)
         if self._provider_calls and block.data is not None and block.type not in _OWN_DATA:
             members = parsed(block.data)
-            id = members.get("tool_use_id") if isinstance(members, dict) else None  # whatever the provider has sent
+            id = members.get("tool_use_id") if isinstance(members, dict) else None  # any data of the provider
             if isinstance(id, str) and (call := self._provider_calls.get(id)):
                 return ProviderResult(block, call, members.get("content"))
         return Close(block, self._runner(block.type, block.name))
@@ -187,11 +183,11 @@ class Projection:
 
 
 def calls_of_client(steps: Sequence[Closed]) -> list[Block]:
-    """The calls that the client runs."""
+    """The calls of client tools."""
     return [step.block for step in steps if isinstance(step, Close) and step.runner == "client"]
 
 
 def client_tools(turn: Turn | None) -> frozenset[str]:
-    """The names of the tools that a client must run."""
+    """The names of client tools."""
     request = turn.request if turn is not None else None
     return frozenset(spec.name for spec in request.tools if spec.client) if request else frozenset()

@@ -1,4 +1,4 @@
-"""Results that clients send for calls of a turn: the calls that wait, and results stored before."""
+"""Results from clients for the calls of a turn: for waiting calls, and for calls with a stored result."""
 
 from collections.abc import Collection, Sequence
 
@@ -20,19 +20,19 @@ def last_ask(turn: Turn, call: str) -> Ask | None:
 
 
 def part_behind(turn: Turn, asks: Sequence[Ask]) -> int:
-    """The number of the part that begins with the answers. The waits of a turn are in the order of their rounds."""
+    """The number of the part after these answers. Waits of a turn are in the order of their rounds."""
     last = max(ask.round for ask in asks)
     return len({ask.round for ask in turn.asks if ask.is_marked and ask.round <= last})
 
 
 def was_answered_so(asks: Sequence[Ask], decisions: Sequence[Decision]) -> bool:
-    """Whether the same answers were stored before, as by a request whose response was lost."""
+    """Whether the same answers are stored already: the response of the first request may have been lost."""
     given = [ask.answer and (ask.answer.kind, ask.answer.text) for ask in asks]
     return given == [(decision.answer.kind, decision.answer.text) for decision in decisions]
 
 
 def still_waiting(turn: Turn, answered: Collection[str] = ()) -> str | None:
-    """A call of the turn that waits for an answer and is not among the `answered` ones."""
+    """A waiting call of the turn without an answer in `answered`."""
     if turn.status != "waiting":
         return None
     calls = (ask.tool_use_id for ask in turn.asks if ask.answer is None)
@@ -47,12 +47,12 @@ async def store_results(
     key: IdempotencyKey | None,
     new: NewTurn | None,
 ) -> Turn:
-    """Stores the answers; a message that comes with them is one to the running turn. Raises RequestRefused."""
+    """Stores the answers; an accompanying message becomes a steer of the running turn. Raises RequestRefused."""
     if new is None:
         await count_writes(services, identity.owner, 1)
         return await store_answers(services, identity, turn, decisions, key)
     identity.require("send")
     check_turn(turn)
     new = with_fixed(new)
-    await admit(services, identity.owner, new, writes=1)  # before the answers: a refusal stores nothing
+    await admit(services, identity.owner, new, writes=1)  # before the answers: a refusal must store nothing
     return await store_answers(services, identity, turn, decisions, key, steer_blocks(new.blocks))

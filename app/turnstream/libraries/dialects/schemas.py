@@ -1,4 +1,4 @@
-"""Parts of the bodies of dialects, whose clients send more than is needed here."""
+"""Parts of the bodies of dialects, with tolerance for clients' extra fields."""
 
 import re
 from typing import Any
@@ -18,13 +18,13 @@ def text_or_other(value: Any) -> str:
 
 
 class LenientBody(Body):
-    """A body in another protocol, whose clients send more than is needed here: unknown fields are ignored."""
+    """A body of another protocol. Unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
 class OpenBody(LenientBody):
-    """The same, whose unknown fields are kept, because they are passed on."""
+    """The same, but unknown fields are kept, to be passed on."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -36,13 +36,13 @@ class OpenBody(LenientBody):
 
 
 class UiOptions(TurnOptions):
-    """Options of one turn that a client of a dialect sends along, as in turnstream's own API."""
+    """A client's options for one turn, as in turnstream's own API."""
 
     on_busy: OnBusy = "interrupt"
 
 
 def source_of_url(url: str) -> dict[str, Any] | None:
-    """The source of a file whose bytes are in its URL, or that was uploaded before; None for any other URL."""
+    """The source of a file with its bytes in the URL, or of an upload; None for any other URL."""
     header, _, data = url.partition(";base64,")
     if found := _UPLOAD.fullmatch(url):
         return {"type": "upload", "id": UUID(found[1])}

@@ -1,4 +1,4 @@
-"""Streams of the dialects: the reader of every stream, and a response that ends where the turn ends or waits."""
+"""Streams of the dialects: the common reader, and a response that ends when the turn ends or waits."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -18,21 +18,21 @@ from turnstream.storage.database import retry_while_unavailable
 from turnstream.stream.live import LiveView
 from turnstream.stream.reader import Encode, TurnReader
 
-# Seconds. These clients take the end of a connection for the end of the answer, so it must not end before.
+# Seconds. For these clients the end of the connection is the end of the answer, so it must not come earlier.
 _LIFE = 30 * 86_400.0
 
 
 def current_view(services: Services, turn: Turn) -> LiveView:
-    """The live view of a turn, which is not behind the rows that were just read."""
+    """The live view of a turn, at least as new as the rows read before."""
     view = services.live.directory.view(turn)
     if services.live.directory.running(turn.id) is not view:
-        view.adopt(turn, None)  # the mirror of a waiting turn may not have the answers yet
+        view.adopt(turn, None)  # the mirror of a waiting turn may lack the answers
     return view
 
 
 class DialectReader(TurnReader):
-    """Reads for a client to which a turn that waits for it is a complete answer. `waiting` is that turn as its rows
-    are, once the client has all of it.
+    """Reads for a client that treats a turn's wait for it as a complete answer. `waiting` is the turn from its rows,
+    once the client has its whole content.
     """
 
     def __init__(self, services: Services, owner: str, view: LiveView, encode: Encode, cursor: Cursor = START) -> None:
@@ -41,7 +41,7 @@ class DialectReader(TurnReader):
         self.waiting: Turn | None = None
 
     async def more(self) -> bool:
-        """Waits until there may be more. False if the turn has ended or waits, and nothing is left to send."""
+        """Waits for more events. Returns False if the turn has ended or waits, and everything is sent."""
         if self.done:
             return False
         if not self.view.turn.waits_for_person:
@@ -69,7 +69,7 @@ E = TypeVar("E", bound=PartEncoder)
 
 
 class PartReader(Generic[E]):
-    """Reads a part of a turn for one client. `encoder` gets the turn, and what returns the view as it is now."""
+    """Reads a part of a turn for one client. `encoder` gets the turn, and a function that returns the present view."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class PartReader(Generic[E]):
                 return
 
     async def end(self) -> None:
-        """Returns once the part has ended."""
+        """Returns when the part has ended."""
         async with aclosing(self.frames()) as frames:
             async for _ in frames:
                 pass
@@ -107,12 +107,12 @@ def dialect_response(
     access_ended: Callable[[RequestRefused], bytes],
     first: bytes = HELLO,
 ) -> FrameResponse:
-    """`access_ended` encodes the last frame of a stream whose credential has ended."""
+    """`access_ended` encodes the last frame of a stream after the end of its credential."""
     heartbeat, streams = services.http.heartbeat, services.streams
     return FrameResponse(frames, _LIFE, heartbeat, streams, last_frame=access_ended, cuts=True, first=first)
 
 
 def wait_headers(seconds: float | None, since: datetime | None = None) -> dict[str, str]:
-    """A header with the rest of the wait that a provider asked for at `since`. Empty without a wait."""
+    """Returns a header with the rest of a provider's requested wait since `since`. Empty without a wait."""
     left = (seconds or 0.0) - ((CLOCK.now() - since).total_seconds() if since else 0.0)
     return {"Retry-After": str(ceil(left))} if left > 0 else {}

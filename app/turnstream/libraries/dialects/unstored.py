@@ -1,4 +1,4 @@
-"""Deletion of answers that their client, or the operator, does not want to be stored."""
+"""Deletion of answers that the client, or the operator, does not want to store."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -10,7 +10,7 @@ from turnstream.libraries.dialects.past_exchanges import histories_of
 
 
 async def delete_turn(services: Services, owner: str, turn: Turn) -> None:
-    """Deletes the turn and all that follow it."""
+    """Deletes the turn and its descendants."""
     async for _, running in Branches(services.storage.of_owner).delete(owner, turn.chat_id, turn.id):
         for id in running:
             await services.live.cancel(id)
@@ -18,7 +18,7 @@ async def delete_turn(services: Services, owner: str, turn: Turn) -> None:
 
 
 class Forgetting:
-    """Deletes what was not to be stored, once it was delivered. A turn that waits for its client stays until then."""
+    """Deletes unstored answers after their delivery. A turn that waits for its client stays until then."""
 
     def __init__(self, services: Services, owner: str, turn: Turn, *, keeps_chat: bool) -> None:
         self._services, self._owner, self._turn, self._keeps_chat = services, owner, turn, keeps_chat

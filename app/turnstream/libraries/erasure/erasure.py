@@ -1,4 +1,4 @@
-"""The erasure of an owner: everything that the owner has, in small steps."""
+"""The erasure of all data of an owner, in small steps."""
 
 import asyncio
 from collections import Counter
@@ -12,11 +12,11 @@ from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import to_json
 from turnstream.storage.runs.queue import CANCEL, NOTIFY
 
-# Seconds that running turns get to end after they were cancelled.
+# Seconds for cancelled turns to end.
 _PATIENCE = 15.0
 _LOOK = 0.2  # seconds
 
-# The request of the owner goes with the entry of the trail: until then another replica repeats the erasure.
+# The owner's request is deleted with the audit entry: until then another replica repeats the erasure.
 END_ERASURE = Statement(
     """
     WITH ended AS (DELETE FROM erasures WHERE owner = :owner RETURNING owner)
@@ -29,7 +29,7 @@ END_ERASURE = Statement(
 
 
 async def nothing_elsewhere(_owner: str) -> None:
-    """The owner has nothing outside of the database."""
+    """The default: no data outside of the database."""
 
 
 async def erase_owner(
@@ -39,10 +39,10 @@ async def erase_owner(
     believed: float,
     before: Callable[[str], Awaitable[None]] = nothing_elsewhere,
 ) -> Counter[str]:
-    """Erases what the owner has, and returns the numbers of rows by their tables. Running turns are cancelled first.
-    `delete_files` deletes the files of a turn on this machine. `before` is called while the rows are there. Servers
-    trust a deleted token or session for `believed` seconds, and may write meanwhile. An erasure that was cut off is
-    completed by the next call.
+    """Erases the data of the owner, and returns the number of rows per table. Running turns are cancelled first.
+    `delete_files` deletes the files of a turn on this machine. `before` is called while the rows exist. Servers trust a
+    deleted token or session for `believed` seconds, and may write during this time. The next call completes an
+    interrupted erasure.
     """
     erased: Counter[str] = Counter()
     stored, loop = Owners(database), asyncio.get_running_loop()
@@ -63,7 +63,7 @@ async def erase_owner(
 
 
 async def _cancel(database: Database, stored: Owners, owner: str) -> None:
-    """Cancels the turns that are open, and waits until none runs; not for long: their rows go in any case."""
+    """Cancels the open turns, and waits briefly until none runs; their rows are deleted in any case."""
     turns, running = await stored.open_turns(owner)
     for turn in turns:
         await database.row(CANCEL_TURN, turn=turn, withdraws=False)

@@ -1,4 +1,4 @@
-"""Owners: what each has, and its erasure."""
+"""Owners: their data, and its erasure."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.database import LONG, Database, Statement
 from turnstream.storage.rows import OPEN_STATUSES
 
-# The chats come first, one by one: what goes with them has no column of its own for the owner, and what their deletion
-# leaves behind is in the other tables. The request for the erasure is deleted at its end (erasure.py).
+# The chats come first, one by one: their child rows have no owner column, and rows that survive their deletion are in
+# the other tables. The request for the erasure is deleted last (erasure.py).
 _WITH_OWNER: Final = tuple(
     name
     for name, table in ALL_TABLES.items()
     if table.ownership.path == "owner" and table.ownership.nature != "trail" and name not in {"chats", "erasures"}
 )
-# Tables that have no foreign key to the turns.
+# Tables without a foreign key to the turns.
 _WITHOUT_KEY: Final = tuple(
     name
     for name, table in ALL_TABLES.items()
@@ -60,7 +60,7 @@ COUNT_ROWS = Statement(
 
 @dataclass(frozen=True, slots=True)
 class ErasureStep:
-    """The rows that a step has deleted. `turns` will be deleted with their chat."""
+    """The deleted rows of a step. `turns` will be deleted with their chat."""
 
     table: str
     rows: int = 0
@@ -85,11 +85,11 @@ class Owners:
         return [row["id"] for row in rows], any(row["running"] for row in rows)
 
     async def erase(self, owner: str) -> AsyncGenerator[ErasureStep, None]:
-        """Deletes in small steps what the owner has. A step that was cut off is done by the next call."""
+        """Deletes the owner's data in small steps. The next call completes an interrupted step."""
         while chats := await self._database.rows(GET_CHAT_IDS, owner=owner, most=_STEP):
             for row in chats:
                 turns = [turn["id"] for turn in await self._database.rows(GET_TURN_IDS, chat=row["id"])]
-                yield ErasureStep("turns", turns=turns)  # while they are there: recordings are found by them
+                yield ErasureStep("turns", turns=turns)  # while the rows exist: they lead to the recordings
                 gone = await self._database.rows(ERASE_CHAT, owner=owner, chat=row["id"])
                 for statement in ERASE_WITH_TURNS:
                     await self._database.rows(statement, turns=turns)

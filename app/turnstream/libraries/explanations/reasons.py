@@ -1,4 +1,4 @@
-"""Why an open turn does not move, in plain words, and the life of a turn as a table."""
+"""Reasons why an open turn does not move, as sentences, and the life of a turn as a table."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from turnstream.domain.activity import REPORTS, Activity, RunningCall
 from turnstream.domain.asks import AskKind
 from turnstream.domain.turns import ENDED, Status
 
-_LATE = 2 * REPORTS  # after which the last report of a replica counts no more
-_QUIET = 2.0  # seconds of silence that are not worth a word
+_LATE = 2 * REPORTS  # the age at which a replica's last report is ignored
+_QUIET = 2.0  # seconds; shorter silence is not reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class OpenAsk:
 @dataclass(frozen=True, slots=True)
 class OpenJob:
     """A call in the background: the address of its replica, and its age in seconds. A `detached` call has a handle,
-    runs again after `due` seconds, if ever, and ends after `deadline` seconds. `child` is the turn of an agent that
-    works on the call, and `works` is the state of that turn. The turn does not wait for a call that `reports`.
+    runs again after `due` seconds (None: never), and ends after `deadline` seconds. `child` is the turn of an agent for
+    the call, and `works` the state of that turn. The turn does not wait for a call with `reports`.
     """
 
     id: UUID
@@ -42,12 +42,11 @@ class OpenJob:
 
 @dataclass(frozen=True, slots=True)
 class TurnState:
-    """A turn as the rows have it, with the last report of its replica, `reported` seconds ago. `ahead` are the turns
-    that were queued before it; `behind` is the open turn of its chat that must end first. `lease_left` is None if its
-    replica has no row any more. `claiming` live replicas claim turns; `declined` are the addresses of those that lack a
-    part of this turn. The replicas have `room` for so many turns, None if that is not known. `trace` is the id of its
-    trace. Times are in seconds: `seconds` is the age of the turn, without the time after its end, `queued` its time in
-    the queue.
+    """A turn from its rows, and the last report of its replica, `reported` seconds ago. `ahead` counts the turns queued
+    before it; `behind` is the open turn of its chat that must end first. `lease_left` is None if its replica has no
+    row. `claiming` counts live replicas that claim turns; `declined` are the addresses of those without a part of this
+    turn. The replicas have `room` for that many turns, None if unknown. `trace` is the id of its trace. Times are in
+    seconds: `seconds` is the age of the turn, without the time after its end, `queued` its time in the queue.
     """
 
     id: UUID
@@ -81,13 +80,13 @@ class TurnState:
 
     @property
     def silent(self) -> float | None:
-        """Seconds since the last bytes of the provider. A reported silence counts as still lasting."""
+        """Seconds since the last bytes of the provider. A reported silence is assumed to last."""
         seen = None if self.activity is None else self.activity.silent
         return seen if seen is None or seen < _QUIET else seen + self.reported
 
     @property
     def known_calls(self) -> Sequence[RunningCall]:
-        """The calls of the report, including early ones; without a report the calls of the ledger."""
+        """The calls of the report, including early ones; without a report those of the ledger."""
         return self.activity.calls if self.activity is not None and self.activity.calls else self.calls
 
 
@@ -100,35 +99,35 @@ class LifeEvent:
 
 
 def reasons(turn: TurnState) -> list[str]:
-    """Sentences for the owner of the turn: nothing in them is about another owner, or names a machine."""
+    """Sentences for the owner of the turn: without data of other owners, and without names of machines."""
     return [*_reasons(turn)]
 
 
 def _reasons(turn: TurnState) -> Iterator[str]:
     if turn.status in ENDED:
-        yield f"It has ended: {turn.error or turn.stop_reason or turn.status}"
+        yield f"The turn has ended: {turn.error or turn.stop_reason or turn.status}"
         yield from _not_waited_for(turn)
         return
     if turn.cancel_requested:
-        yield "Its cancellation was requested; it is being stopped."
+        yield "The turn is being cancelled."
     if turn.status == "queued":
         yield from _why_queued(turn)
     elif turn.status == "running":
         yield from _why_running(turn)
     for ask in turn.asks:
-        yield f"It waits {_for_whom(ask)}, {ago(ask.seconds)} by now."
+        yield f"The turn waits {_for_whom(ask)}, {ago(ask.seconds)} by now."
     for job in turn.jobs:
         if not job.reports:
-            yield f"It waits for the job {job.id} of the tool {job.name}, {_of_job(job)}."
+            yield f"The turn waits for the job {job.id} of the tool {job.name}, {_of_job(job)}."
     yield from _not_waited_for(turn)
     if turn.recoveries:
-        yield f"It was taken over, after {_times(turn.recoveries, 'interruption')}."
+        yield f"The turn was taken over, after {_times(turn.recoveries, 'interruption')}."
 
 
 def _not_waited_for(turn: TurnState) -> Iterator[str]:
     for job in turn.jobs:
         if job.reports:
-            yield f"It does not wait for the job {job.id} of the tool {job.name}, {_of_job(job)}."
+            yield f"The turn does not wait for the job {job.id} of the tool {job.name}, {_of_job(job)}."
 
 
 def _of_job(job: OpenJob) -> str:
@@ -153,40 +152,40 @@ def _of_job(job: OpenJob) -> str:
 
 def _why_queued(turn: TurnState) -> Iterator[str]:
     if turn.behind is not None:
-        yield f"It is queued behind the turn {turn.behind} of the same chat, which has not ended."
+        yield f"The turn is queued behind the turn {turn.behind} of the same chat, which has not ended."
     elif turn.owner_limit is not None and turn.owner_running >= turn.owner_limit:
         running = _times(turn.owner_running, "turn")
-        yield f"{running} of its owner {'runs' if turn.owner_running == 1 else 'run'} already, as many as may at once."
+        yield f"{running} of the owner {'runs' if turn.owner_running == 1 else 'run'} already: this is the limit."
     elif not turn.claiming:
-        yield f"No replica claims turns: none is alive, or all of them stop. It has waited for {ago(turn.queued)}."
+        yield f"No replica claims turns: none is alive, or all stop. The turn has waited for {ago(turn.queued)}."
     elif len(turn.declined) >= turn.claiming:
         yield "No live replica has the model and the tools of the turn; it ends if none starts within two minutes."
     else:
         if turn.room == 0:
-            yield "All replicas run as many turns as they may at once."
+            yield "All replicas run their maximum of turns."
         if turn.ahead:
-            yield f"It is queued behind {_times(turn.ahead, 'other turn')}."
+            yield f"The turn is queued behind {_times(turn.ahead, 'other turn')}."
         else:
-            yield f"It is the next in the queue, {ago(turn.queued)} by now; no replica has claimed it yet."
+            yield f"The turn is the next in the queue, {ago(turn.queued)} by now; no replica has claimed it yet."
 
 
 def _why_running(turn: TurnState) -> Iterator[str]:
     if turn.lease_left is None or turn.lease_left < 0:
-        yield "The replica that ran it is gone; another one takes it over within seconds."
+        yield "The replica of the turn is dead; another one takes over within seconds."
         return
     activity = turn.activity
     if turn.reported > _LATE:
-        yield f"Its replica has not reported for {ago(turn.reported)}: it is frozen, overloaded or cut off."
-        yield f"Unless it renews its lease within {ago(turn.lease_left)}, another one takes the turn over."
+        yield f"The replica of the turn has not reported for {ago(turn.reported)}: it is frozen, overloaded or cut off."
+        yield f"Unless the replica renews its lease within {ago(turn.lease_left)}, another one takes the turn over."
         return
     if activity is None:
-        yield "Its replica has not reported about it yet."
+        yield "The replica of the turn has not reported yet."
         return
     for call in turn.known_calls:
         yield f"The tool {call.name} has been running for {ago(call.seconds + turn.reported)}."
     match activity.stage:
         case "retrying":
-            yield f"A call of the model {turn.model} has failed; it is made again after a pause."
+            yield f"A call of the model {turn.model} has failed, and is repeated after a pause."
         case "waiting":
             yield f"A call of the model {turn.model} waits for the provider's rate limit."
         case "processing" | "streaming" if turn.silent is not None and turn.silent >= _QUIET:
@@ -194,7 +193,7 @@ def _why_running(turn: TurnState) -> Iterator[str]:
         case "processing" | "streaming":
             yield f"The model {turn.model} is answering."
         case "executing" if not turn.known_calls and not turn.asks:
-            yield "It has run its tools; the next call of the model is prepared."
+            yield "The tools have run; the next model call is being prepared."
         case "executing" | None:
             pass
         case _:
@@ -216,7 +215,7 @@ def _for_whom(ask: OpenAsk) -> str:
 
 
 def ago(seconds: float) -> str:
-    """A span for people: `8 seconds`, `3 minutes`, `2 hours`, `5 days`."""
+    """A duration for people: `8 seconds`, `3 minutes`, `2 hours`, `5 days`."""
     for most, unit, size in ((90.0, "second", 1.0), (5_400.0, "minute", 60.0), (129_600.0, "hour", 3_600.0)):
         if seconds < most:
             return _times(round(seconds / size), unit)

@@ -1,4 +1,4 @@
-"""The state of turns for people who ask: their rows, with the reports of the replicas that run them."""
+"""The state of turns: their rows, and the reports of their replicas."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -93,7 +93,7 @@ OPEN_TURNS = Statement(
     """
 )
 TURN_STATES = Statement(f"{_STATE} WHERE turns.id = ANY(CAST(:turns AS uuid[])) AND turns.role = 'assistant'")
-# Rows alone: it works for a turn that ended long ago, and on any replica.
+# From rows alone, so for old turns and on any replica, too.
 LIFE = Statement(
     """
     SELECT at, what FROM (
@@ -135,8 +135,8 @@ _DEEPEST = 5  # agents that wait for agents
 
 
 class TurnStates:
-    """Reads turns of all owners: the caller must check access to a turn first. `most_running` is how many turns of an
-    owner without a plan may run at once, if no replica is alive whose row has that number.
+    """Reads turns of all owners: the caller must check access to a turn first. `most_running` is the most running turns
+    of an owner without a plan, if no live replica has that number in its row.
     """
 
     def __init__(self, database: Database, most_running: int | None = None) -> None:
@@ -144,14 +144,14 @@ class TurnStates:
         self._most = most_running
 
     async def open(self, limit: int, status: Status | None = None) -> Sequence[TurnState]:
-        """The open turns of all owners, oldest first; with `status`, only the turns of that status. With the turns of
+        """The open turns of all owners, oldest first; with `status`, only those with that status. Includes the turns of
         agents that they wait for.
         """
         rows = await self._database.rows(OPEN_TURNS, limit=limit, status=status, most=self._most)
         return await self._with_children(await self._states(rows), _DEEPEST)
 
     async def of(self, turn: UUID) -> TurnState:
-        """With the turns of agents that it waits for. Raises NotFound."""
+        """The state of a turn, with the turns of agents that it waits for. Raises NotFound."""
         states = await self._with_children(await self._of([turn]), _DEEPEST)
         if not states:
             raise NotFound(f"There is no answer with the id {turn}.")

@@ -1,5 +1,5 @@
-"""The guards of a server: their checks are run with a time limit, counted and traced, and their rulings are applied to
-messages and results of tools.
+"""The guards of a server: checks with a time limit, metrics and traces. Their rulings are applied to messages and
+results of tools.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _NAMES = {Pass: "pass", Mask: "mask", Replace: "replace", TakeBack: "retract", E
 
 
 class CheckFailed(Exception):
-    """The check of a closed guard failed, so that nothing passes."""
+    """The check of a closed guard failed, so no text passes."""
 
     def __init__(self, guard: Guard, place: Place) -> None:
         super().__init__(f"the check of the guardrail {guard.name} failed")
@@ -58,7 +58,7 @@ def blocked(guard: Guard, place: Place, ruling: EndTurn) -> TurnBlocked:
 
 
 async def rule(guard: Guard, passage: Passage) -> Ruling:
-    """The ruling of a guard. Raises CheckFailed if its check fails and it is closed."""
+    """The ruling of a guard. Raises CheckFailed if the check of a closed guard fails."""
     start = perf_counter()
     try:
         with TRACING.span(f"guard {guard.name}", turnstream__guard=guard.name, turnstream__place=passage.place) as span:
@@ -68,7 +68,7 @@ async def rule(guard: Guard, passage: Passage) -> Ruling:
             span.set(turnstream__ruling=name)
     except Exception as error:  # foreign code
         GUARD_CHECKS.labels(guard.name, passage.place, "failed").inc()
-        # The message of the error may have the text in it.
+        # The error's message may contain the text.
         log.error(
             "guard.failed", guard=guard.name, place=passage.place, error=type(error).__name__, policy=guard.on_failure
         )
@@ -91,7 +91,7 @@ class InputGuards:
         self._plans = plans
 
     async def check(self, owner: str, plan: str | None, text: str, place: Place) -> str:
-        """The text as it may be stored. Raises MessageBlocked, and GuardFailed if a check fails."""
+        """Returns the text to store. Raises MessageBlocked, and GuardFailed if a check fails."""
         if not self._guards or not text:
             return text
         name = self._plans.of(owner, plan).name
@@ -117,8 +117,8 @@ class ResultGuards:
         self._owner = owner
 
     async def check(self, outcome: Outcome, turn: Turn | None, tool: str) -> Outcome:
-        """The outcome as it may be stored. Data for clients that does not pass as it is, is left out. `turn` is None
-        for the report of a job. Raises TurnBlocked.
+        """Returns the outcome to store. Data for clients is dropped unless it passes unchanged. `turn` is None for the
+        report of a job. Raises TurnBlocked.
         """
         for guard in self._guards:
             passage = Passage("tool_result", "", self._owner, turn=turn, tool=tool)
@@ -155,7 +155,7 @@ async def _checked(guard: Guard, passage: Passage, outcome: Outcome) -> Outcome:
 
 
 def applied(ruling: Pass | Mask | Replace | TakeBack, text: str) -> str:
-    """A whole text after the ruling."""
+    """The whole text after the ruling."""
     match ruling:
         case Pass():
             return text

@@ -1,4 +1,4 @@
-"""Guards: checks of texts before they are shown, stored or sent, and the window that holds a text back until then."""
+"""Guards: checks of texts before they are shown, stored or sent, and the window of text that waits for a check."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ OnFailure = Literal["closed", "open"]
 
 MASK: Final = "[masked]"
 
-_MOST_HELD = 100_000  # characters of a span that has no end yet; then it is masked as far as it goes
+_MOST_HELD = 100_000  # characters of an unfinished span; a longer one is masked up to there
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text to check. The text before `start` has passed already, and is there as context. It is `final` if nothing of
-    the same text follows. `tool` is the tool of a result. `turn` is the turn as its rows are, None for a message, whose
-    turn does not exist yet, for its history, and for the report of a background call.
+    """A text to check. The text before `start` has passed already; it is context. `final`: no more text follows. `tool`
+    is the tool of a result. `turn` is the turn from its rows; None for a message, whose turn does not exist yet, for
+    its history, and for the report of a background call.
     """
 
     place: Place
@@ -35,7 +35,7 @@ class Passage:
 
 
 class TextSpan(NamedTuple):
-    """The characters from `start` to `end` of a passage, and what replaces them."""
+    """The characters from `start` to `end` of a passage, and their replacement."""
 
     start: int
     end: int
@@ -44,8 +44,8 @@ class TextSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Nothing is wrong. The last `undecided` characters are checked again with what follows; None means the
-    overlap of the guard.
+    """The text passes. The last `undecided` characters are checked again with what follows; None means the overlap of
+    the guard.
     """
 
     undecided: int | None = None
@@ -61,7 +61,7 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """All of the passage that has not passed yet is replaced by `text`."""
+    """The unpassed part of the passage is replaced by `text`."""
 
     text: str
 
@@ -75,7 +75,7 @@ class TakeBack:
 
 @dataclass(frozen=True, slots=True)
 class EndTurn:
-    """The turn ends with this reason, which the user reads. With `take_back`, what was shown of the block is taken back
+    """The turn ends with this reason, which the user reads. With `take_back`, the shown part of the block is replaced
     first.
     """
 
@@ -88,11 +88,11 @@ Ruling = Pass | Mask | Replace | TakeBack | EndTurn
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A check of the texts at some places. A streamed text is checked after each `window` characters, with the
+    """A check of the texts at some stages. A streamed text is checked after each `window` characters, with the
     `overlap` before them, and at its end; without a window at its end only. After `timeout` seconds the check has
-    failed: then a `closed` guard passes nothing, an `open` one everything. `plans` are the plans of owners whose texts
-    are checked; empty for all owners. An interrupted reply is continued only if the guard `continues`: its check needs
-    no more of the earlier text than the overlap. Otherwise the reply is retracted and begun again.
+    failed: a `closed` guard then passes nothing, an `open` one everything. `plans` are the plans of the checked owners;
+    empty for all owners. An interrupted reply continues only if the guard `continues`: its check needs no earlier text
+    than the overlap. Otherwise the reply is voided and starts again.
     """
 
     name: str
@@ -117,8 +117,8 @@ class Guard:
 
 
 def merged(spans: Iterable[TextSpan], length: int) -> list[TextSpan]:
-    """The spans within a text of this length, in order and apart. If two spans overlap, the replacement of the first
-    one is used.
+    """Returns the spans within a text of this length, in order and without overlap. Of two overlapping spans, the first
+    one's replacement is used.
     """
     found: list[TextSpan] = []
     for span in sorted(spans):
@@ -142,8 +142,8 @@ def masked(text: str, spans: Iterable[TextSpan]) -> str:
 
 
 class Window:
-    """The text of one block before one guard: what has passed, and what is held back. `before` is what the block
-    continues.
+    """The text of one block at one guard: the passed part, and the held part. `before` is the text before a continued
+    block.
     """
 
     def __init__(self, guard: Guard, before: str = "") -> None:
@@ -170,14 +170,12 @@ class Window:
         return self._context + self._joined(), len(self._context)
 
     def whole(self) -> tuple[str, int]:
-        """The same with all of the block."""
+        """The same with the whole block."""
         before = self._before[-self._guard.overlap :] if self._guard.overlap else ""
         return "".join((before, *self._passed, *self._held)), len(before)
 
     def apply(self, ruling: Pass | Mask | Replace, *, final: bool) -> str | None:
-        """The text that passes now. None if a span begins in text that has passed: then the whole block must be
-        checked.
-        """
+        """Returns the text that passes. None if a span begins in passed text: then the whole block is checked."""
         text, start = self.passage()
         spans = merged(ruling.spans, len(text)) if isinstance(ruling, Mask) else []
         if any(span.start < start < span.end for span in spans):
@@ -185,14 +183,14 @@ class Window:
         return self._release(ruling, spans, text, start, final=final)
 
     def apply_whole(self, ruling: Pass | Mask | Replace, *, final: bool) -> str:
-        """The text of the block that passes, from its beginning, after a check of the `whole` block."""
+        """The block's passing text, from its beginning, after a check of the `whole` block."""
         text, start = self.whole()
         spans = merged(ruling.spans, len(text)) if isinstance(ruling, Mask) else []
         self._passed = []
         return self._release(ruling, spans, text, start, final=final)
 
     def close(self) -> None:
-        """Drops what is held, and all that follows."""
+        """Drops the held text and the following text."""
         self._held, self._unchecked, self._closed = [], 0, True
 
     def _release(
@@ -202,7 +200,7 @@ class Window:
         if not final and not isinstance(ruling, Replace):
             undecided = self._guard.overlap if ruling.undecided is None else ruling.undecided
             until = max(start, until - undecided)
-            # The following text may belong to a span that ends here.
+            # The next text may belong to a span that ends here.
             for span in spans:
                 if span.start < until < span.end:
                     until = span.end if len(text) - span.start > _MOST_HELD else max(start, span.start)

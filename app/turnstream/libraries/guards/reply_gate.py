@@ -1,4 +1,4 @@
-"""The gate of one reply: it holds the text of guarded blocks back, and passes on what the guards have let pass."""
+"""The gate of one reply: it holds the text of guarded blocks, and releases it after the guards."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from turnstream.llm.raw_json import members_of, to_json
 
 @dataclass(slots=True, eq=False)
 class _Layer:
-    """One guard of a block. `passed` is the text that it has passed."""
+    """One guard of a block. `passed` is the text that it has released."""
 
     guard: Guard
     window: Window
@@ -35,8 +35,8 @@ class _Layer:
 
 @dataclass(slots=True, eq=False)
 class _Guarded:
-    """A block that is being received. Each layer gets what the one before it has let pass; `fresh` is the text that no
-    layer has had.
+    """A block that is being received. Each layer gets the released text of the layer before; `fresh` is the text before
+    all layers.
     """
 
     opened: BlockOpened
@@ -49,8 +49,8 @@ class _Guarded:
 class ReplyGate:
     """The `guards` of the texts of one reply, which continues the text `before`. `turn` returns the turn as stored.
 
-    If a part of the reply was taken back, `begins_again` is true after `check`, which then returns all of the reply
-    from its beginning. `ended` is how the turn is to end after that. At most `most` characters are held back.
+    If a part of the reply was voided, `begins_again` is true after `check`, which then returns the whole reply from its
+    beginning. `ended` is the error that then ends the turn. At most `most` characters are held back.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ReplyGate:
         self.ended: TurnBlocked | None = None
 
     async def check(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """The parts that may be shown now, of these parts and of the text held before."""
+        """Returns the parts to show now, from these parts and the held text."""
         self.begins_again = False
         self._first = len(self._passed)
         touched: dict[int, _Guarded] = {}
@@ -124,13 +124,14 @@ class ReplyGate:
             guarded.fresh.append(storable(text))
 
     async def _finish(self, key: int, *, keep: bool = False) -> None:
-        """Passes on the rest of a block. With `keep`, text may still follow."""
+        """Releases the rest of a block. With `keep`, text may follow."""
         guarded = self._by_key.get(key) if keep else self._by_key.pop(key, None)
         if guarded is None or self.ended:
             return
         await self._advance(guarded, final=True)
         if guarded.is_changed and guarded.place == "thinking":
-            # A provider accepts a thought only as it has signed it; without a signature it is not sent.
+            # Providers accept a thought only with its signature over the unchanged text; without a signature it is not
+            # sent.
             self._passed.append(BlockData(key, "signature", ""))
 
     async def _advance(self, guarded: _Guarded, *, final: bool) -> None:
@@ -154,7 +155,7 @@ class ReplyGate:
             self._passed.append(BlockText(guarded.opened.key, text))
 
     async def _apply(self, guarded: _Guarded, layer: _Layer, *, final: bool) -> tuple[str, bool]:
-        """The text that the layer passes, and whether it is the whole block from its beginning."""
+        """The layer's released text, and whether it is the whole block from its beginning."""
         guard, window = layer.guard, layer.window
         text, start = window.passage()
         for whole in (False, True):
@@ -185,7 +186,7 @@ class ReplyGate:
         raise AssertionError("the second check is of the whole block")
 
     def _replaced(self, guarded: _Guarded, layer: _Layer, text: str) -> tuple[str, bool]:
-        """The text that takes the place of what the layer has let pass, or what it adds to that."""
+        """The replacement for the layer's released text, or the text to append to it."""
         before, layer.passed = "".join(layer.passed), [text]
         guarded.is_changed = True
         return (text[len(before) :], False) if text.startswith(before) else (text, True)
@@ -194,7 +195,7 @@ class ReplyGate:
         return Passage(guarded.place, text, self._owner, start, final, self._turn())
 
     def _take_back(self, guarded: _Guarded) -> None:
-        """Removes what was passed on of a block."""
+        """Removes the released part of a block."""
         key, passed = guarded.opened.key, self._passed
         opened = len(passed) - 1 - passed[::-1].index(guarded.opened)
         is_text = [isinstance(part, BlockText) and part.key == key for part in passed[opened:]]

@@ -12,7 +12,7 @@ from turnstream.libraries.guards.reply_gate import ReplyGate
 
 
 class GuardChecks:
-    """Each text is checked by one guard after the other."""
+    """Each text passes all guards in order."""
 
     def __init__(self, guards: Sequence[Guard], plans: Plans) -> None:
         self._guards = guards
@@ -28,6 +28,6 @@ class GuardChecks:
         return TurnChecks(
             partial(ReplyGate, of_replies, owner) if of_replies else None,
             ResultGuards(of_results, owner).check if of_results else None,
-            # The check of such a guard has not seen the end, and could not take back what a kept round has.
+            # The check of such a guard has not seen the end, and could not replace the text of a kept round.
             any("text" in guard.on and guard.window is not None and not guard.continues for guard in guards),
         )

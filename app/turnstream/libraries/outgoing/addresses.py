@@ -1,4 +1,4 @@
-"""The addresses that a URL which others chose may lead to: public ones, and those that the operator allows."""
+"""The allowed addresses of URLs from others: public ones, and those that the operator allows."""
 
 import errno
 import re
@@ -15,18 +15,18 @@ _HOST = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
 _Address = IPv4Address | IPv6Address
 _Network = IPv4Network | IPv6Network
 
-# Internal addresses that `is_global` calls public in some Python that we support: protocol assignments (metadata of
-# Oracle Cloud), the platform service of Azure, relays of 6to4.
+# Internal addresses that `is_global` calls public in a supported Python: protocol assignments (metadata of Oracle
+# Cloud), the platform service of Azure, relays of 6to4.
 _INSIDE_V4 = tuple(map(IPv4Network, ["192.0.0.0/24", "168.63.129.16/32", "192.88.99.0/24"]))
 _PUBLIC_V6 = IPv6Network("2000::/3")
-# Tunnels (Teredo, 6to4), whose far end is an IPv4 address that the sender chooses, and addresses for documentation.
+# Tunnels (Teredo, 6to4) whose far end is an IPv4 address chosen by the sender, and addresses for documentation.
 _INSIDE_V6 = tuple(map(IPv6Network, ["2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"]))
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 class AddressRefused(OSError):
     """A connection would have reached an internal address. The message is the same for every address: a host may have
-    several, and the caller sees the error of any of them.
+    several, and the caller sees the error of one.
     """
 
     def __init__(self) -> None:
@@ -34,13 +34,13 @@ class AddressRefused(OSError):
 
 
 class UrlRefused(ValueError):
-    """A URL that must not be used. The message does not hold the URL."""
+    """A refused URL. The message does not contain the URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Hosts and networks of the operator: they may be internal, and need no https. Without `public` a URL must lead to
-    one of them.
+    """Hosts and networks of the operator: they may be internal and without https. Without `public`, only these are
+    allowed.
     """
 
     hosts: frozenset[str] = frozenset()
@@ -70,7 +70,7 @@ class Allowed:
         return replace(self, networks=(*self.networks, ip_network(_unwrapped(address))))
 
     def allows_host(self, host: str) -> bool:
-        """True if the host of a URL is allowed, by its name or as an address."""
+        """True if the host of a URL is allowed, by name or address."""
         address = _literal(host)
         return _normalize(host) in self.hosts if address is None else self._holds(address)
 
@@ -79,14 +79,14 @@ class Allowed:
         return self._holds(found) or not is_internal(found)
 
     def open_socket(self, info: AddrInfoType) -> socket.socket:
-        """Opens a socket for a permitted address: after the lookup, so a name cannot change its address in between."""
+        """Opens a socket for an allowed address: after the lookup, so the name cannot change its address."""
         family, kind, protocol, _, address = info
         if not self.allows_address(address[0]):
             raise AddressRefused
         return socket.socket(family, kind, protocol)
 
     def check(self, url: URL) -> None:
-        """Raises UrlRefused for what is wrong before any lookup."""
+        """Raises UrlRefused for errors that need no lookup."""
         if url.scheme not in {"http", "https"} or not url.host:
             raise UrlRefused("the URL must begin with https://")
         if url.raw_user is not None or url.raw_password is not None:

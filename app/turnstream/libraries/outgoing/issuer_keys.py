@@ -1,5 +1,5 @@
-"""An issuer: its configuration and public keys (JWKS, RFC 7517), fetched over HTTP, remembered, fetched again when they
-rotate, and the claims of its tokens.
+"""An issuer: its configuration and public keys (JWKS, RFC 7517), fetched over HTTP, cached, and fetched again after a
+rotation; and the claims of its tokens.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from turnstream.domain.errors import ConfigError
 
 log = structlog.get_logger(__name__)
 
-# Seconds. Keys are fetched again when they are older than this; a key that was withdrawn is accepted that long.
+# Seconds. Older keys are fetched again; a withdrawn key is accepted this long.
 _AGE: Final = 300.0
-# Between two fetches, however many tokens name keys that nobody has.
+# Between two fetches, however many tokens name unknown keys.
 _PAUSE: Final = 10.0
-# For so long keys are used while the issuer cannot be reached.
+# The time for which keys are used while the issuer is unreachable.
 _LONGEST_AGE: Final = 3600.0
 _TIMEOUT: Final = 10.0
 _MOST_BYTES: Final = 512_000
 _MOST_KEYS: Final = 100
-# Claims that the user can often change: who takes the name of another user there would be that owner here.
+# Claims that users can often change: a user who chooses another user's name would become that owner here.
 _MUTABLE: Final = frozenset({"email", "name", "nickname", "preferred_username", "upn", "unique_name", "phone_number"})
 
 Jwk = Mapping[str, Any]
@@ -49,7 +49,7 @@ class IssuerKeys:
 
     async def find(self, id: str | None) -> Jwk | None:
         """The key with this id; without an id the only key. None if the issuer has no such key. Raises Unavailable
-        while the keys are not known.
+        while the keys are unknown.
         """
         self.keep_fresh()
         if (self._is_too_old or self._find(id) is None) and (
@@ -60,8 +60,8 @@ class IssuerKeys:
         return self._find(id)
 
     async def configuration(self) -> Mapping[str, Any]:
-        """The OpenID configuration; empty if the address of the keys was given. Raises Unavailable while it is not
-        known.
+        """The OpenID configuration; empty if the address of the keys was configured. Raises Unavailable while it is
+        unknown.
         """
         self.keep_fresh()
         if self._is_too_old and self._is_fetching:
@@ -74,7 +74,7 @@ class IssuerKeys:
             raise Unavailable(f"The keys of {self._issuer} cannot be fetched; try again.")
 
     def keep_fresh(self) -> None:
-        """Fetches old keys again. No request waits for it."""
+        """Fetches old keys again. Requests do not wait for this."""
         now = time.monotonic()
         if now >= self._fetched_at + _AGE and now >= self._tried_at + _PAUSE:
             self._fetch()
@@ -117,7 +117,7 @@ class IssuerKeys:
             log.info("issuer.keys", issuer=self._issuer, keys=[key.get("kid") for key in keys])
 
     async def read(self) -> tuple[Jwk, ...]:
-        """The keys as the issuer has them now. Raises ValueError."""
+        """Returns the issuer's present keys. Raises ValueError."""
         try:
             async with asyncio.timeout(_TIMEOUT):
                 return await self._read_keys()
@@ -149,7 +149,7 @@ class IssuerKeys:
 
 
 def claim_of(claims: Mapping[str, Any], name: str) -> Any:
-    """The claim of this name, or else at this path: `https://example.org/roles`, `realm_access.roles`."""
+    """The claim with this name, or else at this path: `https://example.org/roles`, `realm_access.roles`."""
     if name in claims:
         return claims[name]
     found: Any = claims
@@ -159,7 +159,7 @@ def claim_of(claims: Mapping[str, Any], name: str) -> Any:
 
 
 def texts_of(claim: object) -> tuple[str, ...]:
-    """The texts of a claim that is a list, or one text with spaces (`scope`)."""
+    """The texts of a claim: a list, or one text with spaces (`scope`)."""
     if isinstance(claim, str):
         return tuple(claim.split())
     return tuple(each for each in claim if isinstance(each, str)) if isinstance(claim, list) else ()
@@ -175,13 +175,13 @@ def check_owner_claim(setting: str, claim: str, is_fixed: bool, remedy: str | No
 
 
 async def keys_of(issuer: str, url: str | None) -> tuple[Jwk, ...]:
-    """The keys of an issuer, asked for once. Raises ValueError."""
+    """The keys of an issuer, fetched once. Raises ValueError."""
     async with httpx2.AsyncClient(timeout=5.0, follow_redirects=False) as client:
         return await IssuerKeys(issuer, url, client).read()
 
 
 def check_key_url(url: str) -> None:
-    """Raises ValueError for a URL over which an attacker could put in keys of their own."""
+    """Raises ValueError for a URL that lets an attacker insert keys."""
     parsed = httpx2.URL(url)
     if parsed.scheme != "https" and parsed.host not in {"localhost", "127.0.0.1", "::1"}:
         raise ValueError(f"{url} must begin with https://, unless it is on this machine")

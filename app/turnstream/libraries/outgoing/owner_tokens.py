@@ -1,4 +1,4 @@
-"""Access tokens of owners for services: what tools that call a service need from the extension that signs owners in."""
+"""Access tokens of owners for services: the interface between tools and the extension for sign-ins."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,18 +9,18 @@ from pydantic import Field
 
 from turnstream.tools.tool import SignIn, ToolUnavailable
 
-# The keys of a table in the tools file that need `auth`.
+# The keys of a tools file's table that require `auth`.
 AUTH_KEYS: Final = ("issuer", "client_id", "client_secret", "scopes", "audience", "sign_in_by")
 
-# A principal who signs in for owners.
+# A principal that signs in for owners.
 SignInPrincipal = Annotated[str, Field(pattern=r"^(role|person):\S(.*\S)?$")]
 
 
 class OAuthResource(Protocol):
-    """A service that accepts access tokens of owners. `issuer` is the only accepted issuer of tokens; without it the
-    service names one. Without a `client_id` the client is known by its metadata document or registered. With `exchange`
-    the token of the caller is exchanged at the issuer, for `audience`, and nobody signs in. The principals `sign_in_by`
-    sign in for owners; without any each owner does.
+    """A service that accepts access tokens of owners. `issuer` is the only accepted issuer of tokens; by default the
+    service names one. Without a `client_id` the client uses its metadata document or registers. With `exchange` the
+    caller's token is exchanged at the issuer, for `audience`, without a sign-in. The principals `sign_in_by` sign in
+    for owners; by default each owner does.
     """
 
     @property
@@ -45,7 +45,7 @@ class OAuthResource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HttpService:
-    """The service of all HTTP tools of one origin: an owner signs in to it once. `name` is its host."""
+    """The service of all HTTP tools with one origin: an owner signs in to it once. `name` is its host."""
 
     name: str
     url: str
@@ -59,12 +59,12 @@ class HttpService:
 
 
 class NoTokenNow(ToolUnavailable):
-    """The owner has no token for a service now: the owner has signed out, or came without one that can be exchanged."""
+    """The owner has no token for a service now: the owner signed out, or came without an exchangeable token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """An access token of an owner. `version` tells a refreshed one apart."""
+    """An access token of an owner. `version` distinguishes a refreshed one."""
 
     access: str = field(repr=False)
     version: int
@@ -77,12 +77,12 @@ class OwnerTokens(Protocol):
         ...
 
     async def refreshed(self, owner: str, server: OAuthResource, version: int) -> Token | None:
-        """A token that is newer than `version`. None if the owner must sign in. Raises ToolUnavailable."""
+        """Returns a token newer than `version`. None if the owner must sign in. Raises ToolUnavailable."""
         ...
 
     def ask(self, owner: str, turn: UUID, server: OAuthResource, scopes: Collection[str], seen: int | None) -> SignIn:
-        """Creates the ask for a sign-in that a call needs. `seen` is the version of the refused token. Raises
-        ToolUnavailable for a service without sign-in.
+        """Creates the sign-in ask of a call. `seen` is the version of the refused token. Raises ToolUnavailable for a
+        service without sign-in.
         """
         ...
 
@@ -98,13 +98,13 @@ class ServiceAccess:
 
 
 def accesses_of(tools: Iterable[object]) -> Sequence[ServiceAccess]:
-    """The accesses of those of the tools that have one."""
+    """The accesses among the tools."""
     found = (getattr(tool, "access", None) for tool in tools)
     return [access for access in found if isinstance(access, ServiceAccess)]
 
 
 def check_auth(auth: str | None, given: Collection[str]) -> None:
-    """Checks the keys of a table for `auth`. Raises ValueError."""
+    """Checks the keys of a table that depend on `auth`. Raises ValueError."""
     keys = set(given) & set(AUTH_KEYS)
     if auth is None and keys:
         raise ValueError(f'`{min(keys)}` needs `auth = "oauth"` or `auth = "exchange"`')

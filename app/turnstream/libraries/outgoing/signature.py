@@ -14,7 +14,7 @@ _VERSION = "v1,"
 
 
 def key_of(secret: str) -> bytes:
-    """The bytes of a secret in base64, with or without `whsec_` before it. Raises ValueError."""
+    """The bytes of a base64 secret, with or without the prefix `whsec_`. Raises ValueError."""
     try:
         key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     except (binascii.Error, ValueError):
@@ -35,7 +35,7 @@ def headers_of(secret: str, id: str, timestamp: int, body: bytes) -> dict[str, s
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now: float, tolerance: float = 300) -> bool:
-    """True if `headers` hold a right signature that is at most `tolerance` seconds older or newer than `now`."""
+    """True if `headers` contain a valid signature at most `tolerance` seconds older or newer than `now`."""
     given = {name.lower(): value for name, value in headers.items()}
     stamp = given.get(TIMESTAMP, "")
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 15) or abs(now - int(stamp)) > tolerance:

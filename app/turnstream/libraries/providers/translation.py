@@ -1,6 +1,7 @@
-"""Blocks of one provider in a form that another one accepts. Pure, and the same in every request.
+"""Translation of blocks of one provider into a form that another one accepts. Pure; the result is the same in every
+request.
 
-A block whose `data` has `provider` was marked by that adapter, which alone can send back what it holds.
+An adapter marks a block by `provider` in its `data`; only that adapter can send the block's data back.
 """
 
 import json
@@ -21,13 +22,13 @@ from turnstream.llm.raw_json import NULL, is_object, members_of, other_members, 
 
 SILENT_FAILURE = "The tool failed and said nothing."
 
-# Members of a tool of ours that no definition of a turn replaces.
+# Members of our tools that a turn's definition cannot replace.
 _DESCRIPTION = frozenset({"description", "input_schema", "name", "parameters", "type"})
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def tool_input(text: str) -> Raw:
-    """Returns a tool input as it was streamed. A text that is no JSON object becomes a string member of one."""
+    """Returns a tool input unchanged. A text that is not a JSON object becomes a string member of one."""
     for candidate in (text or "{}", repaired_json(text)):
         if candidate is not None and is_object(candidate):
             return Raw(candidate.encode())
@@ -35,8 +36,8 @@ def tool_input(text: str) -> Raw:
 
 
 def split_definitions(request: ModelRequest) -> tuple[dict[str, dict[str, Raw]], list[str]]:
-    """Splits the definitions of a request's `provider_tools`: members that are added to tools of ours, by name
-    (`allowed_callers`, `defer_loading`), and the tools that run at the provider, as JSON.
+    """Splits the definitions of a request's `provider_tools`: additional members of our tools, by name
+    (`allowed_callers`, `defer_loading`), and the provider's own tools, as JSON.
     """
     ours = {spec.name for spec in request.tools}
     added: dict[str, dict[str, Raw]] = {}
@@ -60,8 +61,8 @@ def provider_of(block: Block) -> str | None:
 
 
 def without_foreign_blocks(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Reduces the blocks that other adapters marked: a text to its text, a call to its id, name and input. All others
-    are dropped.
+    """Reduces the blocks of other adapters: a text to its text, a call to its id, name and input. All others are
+    dropped.
     """
     if not any(provider_of(block) for message in messages for block in message.blocks):
         return tuple(messages)
@@ -77,7 +78,7 @@ def without_foreign_blocks(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """The ids and names of calls that a provider accepts. `unique`: an id occurs only once in a conversation."""
+    """The ids and names that a provider accepts for calls. `unique`: an id occurs once per conversation."""
 
     ids: re.Pattern[str]
     longest_name: int
@@ -85,7 +86,7 @@ class CallRules:
 
 
 def with_valid_calls(messages: Sequence[Message], rules: CallRules) -> list[Message]:
-    """Renames calls and their results by the rules. Valid ids and names are not changed."""
+    """Renames calls and their results according to the rules. Valid ids and names are not changed."""
     used: Counter[str] = Counter()
     current_ids: dict[str | None, str] = {}
     return [
@@ -105,7 +106,7 @@ def _valid(
             case "tool_use":
                 new_id = current_ids[id] = _valid_id(id, used[id] if rules.unique else 0, rules.ids)
                 used[id] += 1
-                # Models invent names of tools, which no provider takes back as they are.
+                # Models invent tool names, which no provider accepts back unchanged.
                 name = _NOT_IN_NAMES.sub("_", block.name or "")[: rules.longest_name] or UNNAMED
                 yield _renamed(block, new_id, {"id": new_id, "name": name})
             case "tool_result":

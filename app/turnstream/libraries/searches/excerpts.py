@@ -1,4 +1,4 @@
-"""Excerpts of texts in which words were found, as pieces of which some are these words."""
+"""Excerpts around found words, as pieces: plain text or a found word."""
 
 import re
 from collections.abc import Sequence
@@ -6,33 +6,33 @@ from collections.abc import Sequence
 from turnstream.libraries.searches.search import ExcerptPiece
 from turnstream.storage.database import Row
 
-# Margins around a word that was found, in characters.
+# Margins around a found word, in characters.
 BEFORE = 40
 AFTER = 140
-_LONGEST_HALF = 20  # characters of a word that was cut at the edge
+_LONGEST_HALF = 20  # characters of a cut word at the edge
 
-# Markdown at the beginning of a line: headings, quotes, lists, fences; and lines that hold nothing else.
+# Markdown at the start of a line: headings, quotes, lists, fences; and lines of nothing else.
 _SIGNS_OF_LINES = re.compile(
     r"^[ \t]*(?:"
     r"(?:#{1,6}|>|[-*+]|\d{1,3}[.)])[ \t]+|(?:```|~~~).*$|\|?(?:[ \t]*:?-{2,}:?[ \t]*(?:\||$))+|[*_]{3,}[ \t]*$)",
     re.MULTILINE,
 )
-# A link, of which the text stays.
+# A link; its text is kept.
 _LINK = re.compile(r"!?\[([^\]\n]*)\]\([^()\s]*\)")
-# Signs of emphasis and code, if they begin or end a word: `2**3` and `snake_case` have none.
+# Marks of emphasis and code at the start or end of a word: `2**3` and `snake_case` have none.
 _SIGNS = re.compile(r"(?<![\w*_~])(?:[*_]{1,3}|~~)(?=\S)|(?<=\S)(?:[*_]{1,3}|~~)(?![\w*_~])|`+")
 _CELL = re.compile(r"^[ \t]*\|[ \t]*|[ \t]*\|[ \t]*$", re.MULTILINE)
 
 
 def pieces_of(text: str, words: Sequence[str]) -> tuple[ExcerptPiece, ...]:
-    """Splits `text` at each of `words`, regardless of case and of the bounds of words."""
+    """Splits `text` at each of `words`, ignoring case and word boundaries."""
     longest_first = sorted(words, key=len, reverse=True)
     halves = re.split(f"({'|'.join(map(re.escape, longest_first))})", text, flags=re.IGNORECASE)
     return tuple(ExcerptPiece(half, place % 2 == 1) for place, half in enumerate(halves) if half)
 
 
 def without_markdown(text: str, words: Sequence[str]) -> str:
-    """The text without the signs of Markdown. It stays as it is if one of `words` would be lost with them."""
+    """The text without Markdown. It is unchanged if one of `words` would be removed."""
     plain = _CELL.sub("", _SIGNS.sub("", _LINK.sub(r"\1", _SIGNS_OF_LINES.sub("", text))))
     return plain if all(word.lower() in plain.lower() for word in words if word.lower() in text.lower()) else text
 
@@ -50,11 +50,11 @@ def line_of(window: str, *, cut_before: bool, cut_after: bool) -> str:
 
 
 def excerpt_line(window: Row, words: Sequence[str]) -> str:
-    """The window of a text around one of the words, as a line."""
+    """One line with the window of a text around one of the words."""
     plain = without_markdown(window["around"], words)
     return line_of(plain, cut_before=window["cut_before"], cut_after=window["cut_after"])
 
 
 def _is_half(word: str, edge: str) -> bool:
-    """True if the word at the edge of a window was probably cut, and can be omitted."""
+    """True if the word at the edge of a window is probably cut, and can be dropped."""
     return not edge.isspace() and len(word) <= _LONGEST_HALF

@@ -1,4 +1,4 @@
-"""The bounds of searches: how many run at once, and for how long."""
+"""Limits of searches: their number at once, and their duration."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from turnstream.domain.errors import RequestRefused, StatementTooLong
 from turnstream.storage.database import Database, Statement, Transaction
 
-# In seconds, twice: to wait for one of the searches that a replica runs at once, and to run the search. Postgres itself
-# ends a search then; the driver, whose limit means that Postgres does not answer, waits for longer.
+# In seconds, twice: the wait for one of the replica's search slots, and the search. Postgres itself ends a search then;
+# the driver's limit, a sign that Postgres does not answer, is longer.
 SEARCH_TIMEOUT = 2.0
 SEARCH_ANSWER_TIMEOUT = 2 * SEARCH_TIMEOUT
 _CONCURRENT_SEARCHES = 2
@@ -17,14 +17,14 @@ LIMIT_TIME = Statement("SELECT set_config('statement_timeout', :most, true)")
 
 
 class Places:
-    """The slots for searches that a replica runs at once."""
+    """The search slots of a replica."""
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(_CONCURRENT_SEARCHES)
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """Raises RequestRefused when none gets free in time."""
+        """Raises RequestRefused when no slot is freed in time."""
         try:
             async with asyncio.timeout(SEARCH_TIMEOUT):
                 await self._free.acquire()
@@ -38,7 +38,7 @@ class Places:
 
 @asynccontextmanager
 async def limited(database: Database) -> AsyncIterator[Transaction]:
-    """A transaction whose statements Postgres ends after a while. Raises RequestRefused then."""
+    """A transaction whose statements Postgres ends after the limit. Raises RequestRefused then."""
     async with database.transaction() as connection:
         await connection.rows(LIMIT_TIME, most=f"{SEARCH_TIMEOUT * 1000:.0f}")
         try:

@@ -1,5 +1,5 @@
-"""Encrypted titles that have all words. The server decrypts the titles of an owner for a search, so that no row shows
-which words they have.
+"""Search in encrypted titles. The server decrypts the titles of an owner for a search, so that no row reveals their
+words.
 """
 
 import re
@@ -48,7 +48,7 @@ async def chats_by_sealed_title(
     only: SearchFilter,
     behind: tuple[datetime, UUID] | None = None,
 ) -> Sequence[Chat]:
-    """The chats that were changed last, before `behind`; none if the server encrypts no titles."""
+    """The most recently changed chats before `behind`; none if the server does not encrypt titles."""
     if connection.codec is None or not connection.codec.seals:
         return ()
     found, read = list[UUID](), 0
@@ -75,7 +75,7 @@ async def chats_by_sealed_title(
 
 
 def has_words(title: str, words: Sequence[str]) -> bool:
-    """Whether each word is the beginning of a word of the title."""
+    """Whether each word is a prefix of a word of the title."""
     tokens = _WORD.findall(title.casefold())
     parts = [part for word in words for part in _WORD.findall(word.casefold())]
     return bool(parts) and all(any(token.startswith(part) for token in tokens) for part in parts)

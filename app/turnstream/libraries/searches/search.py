@@ -1,4 +1,4 @@
-"""Search of chats and documents, as the extensions that have one share it."""
+"""Search of chats and documents: the interface of the extensions for search."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class ExcerptPiece:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """An excerpt of a text in `turn`; the whole title of the chat if that is None."""
+    """An excerpt of a text in `turn`; None for the chat's whole title."""
 
     turn: UUID | None
     pieces: tuple[ExcerptPiece, ...]
@@ -42,8 +42,8 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class SearchFilter:
-    """The texts that are searched. `tools` includes results of tools. `since` and `until` limit the time of a message,
-    and for a title the time of its chat. `chat` limits the search to one chat.
+    """A filter of texts. `tools` includes results of tools. `since` and `until` limit the time of a message, or of the
+    chat for a title. `chat` limits the search to one chat.
     """
 
     tools: bool = False
@@ -54,7 +54,7 @@ class SearchFilter:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A chat that was found, with an excerpt."""
+    """A found chat, with an excerpt."""
 
     chat: Chat
     excerpt: Excerpt
@@ -62,7 +62,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class FoundDocument:
-    """A document that a person has found. The pieces are its path if its text has none of the words."""
+    """A found document. The pieces are its path if its text has none of the words."""
 
     info: DocumentInfo
     pieces: Sequence[ExcerptPiece]
@@ -73,29 +73,29 @@ class TextSearch(ABC):
 
     @abstractmethod
     def on(self, database: Database) -> Self:
-        """The search of another database. Both share the places that this replica has."""
+        """The search of another database. Both share the slots of this replica."""
 
     @abstractmethod
     async def is_complete(self, owner: str) -> bool:
-        """Whether all texts in the owner's chats can be found."""
+        """Whether all texts of the owner's chats can be found."""
 
     @abstractmethod
     async def page(
         self, owner: str, words: Sequence[str], limit: int, before: str | None, only: SearchFilter
     ) -> tuple[Sequence[Hit], str | None]:
-        """The best chats in which each of `words` is found, and the name of the next page. A page may have fewer than
-        `limit` although there are more. `before` is the name of a page. Raises NoSuchPage, and RequestRefused when the
-        search takes too long.
+        """The best chats with all of `words`, and the name of the next page. A page may have fewer than `limit` chats
+        although more follow. `before` is the name of a page. Raises NoSuchPage, and RequestRefused when the search
+        takes too long.
         """
 
     @abstractmethod
     async def documents(self, owner: str, words: Sequence[str], prefix: str, limit: int) -> Sequence[FoundDocument]:
-        """The best documents in which each of `words` is found, in the path or the text. Raises RequestRefused when the
-        search takes too long.
+        """The best documents with all of `words`, in the path or the text. Raises RequestRefused when the search takes
+        too long.
         """
 
     async def answer(self, request: Request, limit: int) -> ChatPage:
-        """The chats that the `q` of the request finds. Raises RequestRefused."""
+        """The chats for the request's `q`. Raises RequestRefused."""
         services, owner = services_and_owner(request)
         words, only = words_of(request), _filter(request)
         before = request.query_params.get("before")

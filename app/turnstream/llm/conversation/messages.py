@@ -1,9 +1,9 @@
 """Messages of the next model call, built from the turns of a path. Pure; rows are never changed.
 
 Two promises, each with a property test. Every path gives messages that the provider accepts. And each request begins
-with the bytes of the one before it: a block that is left out once is left out every time, so that the provider's cache
-and its signatures hold. (Exceptions: a server tool that was still at work when its turn ended is left out from then on;
-and a summary or a shortening of results begins again at its place.)
+with the bytes of the request before: an omitted block stays omitted, so that the provider's cache and its signatures
+stay valid. (Exceptions: a server tool without a result at the end of its turn is omitted afterwards; and the messages
+change at the position of a summary or a shortening of results.)
 """
 
 import json
@@ -43,12 +43,12 @@ from turnstream.llm.conversation.sendable import (
 )
 from turnstream.llm.provider import Message
 
-# The few words let the seam be found (app/turnstream/llm/conversation/seam.py), which leaves them out.
+# The repeated words show the seam (app/turnstream/llm/conversation/seam.py), which removes them.
 GO_ON = (
     "Your reply was cut off, and what you have written stands. Begin with its last few words, exactly as they are, and"
     " go on from there. Do not begin anew, and say nothing about the interruption."
 )
-# For a fallback that does not continue a text which its client has begun. No seam is looked for there.
+# For a fallback that cannot continue a reply with a beginning by the client. Its answer has no seam.
 GO_ON_FROM_BEGUN = "Your reply was begun for you. Go on behind its last word, and repeat nothing of it."
 SUMMARISED = "The conversation so far, in a summary:\n\n"
 SUMMARISE = (
@@ -64,33 +64,33 @@ GIVEN_UP = (
     " find out or do, that the tools failed, and what you can say without them."
 )
 PROGRAM_CUT = "A program of yours was stopped before its end. It had made these calls:"
-# Rounds that are left, for a turn with `tell_rounds`. Sent behind the results of each round, and again in every later
-# request: taken out, they would cost the cache from there on, and the signatures of the thoughts behind them.
+# The remaining rounds, for a turn with `tell_rounds`. The text follows the results of each round, and stays in later
+# requests: its removal would invalidate the cache and the signatures of later thoughts.
 ROUNDS_LEFT = "(You can call tools in up to {} more rounds of this answer, several calls at once in each.)"
 ONE_ROUND_LEFT = "(You can call tools in one more round of this answer.)"
 NO_ROUND_LEFT = "(You cannot call any more tools in this answer: give it now, from what you have.)"
 NO_WORDS = "(The message has no text.)"
 NO_USER = "(The conversation starts with the assistant.)"
-# A provider takes one result of a call, which was that it has been started.
+# A provider accepts one result per call; here that was the start of the job.
 REPORTED = (
     "[Result of the call {tool_use_id} of the tool {name}, which ran in the background. The tool has returned it{how};"
     " the user has not written it.]"
 )
 
 _RESULT_TO_SUMMARISE = 2_000  # characters
-_RESULT_OF_PROGRAM = 500  # characters: such results were meant for the program
+_RESULT_OF_PROGRAM = 500  # characters: such results were for the program
 
 
 class KnownEntries:
-    """The messages that earlier requests have made of the turns of a path. A turn that has ended is sent unchanged as
-    long as nothing else about the request changes.
+    """The messages that earlier requests made from the turns of a path. An ended turn is sent unchanged while the rest
+    of the request is unchanged.
     """
 
     def __init__(self) -> None:
         self._of: dict[UUID, tuple[Turn, tuple[object, ...], Sequence[RoleBlock]]] = {}
 
     def get(self, turn: Turn, key: tuple[object, ...], make: Callable[[], list[RoleBlock]]) -> Sequence[RoleBlock]:
-        """The entries of `turn`, which depend on it and on `key`. A turn that is sent changed is another object."""
+        """The entries of `turn`, by the turn and `key`. A changed turn is another object."""
         known = self._of.get(turn.id)
         if known is None or known[0] is not turn or known[1] != key:
             known = self._of[turn.id] = (turn, key, make())
@@ -100,15 +100,15 @@ class KnownEntries:
 def build_messages(
     path: Sequence[Turn], model: str | None = None, *, may_use_tools: bool = True, known: KnownEntries | None = None
 ) -> tuple[Message, ...]:
-    """Returns the messages for the running turn, the last of `path`. `model` is the model that is called, if it is
-    not the one that the turn asked for. A program that the model has begun continues only if it `may_use_tools`.
+    """Returns the messages for the running turn, the last of `path`. `model` is the called model, if the turn requested
+    another one. A program of the model continues only if it `may_use_tools`.
     """
     return _build(path, model, known or KnownEntries(), keep_thoughts=True, may_use_tools=may_use_tools)
 
 
 def messages_to_summarise(path: Sequence[Turn], through: UUID, model: str | None = None) -> tuple[Message, ...]:
-    """Returns the messages of the path up to the turn `through`, and the request for a summary. `path` ends with the
-    running turn. Thoughts are left out: they are bound to the results before them, which are cut here.
+    """Returns the messages of the path up to the turn `through`, and the prompt for a summary. `path` ends with the
+    running turn. Thoughts are omitted: their signatures cover the results before them, which are cut here.
     """
     end = next(place for place, turn in enumerate(path, 1) if turn.id == through)
     running = path[-1]
@@ -123,7 +123,7 @@ def messages_to_summarise(path: Sequence[Turn], through: UUID, model: str | None
 
 
 def _cut_result(block: Block) -> Block:
-    """Cuts a long result, and names the number of its files in their place."""
+    """Cuts a long result, and replaces its files by their number."""
     if block.type != TOOL_RESULT:
         return block
     text, files = block.text, count_files(block)
@@ -150,14 +150,14 @@ def _build(
             words: list[RoleBlock] = [
                 ("user", block) for block in turn.blocks if is_sendable(block) and not is_blank(block)
             ]
-            # A message without blocks is of a client that has begun the reply.
+            # A message without blocks is from a client that has begun the reply.
             entries += words or [("user", Block(0, 0, 0, TEXT, NO_WORDS)) for _ in turn.blocks[:1]]
             continue
-        begins = _user_words(turn, 0)  # a turn that a report has started follows an answer
+        begins = _user_words(turn, 0)  # a turn started by a report follows an answer
         if not entries or (entries[-1][0] == "assistant" and not begins and not _is_prefilled(path, place)):
-            # A path may begin with an assistant turn, or have two in a row; a provider takes neither.
+            # A path may begin with an assistant turn, or have two in a row; providers accept neither.
             entries.append(("user", Block(0, 0, 0, TEXT, GO_ON if entries else NO_USER)))
-        # A provider's signature binds a thought to what came before it. If that is sent changed now, it is invalid.
+        # A provider's signature binds a thought to the content before: if its form changes, the thought is invalid.
         valid = [
             number
             for number in (round.number for round in turn.rounds if keep_thoughts)
@@ -181,8 +181,8 @@ def _build(
 
 
 def _is_prefilled(path: Sequence[Turn], place: int) -> bool:
-    """Whether the turn at `place` continues with the text before it, as its client has asked: behind a message without
-    blocks. Such a message is also there behind results.
+    """Whether the turn at `place` continues the text before it, at the request of its client: behind a message without
+    blocks. Such a message may also follow results.
     """
     before = path[max(0, place - 2) : place]
     return [turn.role for turn in before] == ["assistant", "user"] and (
@@ -198,9 +198,9 @@ def _entries_of(
     same_frame: bool,
     may_use_tools: bool,
 ) -> list[RoleBlock]:
-    """Returns an assistant turn round by round: its reply, the results of its calls, and what the user's side adds."""
+    """Returns an assistant turn round by round: its reply, results of its calls, and texts from the user's side."""
     rounds = sorted((round for round in turn.rounds if round.sealed and not round.voided), key=lambda one: one.number)
-    # Server calls of these rounds are answered by the model call that is now made, unless words come between.
+    # The next model call answers the server calls of these rounds, unless a text of the user comes between.
     going_on = list(_rounds_going_on(turn, rounds)) if turn is running else []
     blocks = sendable_blocks(turn, rounds, going_on, may_use_tools)
     stopped = _stopped_calls(turn, rounds, blocks)
@@ -219,16 +219,16 @@ def _entries_of(
             entries += _rounds_left(turn, round.number) if calls and not given_up else ()
             entries += _in_words(turn, round, stopped)
             if given_up:
-                # The model cannot see that it is given no tools any more. The last text: if this call fails, words of
-                # the user may take it back.
+                # The model cannot see that its tools are gone. The last text: if this call fails, a steer may restore
+                # the tools.
                 entries.append(_added_text(GIVEN_UP, entries, round))
         words = _user_words(turn, round.number)
         entries += words
         called_again = turn is running or any(later.number > round.number for later in turn.rounds)
         is_stopped = any(call.round == round.number for call in stopped)
-        # If the calls of a turn are left out, its replies follow each other directly.
+        # Without the calls of a turn, its replies follow each other directly.
         without_calls = turn is not running and earlier_results_of(running.request) == "none"
-        # A compaction is no reply. The reply before it may have ended with calls of a program that was stopped later.
+        # A compaction is no reply. The reply before it may have ended with calls of a program that was later stopped.
         goes_on = round.stop_reason in PAUSED or round.stop_reason == COMPACTED
         explains_itself = bool(words) or at_work or is_stopped or without_calls or goes_on
         if called_again and not explains_itself and entries and entries[-1][0] == "assistant":
@@ -237,7 +237,7 @@ def _entries_of(
 
 
 def _rounds_going_on(turn: Turn, rounds: Sequence[Round]) -> Iterator[Round]:
-    """Yields the last rounds, newest first, as far as the provider can continue with them."""
+    """Yields the last rounds, newest first, while the provider can continue them."""
     for round in reversed(rounds):
         if _user_words(turn, round.number) or round.stop_reason not in GOES_ON | {COMPACTED}:
             return
@@ -246,7 +246,7 @@ def _rounds_going_on(turn: Turn, rounds: Sequence[Round]) -> Iterator[Round]:
 
 
 def _stopped_calls(turn: Turn, rounds: Sequence[Round], sent: Sequence[Block]) -> list[Block]:
-    """Returns the calls of stopped programs in `rounds`: calls and programs are not sent."""
+    """Returns the calls of stopped programs in `rounds`: such calls and programs are not sent."""
     programs = {None, *(block.tool_use_id for block in sent if block.type in SERVER_CALLS)}
     numbers = {round.number for round in rounds}
     calls = [block for block in turn.blocks if block.is_call and block.round in numbers]
@@ -254,7 +254,7 @@ def _stopped_calls(turn: Turn, rounds: Sequence[Round], sent: Sequence[Block]) -
 
 
 def _in_words(turn: Turn, round: Round, stopped: Sequence[Block]) -> list[RoleBlock]:
-    """Returns the calls of stopped programs as a text, behind the last round of each."""
+    """Returns the calls of stopped programs as text, behind the last round of each program."""
     last = {caller_of(call): call.round for call in sorted(stopped, key=lambda call: call.round)}
     lines = [PROGRAM_CUT]
     for call in stopped:
@@ -266,9 +266,8 @@ def _in_words(turn: Turn, round: Round, stopped: Sequence[Block]) -> list[RoleBl
 
 
 def _same_frame(then: TurnRequest | None, now: TurnRequest | None) -> bool:
-    """Thoughts are bound to system prompt and tools too, to how results of earlier turns are sent, and to what the
-    provider cleared then. That is sent again now if that edit is no longer requested. Its summaries are sent back,
-    whatever is requested.
+    """Thoughts are also bound to the system prompt, the tools, the form of earlier results, and the content that the
+    provider cleared then. Without that edit, the content is sent again. Summaries by the provider are always sent back.
     """
     if then is None or now is None:
         return then is now
@@ -279,7 +278,7 @@ def _same_frame(then: TurnRequest | None, now: TurnRequest | None) -> bool:
 
 
 def _clearing_edits(request: TurnRequest) -> set[str]:
-    """Returns the edits that the settings request of the provider, or the turn's own parameters in their place."""
+    """Returns the context edits by the provider: of the turn's own parameters, else of the settings."""
     given = request.params.get("context_management")
     if not isinstance(given, Mapping):
         return {*request.limits.provider_edits} - {COMPACTION}
@@ -295,8 +294,8 @@ def _result_of(turn: Turn, call: Block) -> Block:
 
 
 def _user_words(turn: Turn, round: int) -> list[RoleBlock]:
-    """Returns what was sent from the user's side behind a round while the turn ran, 0 for before any of them: steering
-    messages, reports of jobs, and the reasons why an output was not taken.
+    """Returns the texts from the user's side behind a round (0: before the first) while the turn ran: steers, reports
+    of jobs, and the reasons of rejected outputs.
     """
     return [
         ("user", replace(block, type=TEXT, text=_words_of(block), data=None, notes=None))
@@ -320,15 +319,15 @@ def _words_of(block: Block) -> str:
 
 
 def is_added(text: str) -> bool:
-    """True for a text that is sent as the user's and was not written by one."""
+    """True for a text of the server that is sent as the user's."""
     named = (part.partition("{")[0] for part in (ROUNDS_LEFT, ONE_ROUND_LEFT, NO_ROUND_LEFT, REPORTED))
     return text in {GO_ON, GO_ON_FROM_BEGUN, GIVEN_UP} or text.startswith(tuple(named))
 
 
 def _rounds_left(turn: Turn, round: int) -> Sequence[RoleBlock]:
-    """Returns the text that names the tool rounds that are left after a round, 0 for before any of them."""
+    """Returns the text about the remaining tool rounds after a round (0: before the first)."""
     request = turn.request
-    # Attempts at an output are counted otherwise.
+    # Attempts at an output have another limit.
     if request is None or request.output is not None or not (request.limits.tell_rounds and request.tools):
         return ()
     used = [number for number in rounds_with_calls(turn.blocks) if number <= round]

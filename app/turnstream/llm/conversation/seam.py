@@ -1,7 +1,5 @@
-"""The seam between a text that was cut off and the reply that continues it.
-
-A model that is asked to continue often repeats text: the last words, or the whole text. The repetition is left out of
-the reply, so that both texts read as one.
+"""The seam between a cut text and the reply that continues it. A model often repeats text when it continues: the last
+words, or the whole text. The reply is passed on without the repetition, so that both texts read as one.
 """
 
 import re
@@ -10,37 +8,37 @@ from collections.abc import Sequence
 from turnstream.domain.kinds import TEXT
 from turnstream.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, MessageDelta, MessageEnded, Part
 
-REACH = 1_000  # characters: how far back a repetition may begin, unless it begins where the text does
+REACH = 1_000  # characters: the farthest start of a repetition before the cut, unless it starts with the text
 
 _IDEOGRAPHS = "\u2e80"  # scripts without spaces between words begin here
-_SURE = 12  # characters that are not the same by chance
+_SURE = 12  # characters; so many are not equal by chance
 
 
 class Seam:
-    """Holds the first text block of a reply back until it differs from the text that `stands`, or is known to repeat
-    it. `stands` is not blank. A repetition may begin in the `earlier` text of the same answer. It ends with `stands`.
+    """Holds the first text block of a reply back until it differs from the text that `stands`, or is a repetition of
+    it. `stands` is not blank. A repetition may start in the `earlier` text of the same answer. It ends with `stands`.
 
-    At most twice as much is held back as both texts have, and REACH characters. White space makes no difference. A
-    reply that begins the text again and then differs is passed on whole, and so is a reply that begins with that text
-    several times. Once `decided`, parts need not pass through here.
+    The limit of held text is twice the length of both texts, and REACH characters. White space is ignored. A reply is
+    passed on whole if it begins with the text and then differs, or repeats the text several times. After `decided`,
+    parts may bypass the seam.
     """
 
     def __init__(self, stands: str, earlier: str = "") -> None:
-        # A model that has called tools in between repeats words from before the calls, too.
+        # After tool calls, a model repeats words from before the calls, too.
         self._stands = f"{earlier}\n{stands}" if earlier else stands
         self._dense = _without_space(self._stands)
         self._words = {*_word_starts(self._stands), len(_without_space(earlier))}
-        # A model may begin inside a word, too.
+        # A model may also start inside a word.
         self._starts = sorted({*self._words, *range(max(len(self._dense) - REACH, 0), len(self._dense))})
-        self._open = self._starts  # of these, where a repetition may still be under way
-        self._opened: BlockOpened | None = None  # the block that is held back, with the data that came behind it
+        self._open = self._starts  # those of them with a possible repetition
+        self._opened: BlockOpened | None = None  # the held block, with the data parts after it
         self._data: list[BlockData] = []
         self._held = ""
         self._dense_held = ""
         self.decided = False
 
     def feed(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """Returns what can be passed on."""
+        """Returns the parts to pass on."""
         passed: list[Part] = []
         for part in parts:
             passed += (part,) if self.decided else self._take(part)
@@ -59,7 +57,7 @@ class Seam:
             case BlockData():
                 self._data.append(part)
                 return ()
-            case BlockClosed():  # a block with nothing new is left out
+            case BlockClosed():  # a block without new text is dropped
                 passed = self._decide()
                 return (*passed, part) if self._held else ()
             case BlockOpened() | MessageEnded() | MessageDelta(stop_reason=str()) if opened is not None:
@@ -68,7 +66,7 @@ class Seam:
                 return (part,)
 
     def _decide(self) -> Sequence[Part]:
-        """Returns what is held, without what it repeats."""
+        """Returns the held text without its repetition."""
         assert self._opened is not None
         self.decided = True
         if repeated := self._repeated():
@@ -85,14 +83,14 @@ class Seam:
         return self._decide()
 
     def _may_repeat(self, start: int) -> bool:
-        """Whether the held text may yet be the text from `start` on, once or twice."""
+        """Whether the held text may still repeat the text from `start` to the end, once or twice."""
         length = len(self._dense) - start
         once, again = self._dense_held[:length], self._dense_held[length:]
         return self._dense.startswith(once, start) and self._dense.startswith(again, start)
 
     def _repeated(self) -> int:
         """The length of the longest beginning of the held text that repeats the end of the text before. 0 if the
-        repeated text repeats itself, as equal lines of a table: a continuation looks the same, and no word may be lost.
+        repeated text repeats itself, like equal table lines: a continuation looks the same, and no word may be lost.
         """
         for start in self._starts:
             if end := self._end_of_repetition(start):
@@ -100,7 +98,7 @@ class Seam:
         return 0
 
     def _repeats_itself(self, start: int) -> bool:
-        """Whether the text from `start` on occurs before it too, twice in the reply, or consists of equal parts."""
+        """Whether the text from `start` also occurs earlier, comes twice in the reply, or consists of equal parts."""
         tail = self._dense[start:]
         return len(tail) >= _SURE and (
             self._dense.find(tail) < start
@@ -109,20 +107,20 @@ class Seam:
         )
 
     def _end_of_repetition(self, start: int) -> int:
-        """The length of the held text that repeats the text before it from `start` on; 0 if none, or by chance."""
+        """The length of the held text that repeats the text from `start` to the end; 0 if none, or by chance."""
         repeated = self._dense[start:]
         if not self._dense_held.startswith(repeated):
             return 0
         end = _place_after(self._held, len(repeated))
         is_whole, behind = self._held[0].isspace() or self._stands[-1].isspace(), self._held[end : end + 1].strip()
-        if is_whole and "" < behind < _IDEOGRAPHS:  # 1.1 begins 1.1.2, and does not repeat it
+        if is_whole and "" < behind < _IDEOGRAPHS:  # 1.1 is a prefix of 1.1.2, but no repetition
             return 0
         words = re.findall(r"\w+", self._held[:end])
         if start not in self._words:
             return end if len(words) > 2 else 0
         if len(words) > 1 or len(repeated) >= _SURE:
             return end
-        if self._held[0].isspace():  # it continues after a whole word, which may come twice
+        if self._held[0].isspace():  # it continues after a whole word, which may occur twice
             return 0
         in_mid_word = self._held[end - 1 : end + 1].isalnum() and len(self._held) > end
         letters = sum(map(str.isalpha, repeated))
@@ -134,7 +132,7 @@ def _without_space(text: str) -> str:
 
 
 def _word_starts(text: str) -> list[int]:
-    """Positions, without white space, of beginnings of words: 0, and those in the last REACH characters of `text`."""
+    """Offsets, without white space, of word starts: 0, and those in the last REACH characters of `text`."""
     starts, count, before = [0], 0, " "
     first = len(text) - REACH
     for place, character in enumerate(text):
@@ -148,6 +146,6 @@ def _word_starts(text: str) -> list[int]:
 
 
 def _place_after(text: str, count: int) -> int:
-    """The place in `text` after so many characters that are not white space."""
+    """The offset in `text` after `count` characters that are not white space."""
     places = (place for place, character in enumerate(text, 1) if not character.isspace())
     return next(place for number, place in enumerate(places, 1) if number == count)

@@ -1,4 +1,4 @@
-"""Filters for replay to a provider: which blocks of a turn are sent, and in which form. Pure and repeatable."""
+"""Filters blocks of a turn for replay to a provider, and converts them. Pure and repeatable."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -32,8 +32,8 @@ RoleBlock = tuple[Literal["user", "assistant"], Block]
 
 
 def with_shortenings(path: Sequence[Turn], shortenings: Sequence[Shortening], model: str | None) -> list[Turn]:
-    """Returns the path with long results shortened, and without the `compaction` blocks of other models than the one
-    that is called: `model` cannot read them.
+    """Returns the path with long results shortened, and without `compaction` blocks of models other than `model`, which
+    cannot read them.
     """
     request = path[-1].request
     tools = request.tools if request else ()
@@ -58,7 +58,7 @@ def model_of(turn: Turn, round: Round) -> str | None:
 
 
 def shortened_text(result: Block, head: int, tools: Sequence[ToolSpec]) -> str:
-    """Returns the first `head` characters of a result, and how the model can read the rest with the tools it has."""
+    """Returns the first `head` characters of a result, and how the model can read the rest with its tools."""
     cut, files = omitted_characters(result, head), count_files(result)
     left_out = [f"{cut:,} of {len(result.text):,} characters"] if cut else []
     left_out += [f"{files} files" if files > 1 else "a file"] if files else []
@@ -76,8 +76,8 @@ def shortened_text(result: Block, head: int, tools: Sequence[ToolSpec]) -> str:
 def sendable_blocks(
     turn: Turn, rounds: Sequence[Round], going_on: Sequence[Round], programs_go_on: bool
 ) -> list[Block]:
-    """Returns the blocks of the rounds that may be sent, in order. Server calls may be without a result if the provider
-    still works on them in `going_on`, the last rounds; those that call our tools, only with `programs_go_on`.
+    """Returns the sendable blocks of the rounds, in order. Server calls may lack a result if the provider still works
+    on them in `going_on`, the last rounds; calls of our tools by a program only with `programs_go_on`.
     """
     sendable: list[Block] = []
     for round in rounds:
@@ -92,7 +92,7 @@ def is_sendable(block: Block) -> bool:
     if block.type == TEXT:
         return block.text != "" and not (block.interrupted and is_blank(block))
     if block.type == THINKING:
-        # A provider refuses a thought without its signature.
+        # Providers refuse a thought without its signature.
         return not block.interrupted and bool(block.data and json.loads(block.data).get("signature"))
     return block.type not in NOT_SENT_IN_PLACE and not block.interrupted
 
@@ -114,8 +114,8 @@ def _drop_repeated_calls(blocks: Iterable[Block]) -> list[Block]:
 
 
 def _drop_after_calls(blocks: list[Block], round: Round) -> list[Block]:
-    """Drops text behind the last call: the provider would take that call for one without a result. Calls of a program
-    count only if there are no others, because they may be left out with it.
+    """Drops text behind the last call: the provider would treat that call as one without a result. Calls of a program
+    count only if there are no others: they may be omitted with it.
     """
     calls = [(place, caller_of(block)) for place, block in enumerate(blocks, 1) if block.is_call]
     direct = [place for place, caller in calls if caller is None]
@@ -133,8 +133,8 @@ def _is_server_result(block: Block) -> bool:
 
 
 def _drop_unpaired(blocks: Sequence[Block], going_on: Sequence[Round], programs_go_on: bool) -> list[Block]:
-    """Drops server calls without a result, results without a call, and calls whose program is dropped. A result may
-    come in a later round: a program continues as long as each message after it has calls of the program.
+    """Drops server calls without a result, results without a call, and calls of a dropped program. A result may come in
+    a later round: a program continues while each later message has calls of it.
     """
     open_calls: dict[str | None, int] = {}
     paired: set[int] = set()
@@ -164,7 +164,7 @@ def _drop_unpaired(blocks: Sequence[Block], going_on: Sequence[Round], programs_
 
 
 def _messages_of(blocks: Sequence[Block], going_on: Sequence[Round]) -> dict[int, int]:
-    """Returns the message of each round that has blocks: results of calls divide messages."""
+    """Returns the message of each round with blocks: results of calls separate messages."""
     messages: dict[int, int] = {}
     current = 0
     for number in sorted(round.number for round in going_on):
@@ -175,8 +175,8 @@ def _messages_of(blocks: Sequence[Block], going_on: Sequence[Round]) -> dict[int
 
 
 def drop_blank_reply(blocks: Sequence[Block]) -> Sequence[Block]:
-    """Drops blank texts if nothing but them and thoughts is there: the provider refuses a message of blanks. Between
-    other blocks they stay, byte for byte.
+    """Drops blank texts if only they and thoughts are present: providers refuse a blank message. Between other blocks
+    they are kept byte for byte.
     """
     if any(block.type not in THOUGHTS and not is_blank(block) for block in blocks):
         return blocks
@@ -184,13 +184,13 @@ def drop_blank_reply(blocks: Sequence[Block]) -> Sequence[Block]:
 
 
 def server_is_at_work(blocks: Sequence[Block]) -> bool:
-    """True if there is a server call without its result."""
+    """True if a server call has no result."""
     answered = {block.tool_use_id for block in blocks if _is_server_result(block)}
     return any(block.type in SERVER_CALLS and block.tool_use_id not in answered for block in blocks)
 
 
 def drop_last_thoughts(entries: Sequence[RoleBlock]) -> list[RoleBlock]:
-    """Drops thoughts at the end of a message: only the last message, which the model continues, may end in them."""
+    """Drops thoughts at the end of a message: only the last message, which the model continues, may end with them."""
     kept: list[RoleBlock] = []
     next_role = "assistant"
     for role, block in reversed(entries):

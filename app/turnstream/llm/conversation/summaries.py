@@ -1,4 +1,4 @@
-"""Conversion of a model's answer to the summary prompt: its texts become one `summary` block."""
+"""Conversion of a model's summary: its texts become one `summary` block."""
 
 import json
 from collections.abc import AsyncGenerator, Sequence
@@ -8,18 +8,18 @@ from turnstream.domain.errors import TransientError
 from turnstream.domain.kinds import SUMMARY, TEXT
 from turnstream.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, MessageDelta, MessageEnded, Part
 
-# An incomplete summary is refused: the turns that it leaves out would be lost to the model.
+# An incomplete summary is refused: the model would lose the missing turns.
 _CUT_OFF = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
 
 
 async def as_summary(
     stream: AsyncGenerator[Sequence[Part], None], through: UUID
 ) -> AsyncGenerator[Sequence[Part], None]:
-    """Yields the stream with its text blocks joined into one summary of the turns up to `through`; its other blocks are
-    dropped. Raises TransientError if the answer is cut off or has no text.
+    """Yields the stream with its text blocks joined into one summary of the turns up to `through`, without other
+    blocks. Raises TransientError if the answer is cut or has no text.
     """
     data = json.dumps({"type": SUMMARY, "through": str(through)})
-    keys: list[int] = []  # of the text blocks; the first one is the summary's
+    keys: list[int] = []  # of the text blocks; the first one becomes the summary's
     has_text = False
     async for parts in stream:
         kept: list[Part] = []

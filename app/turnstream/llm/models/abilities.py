@@ -1,4 +1,4 @@
-"""Requests within the abilities of their model: nothing is spent on a call that must fail."""
+"""Requests within the abilities of their model: no money for a call that must fail."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,8 +17,8 @@ from turnstream.llm.models.catalog import Model, Models
 def within_abilities(
     models: Models, model: Model, request: TurnRequest, output: OutputSpec | None = None
 ) -> TurnRequest:
-    """The request with its output, and with what its limits have to know of the model. Raises RequestRefused for what
-    the model cannot do.
+    """Returns the request with its output, and with the model's data in its limits. Raises RequestRefused for a feature
+    that the model lacks.
     """
     if output is not None:
         request = _structured(models, request, output)
@@ -35,13 +35,13 @@ def within_abilities(
 
 
 def prices_of(models: Models, model: str) -> Mapping[str, Prices | None]:
-    """The prices of the models that a turn with this model may use. A budget of cost is counted by them."""
+    """The prices of the models that a turn of this model may use. A budget of cost needs them."""
     return {name: models.prices(name) for name in (model, *models.fallbacks(model))}
 
 
 def _structured(models: Models, request: TurnRequest, output: OutputSpec) -> TurnRequest:
-    """Adds the tools by which the model submits its output, if it needs any. Attempts are counted instead of tool
-    rounds. Half an output has no value, so an output in text is rewritten after an interruption.
+    """Adds the tools for the submission of an output, if the model needs any. Attempts are counted instead of tool
+    rounds. Half an output has no value, so an output in text restarts after an interruption.
     """
     output = replace(output, native=_is_native(models, request, output))
     tools = output_tools(output)
@@ -60,7 +60,7 @@ def _structured(models: Models, request: TurnRequest, output: OutputSpec) -> Tur
 
 
 def _is_native(models: Models, request: TurnRequest, output: OutputSpec) -> bool:
-    """Drafts need tools, and the provider's own tools cite sources, which have no place in JSON."""
+    """Drafts need tools, and the provider's own tools add citations, for which JSON has no field."""
     own_format = (request.params.get("output_config") or {}).get("format") or request.params.get("response_format")
     if output.handler is not None or request.provider_tools or own_format:
         return False

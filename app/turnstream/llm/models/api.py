@@ -1,4 +1,4 @@
-"""APIs of models, each of an extension."""
+"""APIs of models; each belongs to an extension."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from turnstream.llm.models.catalog import Model
 from turnstream.llm.parameters import COMMON, Parameter
 from turnstream.llm.provider import MAX_EVENT_BYTES, OwnedProvider, Provider
 
-# Makes the sender of an adapter's calls, over the client of the network (`libraries/providers/transport/calls.py`).
+# Makes the sender of an adapter's calls on top of the network client (`libraries/providers/transport/calls.py`).
 MakeCalls = Callable[[httpx2.AsyncClient], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """How model calls are made. Their requests pass through `interceptors`; without one, what `make_calls` makes sends
-    them, or else the SDK of the provider. An event of more than `max_event_bytes` ends an answer.
+    """Options of model calls. Requests pass through `interceptors`; the sender of `make_calls` sends them, or by
+    default the provider's SDK. An event of more than `max_event_bytes` ends an answer.
     """
 
     interceptors: Sequence[Interceptor] = ()
@@ -28,25 +28,25 @@ class CallOptions:
 
 
 def _is_usable(_: object) -> None:
-    """The check of an API that needs nothing further."""
+    """The check of an API without further requirements."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelApi:
     """An API of models. `name` is the value of `api` in a table of the file of models.
 
-    `connect` makes the adapter to a provider. It is called once, in a thread, at the first call. `module` is what that
-    imports and takes time: a server imports it ahead, once it listens. `check` gets the name of a provider that has its
-    key, and raises ConfigError if no call of it can succeed here, such as without a package; `verify` gets its table.
+    `connect` makes the adapter to a provider. It is called once, in a thread, at the first call. `module` is a slow
+    import of the adapter: a server imports it early, once it listens. `check` gets the name of a provider with its key,
+    and raises ConfigError if no call can succeed here, for example without a package; `verify` gets its table.
 
-    `parameters` are all that a turn may set. `quirks` are the names that `quirks` of a provider may have, with the
-    parameters that such a server takes; the first is the default. `own_members` are members of a request that no
-    parameter sets; without it a provider takes no further `params`. `options` are the keys that its `options` may have,
-    `model_options` those of its models, with their values.
+    `parameters` are all parameters of a turn. `quirks` are the allowed names of a provider's `quirks`, with the
+    parameters that such a server accepts; the first is the default. `own_members` are members of a request without a
+    parameter; if None, a provider accepts no further `params`. `options` are the allowed keys of `options` of a
+    provider, `model_options` those of its models, with their values.
 
-    `catalog` is a file of models that comes with the API. The providers of a `stand_in` are there as long as no other
-    provider has its key. `prefills`: a model may have `prefill`. `without_tags` wraps the provider
-    of a model with `think_tags`: thoughts in tags become blocks.
+    `catalog` is the API's own file of models. The providers of a `stand_in` are used while no other provider has its
+    key. `prefills`: a model may have `prefill`. `without_tags` wraps the provider of a model with `think_tags`: tagged
+    thoughts become blocks.
     """
 
     name: str
@@ -65,15 +65,15 @@ class ModelApi:
     verify: "Callable[[ProviderSpec], None]" = _is_usable
 
     def parameters_of(self, quirks: str | None, further: Sequence[str] = ()) -> Sequence[Parameter]:
-        """Returns those that a server takes with the named quirks and `further` ones that only its operator knows."""
+        """Returns the parameters of a server with the named quirks, and the `further` ones of its operator."""
         known = self.quirks[quirks] if quirks is not None else next(iter(self.quirks.values()), self.parameters)
         return [*(Parameter(name, Any, "parameter of this server") for name in sorted(further)), *known]
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderSpec:
-    """The configuration of a usable provider, with its models. `params` are parameters that only its operator knows.
-    `keys` are all keys, if there are several, and `limits` the rates of each per minute, if the operator states them.
+    """The configuration of a usable provider, with its models. `params` are parameters that the operator adds. `keys`
+    are all keys, if several, and `limits` the rates of each per minute, if configured.
     """
 
     name: str
@@ -102,7 +102,7 @@ def guarded_names(apis: Sequence[ModelApi]) -> frozenset[str]:
 
 def schemas_by_name(apis: Sequence[ModelApi]) -> dict[str, Any]:
     """Returns the JSON Schema of the values of each parameter over all APIs. The description ends with the names of the
-    APIs. Stand-ins are left out, and APIs whose table another one has too.
+    APIs. Stand-ins are excluded, and APIs with the same table as another one.
     """
     found: dict[str, Any] = {}
     tables = {id(api.parameters): api for api in reversed(apis) if not api.stand_in}

@@ -24,18 +24,18 @@ Ability = Literal[
     "compaction",
 ]
 
-# The ability that a model needs for files of a type.
+# The required ability for files of a type.
 NEEDED_ABILITY: Mapping[str, Ability] = {IMAGE: "images", DOCUMENT: "documents"}
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`upstream` is the provider's own id for the model, if it differs. `context_window` and `max_output` are in
-    tokens. Without `can`, its abilities are unknown and nothing is refused. `fallbacks` are tried in order when it is
-    down. With `think_tags` its answers contain its thoughts in <think> tags. `refuses` are parameters that its provider
-    takes for other models. With `prefill` it continues with a message of the assistant that ends a request. A model
-    with a `preset` is an agent: another name of the preset's model. Without `stores` its answers to programs are
-    deleted once they were delivered. `options` are further keys of its API.
+    """`upstream` is the provider's own id of the model, if different. `context_window` and `max_output` are in tokens.
+    Without `can`, its abilities are unknown and nothing is refused. `fallbacks` are called in order when it is down.
+    With `think_tags` its answers contain its thoughts in <think> tags. `refuses` are parameters of its provider that
+    this model refuses. With `prefill` it continues an assistant message at the end of a request. A model with a
+    `preset` is an agent: another name of the preset's model. Without `stores` its answers to programs are deleted after
+    delivery. `options` are further keys for its API.
     """
 
     id: str
@@ -58,7 +58,7 @@ class Model:
         return self.can is None or ability in self.can
 
     def objection(self, name: str, value: Any) -> tuple[str, str] | None:
-        """Returns which member of a valid parameter this model does not support, and what must be changed; or None."""
+        """Returns the unsupported member of a valid parameter and the required change; or None."""
         match name, value:
             case "thinking", {"type": type} if type != "disabled" and not self.supports("thinking"):
                 return name, f"must be left out: model {self.id} does not support thinking"
@@ -72,8 +72,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class ProviderModels:
-    """A provider, its listed models (a bare id has unknown abilities), the prefixes of ids that it accepts unlisted,
-    and the parameters of its API. `without_tags` wraps the provider of a model with `think_tags`.
+    """A provider, its listed models (a bare id has unknown abilities), the prefixes of accepted unlisted ids, and the
+    parameters of its API. `without_tags` wraps the provider of a model with `think_tags`.
     """
 
     provider: Provider
@@ -95,7 +95,7 @@ class Models:
         return {model.id: (model, entry.provider.name) for entry in self.providers for model in entry.listed()}
 
     def with_presets(self, presets: Mapping[str, Preset], default: str) -> "Models":
-        """The models, with the names of agents beside them. `default` is the model of a preset that names none. Raises
+        """Returns the models and the agents, by name. `default` is the model of a preset without one. Raises
         ConfigError.
         """
         if not presets:
@@ -114,17 +114,17 @@ class Models:
         return Models(providers)
 
     def preset(self, name: str) -> Preset | None:
-        """None for a name that is of no agent."""
+        """None for a name that is no agent's."""
         found = self._find_listed(name)
         return None if found is None else found[1].preset
 
     def behind(self, name: str) -> Model:
-        """The model that answers for this name: the model itself, or the model of the agent. Raises RequestRefused."""
+        """Returns the model behind a name: the model itself, or the agent's. Raises RequestRefused."""
         model = self.check(name)
         return model if model.preset is None or model.preset.model is None else self.check(model.preset.model)
 
     def check(self, name: str) -> Model:
-        """Returns the model of that id or alias. Raises RequestRefused if no provider serves it."""
+        """Returns the model with that id or alias. Raises RequestRefused if no provider serves it."""
         found = self._find(name)
         if found is None:
             known = ", ".join(self.listed())
@@ -133,7 +133,7 @@ class Models:
         return found[1]
 
     def provider_for(self, name: str) -> Provider:
-        """Raises PermanentError if no provider serves it: a turn may be older than the present configuration."""
+        """Raises PermanentError if no provider serves it: a turn may be older than the configuration."""
         found = self._find(name)
         if found is None:
             raise PermanentError(MODEL_NOT_AVAILABLE, f"No provider of the model {name!r} is configured here.")
@@ -152,7 +152,7 @@ class Models:
         return None if found is None else found[0].provider.name
 
     def label(self, name: str) -> str:
-        """The id of a listed model; `other` for a name that a client has chosen, of which there may be any number."""
+        """The id of a listed model; `other` for a client's own name, since their number is unlimited."""
         found = self._find_listed(name)
         return found[1].id if found else "other"
 
@@ -161,7 +161,7 @@ class Models:
         return () if found is None else found[1].fallbacks
 
     def parameters(self, name: str) -> Sequence[Parameter]:
-        """Returns the parameters that the model takes."""
+        """Returns the parameters that the model accepts."""
         found = self._find(name)
         if found is None:
             return ()
@@ -175,7 +175,7 @@ class Models:
         return _refusal(known[parameter], found[1]) if found and parameter in known else None
 
     def fitting(self, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the `params` that the model accepts as they are, and the most tokens that it can write."""
+        """Returns the `params` that the model accepts unchanged, and the maximum tokens of its reply."""
         found = self._find(name)
         if found is None:
             return dict(params)
@@ -191,7 +191,7 @@ class Models:
         }
 
     def all_support(self, name: str, ability: Ability) -> bool:
-        """True if the ability is declared for the model and for each of its fallbacks."""
+        """True if the model and each of its fallbacks declare the ability."""
         found = [self._find(id) for id in (name, *self.fallbacks(name))]
         return all(entry is not None and ability in (entry[1].can or ()) for entry in found)
 
@@ -205,7 +205,7 @@ class Models:
         return None if found is None else found[1].prices
 
     def longest_reply(self, name: str) -> int | None:
-        """In tokens; None if it is not known."""
+        """In tokens; None if unknown."""
         found = self._find(name)
         return None if found is None else found[1].max_output
 
@@ -234,7 +234,7 @@ def _refusal(parameter: Parameter, model: Model) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _AsListed(ProviderWrapper):
-    """A provider that has another id for the model, or is to get the `options` of the model."""
+    """A provider that gets the model's own id or its `options`."""
 
     model: str | None
     options: Mapping[str, bool | str]
@@ -245,7 +245,7 @@ class _AsListed(ProviderWrapper):
 
 @dataclass(frozen=True, slots=True)
 class _WithoutFiles(ProviderWrapper):
-    """A provider of a model that cannot read these types of files, which tools return and other models could read."""
+    """A provider without files of these types: the model cannot read them, but tools may return them."""
 
     types: Sequence[str]
 

@@ -1,5 +1,5 @@
-"""Clients for the providers of the registry. An SDK takes a second or two of CPU to import, so each is imported when it
-is first needed, in a thread: the server listens and streams meanwhile.
+"""Clients for the providers of the registry. The import of an SDK takes one or two seconds of CPU: it happens at the
+first use, in a thread, while the server listens and streams.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _OPTIONS = CallOptions()
 
 
 class MakePool(Protocol):
-    """Makes one provider of the clients for its keys, in the order of `spec.keys`."""
+    """Makes one provider of several clients, one per key in the order of `spec.keys`."""
 
     def __call__(self, spec: ProviderSpec, clients: "Sequence[OnDemand]") -> Provider: ...
 
@@ -37,8 +37,8 @@ class MakePool(Protocol):
 async def connect_providers(
     specs: Sequence[ProviderSpec], options: CallOptions = _OPTIONS, pool: MakePool | None = None
 ) -> AsyncIterator[list[ProviderModels]]:
-    """A client for each key of a provider, opened at its first call. All are closed at the end. `pool` makes one
-    provider of the clients of each; without it the first key is used.
+    """A client for each key of a provider, opened at its first call. All are closed at the end of the block. `pool`
+    makes one provider of the clients of each; without it only the first key is used.
     """
     async with AsyncExitStack() as stack:
         providers: list[Provider] = []
@@ -60,7 +60,7 @@ async def connect_providers(
 
 
 class OnDemand:
-    """A provider whose adapter is made at the first call."""
+    """A provider with an adapter that is made at the first call."""
 
     def __init__(self, spec: ProviderSpec, options: CallOptions = _OPTIONS) -> None:
         self.name = spec.name
@@ -71,7 +71,7 @@ class OnDemand:
         self._observe: Observe | None = None
 
     def observe(self, observe: Observe) -> None:
-        """Has the headers of each answer given to `observe`. Call it before the first call."""
+        """Passes the headers of each answer to `observe`. Call it before the first call."""
         self._observe = observe
 
     async def adapter(self) -> OwnedProvider:
@@ -81,7 +81,7 @@ class OnDemand:
 
     async def _new_adapter(self) -> OwnedProvider:
         await import_adapter(self._spec.api)
-        # It reads the certificates of all authorities, which takes 20 ms.
+        # This reads the certificates of all authorities: 20 ms.
         adapter = await asyncio.to_thread(self._spec.api.connect, self._spec, self._options)
         if isinstance(adapter, ObservedProvider):
             adapter.observe = self._observe
@@ -111,6 +111,6 @@ class OnDemand:
 
 
 async def import_adapter(api: ModelApi) -> None:
-    """Imports what the adapter to an API needs, such as an SDK."""
+    """Imports the adapter's libraries, such as an SDK."""
     if api.module is not None:
         await asyncio.to_thread(import_module, api.module)

@@ -1,4 +1,4 @@
-"""The file of models: the models that come with turnstream, changed and extended by the operator's own file."""
+"""The file of models: turnstream's own models, changed and extended by the operator's file."""
 
 import json
 import re
@@ -36,10 +36,10 @@ class LimitsTable(_Table):
 
 
 class ProviderTable(_Table):
-    """`key`, `keys`, `base_url`, `headers`, `options` and `client_certificate` may name variables of the environment;
-    without `key` and `keys` the provider needs none. `quirks` names the differences of a compatible server from its
-    API, `params` further parameters that it takes, `options` what its API needs besides, such as a region
-    (docs/providers.md). `limits` are those of each key.
+    """`key`, `keys`, `base_url`, `headers`, `options` and `client_certificate` may name environment variables; without
+    `key` and `keys` the provider needs none. `quirks` names the differences of a compatible server from its API,
+    `params` further parameters that it accepts, `options` other requirements of its API, such as a region
+    (docs/providers.md). `limits` apply to each key.
     """
 
     api: str
@@ -139,7 +139,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges tables key by key; keys of `own` win. Unknown tables stay, so that they are rejected."""
+    """Merges tables key by key; keys of `own` win. Unknown tables are kept, to be rejected later."""
     merged = {name: value for name, value in own.items() if name not in {"providers", "models", "families"}}
     for kind in ("providers", "models"):
         under, over = _tables_by_name(base, kind), _tables_by_name(own, kind)
@@ -149,14 +149,14 @@ def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged_table(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """One table. `key` and `keys` take the place of each other."""
+    """Merges one table. `key` and `keys` replace each other."""
     replaced = {"key", "keys"} if own.keys() & {"key", "keys"} else set()
     return {**{name: value for name, value in base.items() if name not in replaced}, **own}
 
 
 def _tables_by_name(tables: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Returns [providers.*] or [models.*]. The keys of a family are copied to its models first, so that the operator
-    can change a single one of them.
+    """Returns [providers.*] or [models.*]. The keys of a family are first copied to its models, so that the operator
+    can change a single one.
     """
     found: dict[str, Any] = {}
     if kind == "models":
@@ -243,7 +243,7 @@ def _spec(
     models: Mapping[str, tuple[str, Model]],
     environment: Mapping[str, str],
 ) -> ProviderSpec | None:
-    """Returns None if the key is a variable that is not set."""
+    """Returns None if the variable of the key is not set."""
     keys = [found for each in table.keys or () if (found := _filled(each, environment))]
     key = next(iter(keys), None) if table.key is None else _filled(table.key, environment)
     if (table.key is not None or table.keys is not None) and not key:
@@ -278,7 +278,7 @@ def _certificate(name: str, table: ProviderTable, environment: Mapping[str, str]
         return None
     file = _filled(table.client_certificate, environment)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(file, password="")  # else OpenSSL asks the terminal
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(file, password="")  # else OpenSSL prompts
     except OSError:
         raise ConfigError(
             f"`client_certificate` of [providers.{name}] must be a PEM file with a certificate and its key, which needs"
@@ -292,7 +292,7 @@ def _filled(text: str, environment: Mapping[str, str]) -> str:
 
 
 def _sentence(problem: ErrorDetails) -> str:
-    """Names the key, its table, and what is allowed there. The location is `models`, an id, a key, perhaps more."""
+    """Names the key, its table, and the allowed values. The location is `models`, an id, a key, and perhaps more."""
     location = [str(step) for step in problem["loc"]]
     table, key = location[:2], ".".join(location[2:])
     if len(location) == 1:

@@ -1,4 +1,6 @@
-"""Adapter to the Anthropic Messages API. The SDK makes addresses, authentication and errors; we read the bytes."""
+"""Adapter to the Anthropic Messages API. The SDK handles addresses, authentication and errors; the adapter reads the
+bytes.
+"""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -22,13 +24,13 @@ from turnstream.llm.provider import MAX_EVENT_BYTES, ModelRequest
 
 # The clients of other clouds are subclasses of the first one.
 SdkClient = anthropic.AsyncAnthropic | anthropic.AsyncAnthropicBedrockMantle | anthropic.AsyncAnthropicVertex
-# The version of the API that still has sampling parameters. The one that the SDK names refuses them for every model.
+# The last version of the API with sampling parameters. The SDK's default version refuses them for every model.
 _WITH_SAMPLING = {"anthropic-version": "2023-06-01"}
 
 
 class AnthropicProvider(Adapter):
-    """`params` are further parameters that this server takes; `headers` are sent with every request. `make` makes the
-    client of the SDK.
+    """`params` are further parameters that this server accepts; `headers` are sent with every request. `make` creates
+    the SDK's client.
     """
 
     name = "anthropic"
@@ -137,5 +139,5 @@ class AnthropicProvider(Adapter):
 
 
 def _may_be_expired(error: ProviderError) -> bool:
-    """True if a container may be the reason. The API refuses some that have expired with an error that names none."""
+    """True if the cause may be an expired container. For some of them the API's error names none."""
     return error.type == "api_error" or "container" in error.message.lower()

@@ -1,6 +1,6 @@
 """Rendering of model requests as Anthropic request bodies. Pure.
 
-Data of the provider goes back byte for byte. A block has the same bytes in every request, except for the cache marks,
+The provider's data is sent back byte for byte. A block has the same bytes in every request, apart from the cache marks,
 which the provider does not count as content.
 """
 
@@ -62,16 +62,16 @@ _BETAS = {
     _COMPACTING: "compact-2026-01-12",
 }
 _FAILED = "The tool failed:"
-_LEAST_TRIGGER = 50_000  # tokens: the provider refuses less
+_LEAST_TRIGGER = 50_000  # tokens: the provider's minimum
 
 _CACHEABLE = CACHEABLE | {"search_result"}
 _CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=True)
 
 
 def render(request: ModelRequest, members: Set[str] = MEMBERS, version: str | None = None) -> bytes:
-    """Returns the body. Cache marks are at the end of the system prompt, of the previous request and of this one.
-    `members` are those that parameters set. With a `version` the body names it, and no model: a cloud has the model in
-    the path.
+    """Returns the body. Cache marks are at the end of the system prompt, of the previous request and of this request.
+    `members` are the members from parameters. With a `version` the body contains the version instead of the model: a
+    cloud has the model in the path.
     """
     body = _body(request, members)
     if version is not None:
@@ -81,7 +81,7 @@ def render(request: ModelRequest, members: Set[str] = MEMBERS, version: str | No
 
 
 def render_count(request: ModelRequest, members: Set[str] = MEMBERS, version: str | None = None) -> bytes:
-    """Returns the body of a request for the token count, which names the model in any case."""
+    """Returns the body of a request for the token count, always with the model."""
     body = {name: value for name, value in _body(request, members).items() if name in _COUNTED}
     return encode(body if version is None else {**body, "anthropic_version": version})
 
@@ -105,7 +105,7 @@ def _body(request: ModelRequest, members: Set[str]) -> dict[str, Any]:
     elif not request.may_use_tools:
         params["tool_choice"] = {"type": "none"}
     thinking = params.get("thinking")
-    # The provider counts the thoughts too, and refuses a budget that leaves no room for an answer.
+    # Thoughts count, too: the provider refuses a budget without room for an answer.
     budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
     body: dict[str, Any] = {
         "model": request.model,
@@ -129,8 +129,8 @@ def _body(request: ModelRequest, members: Set[str]) -> dict[str, Any]:
 
 
 def earlier_container(request: ModelRequest) -> str | None:
-    """Returns the container of an earlier turn with its files, if this turn runs code, has no container yet and names
-    none. It may have expired.
+    """Returns the container of an earlier turn and its files, if this turn runs code, has no container and names none.
+    It may have expired.
     """
     param = request.params.get("container")
     named = "id" in param if isinstance(param, Mapping) else param is not None
@@ -150,8 +150,8 @@ def _container_in(data: str | None) -> str | None:
 
 
 def _begins_without_thought(messages: Sequence[Message]) -> bool:
-    """True if the round of calls that is under way begins without a thought, which the provider refuses if thinking
-    is enabled. Thoughts of another model, and those before a shortening, are not sent.
+    """True if the current round of calls begins without a thought: the provider then refuses enabled thinking. Thoughts
+    of another model, and those before a shortening, are not sent.
     """
     place = len(messages) - 1
     while place > 1 and any(block.type == TOOL_RESULT for block in messages[place].blocks):
@@ -179,8 +179,8 @@ def _tokens(count: int) -> dict[str, Any]:
 
 
 def render_block(block: Block, cites: bool = False) -> bytes:
-    """Returns the block as JSON: its `data`, with the streamed member filled in. If the request `cites`, each of its
-    documents does: the provider refuses a mixture.
+    """Returns the block as JSON: its `data`, with the streamed member filled in. If the request `cites`, all its
+    documents do: the provider refuses a mixture.
     """
     members = _shell(block)
     members.pop("cache_control", None)
@@ -210,8 +210,8 @@ def _shell(block: Block) -> dict[str, Any]:
 
 
 def _result(block: Block, cites: bool) -> dict[str, Any]:
-    """Returns the members of a tool result. The provider refuses an error without content, and one that holds a file:
-    the first gets a text, the second is marked in words.
+    """Returns the members of a tool result. The provider refuses an error without content, and an error with a file:
+    the first gets a text, the second a mark in its text.
     """
     parts: Any = block.text
     if block.data is not None:
@@ -223,8 +223,8 @@ def _result(block: Block, cites: bool) -> dict[str, Any]:
 
 
 def _tools(request: ModelRequest) -> list[bytes]:
-    """Returns our tools, then the provider's own. The last one has the cache mark if no system prompt follows. A tool
-    of a client may have a definition of the provider's (bash, text editor), which is sent instead.
+    """Returns our tools, then the provider's own. The last one has the cache mark if there is no system prompt. A
+    client tool may have a definition of the provider (bash, text editor), which is sent instead.
     """
     added, provider_tools = split_definitions(request)
     defined = {decode(members_of(tool).get("name", NULL)) for tool in provider_tools}
@@ -269,14 +269,14 @@ def _messages(messages: Sequence[Message], request: ModelRequest) -> list[dict[s
 
 
 def _with_toolset(block: Block, toolsets: Mapping[str | None, Raw | None], cites: bool) -> bytes:
-    """Renders a block. The result of a call names the toolset (computer, browser) that its call names."""
+    """Renders a block. The result of a call names the call's toolset (computer, browser)."""
     rendered = render_block(block, cites)
     toolset = toolsets.get(block.tool_use_id) if block.type == TOOL_RESULT else None
     return rendered if toolset is None else rendered[:-1] + b',"toolset_name":' + bytes(toolset) + b"}"
 
 
 def _marks(messages: Sequence[Message]) -> set[tuple[int, int]]:
-    """Returns the places of the cache marks: the end of this request, and of the one before it, which is in the user
+    """Returns the positions of the cache marks: the end of this request, and the end of the one before, in the user
     message before the last answer.
     """
     cacheable = [

@@ -1,7 +1,7 @@
 """Parser of the Anthropic stream: events to parts. Pure: no client, no I/O.
 
-Events, blocks and deltas of unknown types are kept as they came. The hot path decodes only the text of deltas; opaque
-data stays as the provider's bytes.
+Events, blocks and deltas of unknown types are kept unchanged. The hot path decodes only the text of deltas; opaque data
+keeps the provider's bytes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ from turnstream.llm.provider import (
 )
 from turnstream.llm.raw_json import NULL, decode_text, members_of, other_members_json
 
-# Members of a message that are read here, or are not needed again.
+# Members of a message that are parsed here or no longer needed.
 _KNOWN = frozenset({"id", "type", "role", "model", "content", "stop_reason", "usage", "delta", "message"})
 
 
@@ -136,14 +136,14 @@ def _opened(key: int, raw: Raw) -> BlockOpened:
     text = ""
     data: str | None = decode_text(raw)
     if block.type in CALLS:
-        if bytes(block.input) != b"null" and members_of(block.input):  # it came whole; else deltas follow
+        if bytes(block.input) != b"null" and members_of(block.input):  # it came as a whole; else deltas follow
             text = decode_text(block.input)
     elif block.type == "text":
         text = block.text or ""
         members = members_of(raw)
         no_citations = bytes(members.get("citations", NULL)) in {b"null", b"[]"}
         if no_citations and members.keys() <= {"type", "text", "citations"}:
-            data = None  # nothing but the text
+            data = None  # only the text
     elif block.type == "thinking":
         text = block.thinking or ""
     elif block.type == "compaction":

@@ -1,4 +1,4 @@
-"""The calls of an adapter, made by the SDK of its provider."""
+"""The calls of an adapter, by the SDK of its provider."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -30,7 +30,7 @@ SdkPost = Callable[[str, Mapping[str, str], bytes], Awaitable[SdkStream]]
 
 
 class Calls:
-    """`client` is the client that the SDK gets. A subclass may send calls in another way."""
+    """`client` is the SDK's HTTP client. A subclass may send calls in another way."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self.client = client
@@ -39,8 +39,8 @@ class Calls:
     def post(
         self, sdk: SdkPost, path: str, headers: Mapping[str, str], body: bytes
     ) -> AbstractAsyncContextManager[ModelResponse]:
-        """Sends the body and gives the response, a success. Raises the SDK's exceptions, and Unanswered. The body,
-        which may be megabytes, is not kept for as long as the answer lasts.
+        """Sends the body and returns the response, a success. Raises the SDK's exceptions, and Unanswered. The body,
+        perhaps megabytes, is freed before the answer ends.
         """
         return self.post_by_sdk(sdk, path, headers, body)
 
@@ -51,11 +51,11 @@ class Calls:
         headers: Mapping[str, str],  # noqa: ARG002
         max_bytes: int,  # noqa: ARG002
     ) -> "aiohttp.ClientWebSocketResponse[bool] | None":
-        """A new WebSocket at the path, with the headers of a call. None if there is no way to open one."""
+        """A new WebSocket at the path, with the headers of a call. None if WebSockets are not available."""
         return None
 
     def kept_open(self) -> AbstractAsyncContextManager[None]:
-        """Keeps a connection open for the next call, while the block runs."""
+        """Keeps a connection open for the next call, during the block."""
         return nullcontext()
 
     @asynccontextmanager
@@ -64,12 +64,12 @@ class Calls:
     ) -> AsyncIterator[ModelResponse]:
         try:
             stream = await sdk(path, {**headers, **TRACING.outgoing()}, body)
-        except (aiohttp.ClientError, OSError) as error:  # OpenAI's SDK lets some of them through
+        except (aiohttp.ClientError, OSError) as error:  # OpenAI's SDK does not catch all of them
             raise Unanswered from error
         del body
         async with stream, open_response(stream.response) as opened:
             yield opened
 
 
-# Makes the calls of an adapter over the client of the network.
+# Makes the sender of an adapter's calls over the network client.
 MakeCalls = Callable[[httpx2.AsyncClient], Calls]

@@ -1,9 +1,9 @@
-"""Failures of model calls: read from every form in which servers and gateways send them, and sorted.
+"""Failures of model calls: parsed from all forms of servers and gateways, and classified.
 
 The shapes differ: an object in `error`, a string in `error`, the object itself, a list, plain text, a page of HTML; a
 name, a number or a sentence as `code`. A gateway wraps the failure of the provider behind it: as JSON text in
-`metadata.raw` (OpenRouter), or within a sentence in `message` (LiteLLM and others that pass on the text of an
-exception). The innermost failure is the reason: its words are shown, and its name and its status decide.
+`metadata.raw` (OpenRouter), or in a sentence in `message` (LiteLLM and others that forward an exception's text). The
+innermost failure is the cause: its message is shown, and its name and status decide.
 """
 
 import ast
@@ -26,14 +26,14 @@ from turnstream.kit.clock import CLOCK
 log = structlog.get_logger(__name__)
 
 TOO_LONG = "context_length_exceeded"
-MAX_MESSAGE = 1_000  # characters of an error text that are kept
+MAX_MESSAGE = 1_000  # characters; the rest of an error text is dropped
 
-_DEEPEST = 6  # wrappers around a failure that are taken off
-_LONGEST_PYTHON = 10_000  # characters of a Python literal that are read
-_OK = 200  # also the status of a failure in mid-stream
+_DEEPEST = 6  # wrappers of a failure that are removed
+_LONGEST_PYTHON = 10_000  # characters of a Python literal that are parsed
+_OK = 200  # also the status of a failure within the stream
 _TOO_LARGE = 413
 
-# Failures that the operator must settle with the provider.
+# Failures that the operator must resolve with the provider.
 OF_ACCOUNT = frozenset(
     {
         "AccessDeniedException",
@@ -51,7 +51,7 @@ OF_ACCOUNT = frozenset(
     }
 )
 ACCOUNT_STATUSES = frozenset({401, 402})
-# Names of failures that decide more than their status.
+# Failures classified by name, not by status.
 PERMANENT = OF_ACCOUNT | {
     TOO_LONG,
     "INVALID_ARGUMENT",
@@ -66,7 +66,7 @@ PERMANENT = OF_ACCOUNT | {
     "not_found_error",
     "request_too_large",
 }
-# The provider has no room for the request now.
+# The provider has no capacity for the request now.
 BUSY = frozenset(
     {
         "RESOURCE_EXHAUSTED",
@@ -92,11 +92,11 @@ _TRANSIENT = BUSY | {
     "server_error",
     "timeout",
     "timeout_error",
-    "tool_use_failed",  # the model wrote a call that the server cannot parse; the next try may be valid
+    "tool_use_failed",  # the server cannot parse the model's call; the next one may be valid
 }
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
 BUSY_STATUSES = frozenset({429, 503, 529})
-# Their texts speak of lengths too: of what a minute, an account or a plan allows.
+# Their texts mention lengths, too: the limit of a minute, an account or a plan.
 _NEVER_TOO_LONG = frozenset({401, 402, 403, 429})
 _TOO_LONG_TEXT = re.compile(
     r"maximum context length|context (window|length|size|limit)|(prompt|input) is too long|maximum prompt length"
@@ -114,7 +114,7 @@ STATUS = re.compile("[45][0-9]{2}")
 _TEXTS = ("error", "message", "detail", "msg", "Message")
 _CONTAINERS = ("error", "errors", "detail")
 _TITLE = re.compile(r"<title>\s*(.*?)\s*</title>", re.IGNORECASE | re.DOTALL)
-# Members of bodies that ask for a wait (`retryDelay` is Google's, as "37s"), and the seconds in their unit.
+# Members of bodies with a requested wait (`retryDelay` is Google's, as "37s"), and the seconds in their unit.
 _WAITS = {"retry_after": 1, "retry_after_seconds": 1, "retryAfter": 1, "retryDelay": 1, "retry_after_ms": 0.001}
 
 
@@ -128,7 +128,7 @@ def provider_error(
     """Returns the error for `failure`, a decoded body or event, or its text. `status` and `headers` are those of the
     response.
 
-    The header `x-should-retry`, else the name of the failure, else the status decides whether a retry can help.
+    The retry decision follows the header `x-should-retry`, else the name of the failure, else the status.
     """
     headers, in_stream = headers or httpx2.Headers(), status == _OK
     layers = _layers(failure)
@@ -142,7 +142,7 @@ def provider_error(
     if _is_too_long(name, status, message):
         kind, name = TooLong, TOO_LONG
     elif (status == 429 or name == "rate_limit_exceeded") and _TOO_LARGE_FOR_ANY_MINUTE.search(message):
-        kind = PermanentError  # larger than the limit of a minute: no wait can help
+        kind = PermanentError  # exceeds the limit of a minute: no wait can help
     elif kind is PermanentError and (name in OF_ACCOUNT or status in ACCOUNT_STATUSES):
         kind = AccountRefused
     own_id = failure.get("request_id") if isinstance(failure, Mapping) else None
@@ -159,8 +159,8 @@ def provider_error(
 
 
 def content_type_error(kind: str, body: bytes, request_id: str | None) -> TransientError:
-    """Returns the error for a success of another content type, such as the log-in page of a proxy. The provider itself
-    did not answer, so a later try or another provider may succeed.
+    """Returns the error for a success with another content type, such as a proxy's log-in page. The provider itself did
+    not answer, so a later call or another provider may succeed.
     """
     text = body.decode("utf-8", "replace").strip()
     log.warning("provider.unreadable", reason=f"{kind or 'no content type'}: {text[:200]!r}")
@@ -206,13 +206,13 @@ def _type(layers: list[Mapping[str, Any]], statuses: list[int]) -> str:
 def _names(members: Mapping[str, Any]) -> Iterator[str]:
     for member in _NAMES:
         value = members.get(member)
-        name = value.rpartition("#")[2] if isinstance(value, str) else ""  # Amazon's have a namespace before them
+        name = value.rpartition("#")[2] if isinstance(value, str) else ""  # Amazon's have a namespace prefix
         if _NAME.fullmatch(name) and name not in _NO_NAMES:
             yield name
 
 
 def _status(members: Mapping[str, Any], status: int) -> int:
-    """The status; in mid-stream and behind a gateway it may be a member of the failure."""
+    """The status; within a stream and behind a gateway it may be a member of the failure."""
     if status != _OK:
         return status
     for name in _STATUSES:
@@ -225,7 +225,7 @@ def _status(members: Mapping[str, Any], status: int) -> int:
 
 
 def _message(layers: list[Mapping[str, Any]]) -> str | None:
-    """The words of the innermost failure, after the name of its provider if a gateway gives that."""
+    """The innermost failure's message, after the provider's name if a gateway gives it."""
     found = next((place for place in range(len(layers) - 1, -1, -1) if _text(layers[place])), None)
     if found is None:
         return None
@@ -269,16 +269,16 @@ def _wrapped(members: Mapping[str, Any]) -> Mapping[str, Any]:
         inner = _members(_object_in(carrier) if isinstance(carrier, str) else carrier)
         if _text(inner):
             return inner
-    # One word ("ERROR") says less than the text around it.
+    # A single word ("ERROR") is less useful than the text around it.
     return {"message": raw} if isinstance(raw, str) and " " in raw.strip() else {}
 
 
 def _members(failure: object) -> Mapping[str, Any]:
-    """The object with the failure's own members, without what it is packed in."""
+    """The object with the failure's own members, without its wrapping."""
     for _ in range(_DEEPEST):
         if isinstance(failure, str):
             return {"message": failure}
-        if isinstance(failure, list):  # Google packs the failure into a list, Cloudflare has one of several
+        if isinstance(failure, list):  # Google wraps the failure in a list, Cloudflare in one of several
             failure = failure[0] if failure else None
         elif isinstance(failure, Mapping):
             packed = (failure.get(name) for name in _CONTAINERS)
@@ -292,7 +292,7 @@ def _members(failure: object) -> Mapping[str, Any]:
 
 
 def _object_in(text: str) -> object:
-    """The object in a text, as JSON or as Python writes it; None if there is none."""
+    """The object in a text, as JSON or as a Python literal; None if there is none."""
     start, end = text.find("{"), text.rfind("}") + 1
     if not 0 <= start < end:
         return None
@@ -312,11 +312,10 @@ def _object_in(text: str) -> object:
 
 
 def retry_after(headers: httpx2.Headers) -> float | None:
-    """Returns the wait in seconds that the headers ask for, in milliseconds, in seconds, or until a date: the longest,
-    if they ask for several.
+    """Returns the requested wait of the headers in seconds, given in milliseconds, in seconds, or as a date: the
+    longest of several.
 
-    Headers that name the reset of a limit are not read: then the whole limit is free again, which is later than the
-    next call is possible.
+    Headers with the reset of a limit are ignored: then the whole limit is free, later than the next call is possible.
     """
     waits = [_number(value, 0.001) for value in headers.get_list("retry-after-ms")]
     for value in headers.get_list("retry-after"):
@@ -343,7 +342,7 @@ def _waits(failures: list[Any]) -> Iterator[float | None]:
 
 
 def _number(value: object, unit: float = 1) -> float | None:
-    """Seconds, if the value is a finite number of them."""
+    """Seconds, if the value is a finite number."""
     if not isinstance(value, str | int | float) or isinstance(value, bool):
         return None
     try:
@@ -355,8 +354,8 @@ def _number(value: object, unit: float = 1) -> float | None:
 
 # --- lost connections ------------------------------------------------------------------------------------------------
 
-# By the names of exceptions of httpx2, of the transport below it, and of Python; the first row that fits counts. The
-# aiohttp transport maps some of its exceptions to those of another cause, and passes others on as they are.
+# By names of exceptions of httpx2, of its transport, and of Python; the first matching row counts. The aiohttp
+# transport maps some exceptions to those of another cause, and raises others unchanged.
 _CAUSES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"ClientConnectorDNSError", "gaierror"}), "The name of the provider's server was not found."),
     (
