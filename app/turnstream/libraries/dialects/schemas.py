@@ -35,7 +35,7 @@ class OpenBody(LenientBody):
         return self.model_dump(exclude_unset=True)
 
 
-class UiOptions(TurnOptions):
+class UiOptions(TurnOptions, frozen=True):
     """Options of one turn that a client of a dialect sends along, as in turnstream's own API."""
 
     on_busy: OnBusy = "interrupt"
