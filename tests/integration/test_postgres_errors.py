@@ -171,8 +171,8 @@ async def test_a_transaction_without_an_answer_costs_the_other_connections_too(d
 
 
 async def test_the_kernel_ends_connections_whose_other_end_is_silent(database_url: str) -> None:
-    async with proxied(database_url) as (way, _), connect(way, size=1) as database, database._connection() as raw:
-        link = raw._transport.get_extra_info("socket")
+    async with proxied(database_url) as (way, _), connect(way, size=1) as database, database.transaction() as lent:
+        link = lent.raw._transport.get_extra_info("socket")
         assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         if sys.platform == "linux":
             options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)

@@ -34,8 +34,9 @@ def held_options() -> frozenset[str]:
 
 def check_named(sent: BaseModel, place: str = "") -> None:
     """Raises Forbidden if `sent` names an option that it may not. `place` is what is before its members."""
-    for name in type(sent).model_fields:
-        if name in held_options() and getattr(sent, name) is not None:
+    held = held_options()
+    for name in type(sent).model_fields if held else ():
+        if name in held and getattr(sent, name) is not None:
             why = "the token fixes it" if name in CALLER.get().fixed else "the token has not the scope `chat`"
             if CALLER.get().member:
                 why = "the options of a member's turns are those of the chat"

@@ -52,7 +52,8 @@ class RouteWithHeader(BaseRoute):
         self.header = header
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        return self.route.matches(scope) if self.header in Headers(scope=scope) else (Match.NONE, {})
+        match, child = self.route.matches(scope)
+        return (match, child) if match is not Match.NONE and self.header in Headers(scope=scope) else (Match.NONE, {})
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.route.handle(scope, receive, send)
@@ -60,20 +61,21 @@ class RouteWithHeader(BaseRoute):
 
 def routes_of(parts: Iterable[CallGroup]) -> list[BaseRoute]:
     """One route for each path, so that a refusal of a wrong method lists all the right ones. A group with an answer of
-    its own, or a header, has routes of its own.
+    its own, or a header, has routes of its own. The shared routes, which most requests match, are tried before them.
     """
-    routes: list[BaseRoute] = []
+    headed: list[BaseRoute] = []
+    apart: list[BaseRoute] = []
     rest: list[BaseRoute] = []
     shared: dict[str, dict[str, Endpoint]] = {}
-    for part in sorted(parts, key=lambda part: part.header is None):
+    for part in parts:
         is_apart = part.answer is not None or part.header is not None
         by_path: dict[str, dict[str, Endpoint]] = {} if is_apart else shared
         for endpoint in part.endpoints:
             by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
         own = _routes(by_path, part.answer or answer) if is_apart else []
-        routes += _limited([*own, *part.refused], part.header)
+        (apart if part.header is None else headed).extend(_limited([*own, *part.refused], part.header))
         rest += _limited(part.routes, part.header)
-    return [*routes, *_routes(shared, answer), *rest]
+    return [*headed, *_routes(shared, answer), *apart, *rest]
 
 
 def _routes(by_path: Mapping[str, Mapping[str, Endpoint]], answer: Answer) -> Sequence[Route]:

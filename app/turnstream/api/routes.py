@@ -2,23 +2,11 @@
 
 from collections.abc import Mapping
 
-from turnstream.api import (
-    actions,
-    chats,
-    health,
-    tokens,
-    turns,
-)
+from turnstream.api import actions, chats, health, tokens, turns
 from turnstream.api.events import EVENTS
 from turnstream.api.http.call_group import CallGroup, EventStream
 from turnstream.api.http.endpoint import Endpoint, Limit, Query
-from turnstream.api.schemas.requests import (
-    ChatChanges,
-    NewChat,
-    NewTurn,
-    NewTurnInNewChat,
-    TurnOptions,
-)
+from turnstream.api.schemas.requests import ChatChanges, NewChat, NewTurn, NewTurnInNewChat, TurnOptions
 from turnstream.api.schemas.responses import (
     ChatOut,
     ChatPage,

@@ -70,16 +70,17 @@ class ModelBreakers:
     @contextmanager
     def call(self, provider: str, model: str, owner: str) -> Iterator[None]:
         """Encloses a call. Only transient failures count: the others are due to the request or the account."""
-        circuit = self._circuits.get((provider, model)) or OwnersCircuit(
-            self._policy.breaker, self._policy.breaker_pause, self._clock
-        )
-        with circuit.trial(owner):
+        circuit = self._circuits.get((provider, model))
+        with nullcontext() if circuit is None else circuit.trial(owner):
             try:
                 yield
             except (TransientError, TimeoutError) as error:
                 if not isinstance(error, TransientError) or error.type not in _OF_THE_REPLY:
-                    self._failed(provider, model, owner, circuit)
+                    new = OwnersCircuit(self._policy.breaker, self._policy.breaker_pause, self._clock)
+                    self._failed(provider, model, owner, circuit or new)
                 raise
+        if circuit is None:  # no call of the model failed lately
+            return
         if circuit.succeeded(owner):
             log.info("model.breaker_closed", provider=provider, model=model)
             MODEL_BREAKER_OPEN.labels(provider, self._policy.label(model)).set(circuit.tripped)

@@ -8,14 +8,14 @@ import asyncio
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from itertools import count
 from time import monotonic, perf_counter
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar
 from urllib.parse import parse_qs, urlsplit
 from weakref import WeakValueDictionary
 
@@ -212,7 +212,7 @@ class Database:
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         stored = await _as_stored(self.codec, statement, values)
-        async with self._connection() as raw:
+        with self._lent(*await self._lend()) as raw:
             rows = await _fetch(raw, statement, *prepared(statement, stored, self.key))
         return await _as_given(self.codec, statement, values, rows)
 
@@ -224,8 +224,9 @@ class Database:
     async def transaction(self, *, snapshot: bool = False) -> AsyncIterator[Transaction]:
         """Commits when the block ends, rolls back when it raises. In a `snapshot` all reads see one moment."""
         isolation = "repeatable_read" if snapshot else None
-        async with self._connection() as raw, raw.transaction(isolation=isolation, readonly=snapshot):
-            yield Transaction(raw, self.key, self.codec)
+        with self._lent(*await self._lend()) as raw:
+            async with raw.transaction(isolation=isolation, readonly=snapshot):
+                yield Transaction(raw, self.key, self.codec)
 
     def _lines(self) -> Sequence["_Line"]:
         """The lines in which a request waits before it is lent a connection. Half of them at most are for the requests
@@ -243,28 +244,33 @@ class Database:
             share = self._shares[owner] = _Line(max(1, self._pool.size // 2))
         return (share, self._requests)
 
-    async def _acquire(self, lines: Sequence["_Line"]) -> Any:
-        waits, entered = not self._pool.has_idle or any(line.is_full for line in lines), 0
-        async with asyncio.timeout(self._timeout if waits else None):
-            try:
+    async def _lend(self) -> tuple[Any, Sequence["_Line"]]:
+        """A connection, and the lines in which the caller has a place: both for `_lent`."""
+        start, lines, entered = perf_counter(), self._lines(), 0
+        waits = not self._pool.has_idle or any(line.is_full for line in lines)
+        try:
+            async with asyncio.timeout(self._timeout) if waits else nullcontext():
                 for line in lines:
                     line.check()  # of all before the wait in the first: who is refused is refused at once
                 for line in lines:
                     await line.enter()
                     entered += 1
-                return await self._pool.acquire()
-            except BaseException:
-                for line in lines[:entered]:
-                    line.leave()
-                raise
+                raw = await self._pool.acquire()
+        except BaseException as error:
+            for line in lines[:entered]:
+                line.leave()
+            if isinstance(error, _ERRORS):
+                self._fail(error, lent=False)
+            if isinstance(error, Overloaded):
+                self._refusals.inc()
+            raise
+        self._wait_seconds.observe(perf_counter() - start)
+        self._in_use.inc()
+        return raw, lines
 
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
-        raw, start, lines = None, perf_counter(), self._lines()
+    @contextmanager  # an asynchronous one would cost more than the loan
+    def _lent(self, raw: Any, lines: Sequence["_Line"]) -> Iterator[Any]:
         try:
-            raw = await self._acquire(lines)
-            self._wait_seconds.observe(perf_counter() - start)
-            self._in_use.inc()
             try:
                 yield raw
             finally:
@@ -272,22 +278,21 @@ class Database:
                 self._pool.release(raw)
                 for line in lines:
                     line.leave()
-        except Overloaded:
-            if raw is None:
-                self._refusals.inc()
-            raise
         except _ERRORS as error:
-            # The driver's own, if it cannot end the transaction of a statement without an answer, comes after that.
-            first = error.__context__ if isinstance(error, asyncpg.InterfaceError) else error
-            if isinstance(first, StatementTooLong):
-                raise first from None
-            if not isinstance(first, TimeoutError):
-                raise _sorted(error) from error
-            if raw is None:
-                raise StorageUnavailable("All connections to Postgres are busy, or none can be opened.") from first
-            # A host that is gone, or a frozen one: the connections without an answer meanwhile lead there too.
-            self._pool.expire(monotonic() - self._timeout)
-            raise StorageUnavailable("Postgres does not answer.") from first
+            self._fail(error, lent=True)
+
+    def _fail(self, error: Exception, *, lent: bool) -> NoReturn:
+        # The driver's own, if it cannot end the transaction of a statement without an answer, comes after that.
+        first = error.__context__ if isinstance(error, asyncpg.InterfaceError) else error
+        if isinstance(first, StatementTooLong):
+            raise first from None
+        if not isinstance(first, TimeoutError):
+            raise _sorted(error) from error
+        if not lent:
+            raise StorageUnavailable("All connections to Postgres are busy, or none can be opened.") from first
+        # A host that is gone, or a frozen one: the connections without an answer meanwhile lead there too.
+        self._pool.expire(monotonic() - self._timeout)
+        raise StorageUnavailable("Postgres does not answer.") from first
 
 
 class _Line:

@@ -117,7 +117,7 @@ class NewTurn(TurnOptions):
     ] = "reject"
 
 
-class ChatSettings(Body):
+class ChatSettings(Body, frozen=True):  # pydantic copies a default that can change, in depth, for each body
     """Defaults of a chat's turns. In a change, members that are omitted stay, at each level, and null removes one."""
 
     model: ModelName | None = None
@@ -128,7 +128,7 @@ class ChatSettings(Body):
     search_language: Annotated[SearchLanguage | None, Field(description="of its texts, for the search")] = None
 
 
-class NewChat(Body):
+class NewChat(Body, frozen=True):
     title: Title | None = None
     system_prompt: Prompt | None = None
     settings: ChatSettings = ChatSettings()

@@ -90,6 +90,8 @@ def report_of(headers: Mapping[str, str]) -> ReportedLimits | None:
     """Reads `anthropic-ratelimit-*` and `x-ratelimit-*`. None if the response has none of them."""
     limits, rates, remaining = list(UNLIMITED), list(UNLIMITED), list(UNLIMITED)
     for place, (theirs, ours) in enumerate(zip(_ANTHROPIC, _OPENAI, strict=True)):
+        if f"anthropic-ratelimit-{theirs}-limit" not in headers and f"x-ratelimit-limit-{ours}" not in headers:
+            continue
         limit = _number(headers.get(f"anthropic-ratelimit-{theirs}-limit"))
         left = _number(headers.get(f"anthropic-ratelimit-{theirs}-remaining"))
         window = _MINUTE

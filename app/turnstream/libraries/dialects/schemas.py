@@ -35,7 +35,7 @@ class OpenBody(LenientBody):
         return self.model_dump(exclude_unset=True)
 
 
-class UiOptions(TurnOptions):
+class UiOptions(TurnOptions, frozen=True):
     """A client's options for one turn, as in turnstream's own API."""
 
     on_busy: OnBusy = "interrupt"

@@ -221,8 +221,11 @@ class Models:
     def _find_listed(self, name: str) -> tuple[ProviderModels, Model] | None:
         for entry in self.providers:
             for model in entry.models:
-                if name == model or (isinstance(model, Model) and name in (model.id, *model.aliases)):
-                    return entry, model if isinstance(model, Model) else Model(model)
+                if isinstance(model, str):
+                    if name == model:
+                        return entry, Model(model)
+                elif name == model.id or name in model.aliases:
+                    return entry, model
         return None
 
 
