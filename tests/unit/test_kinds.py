@@ -198,7 +198,9 @@ def test_anthropic_is_sent_every_kind_as_it_came(kind: BlockKind) -> None:
 
 @pytest.mark.parametrize("render", [render_chat, render_responses, render_gemini])
 @each_rendered_kind
-def test_others_are_sent_what_holds_for_every_provider(kind: BlockKind, render: Callable[[ModelRequest], bytes]) -> None:
+def test_others_are_sent_what_holds_for_every_provider(
+    kind: BlockKind, render: Callable[[ModelRequest], bytes]
+) -> None:
     holds_everywhere = kind.portable or kind.family in {"file", "result"}
     assert (CONTENT.encode() in render(request_with(kind))) == holds_everywhere
 
