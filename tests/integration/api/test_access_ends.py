@@ -40,7 +40,7 @@ CALLS = {
     "openai completion": "POST /v1/chat/completions",
     "anthropic": "POST /v1/messages",
 }
-# Their streams are those of the calls above, and of the overview all credentials are watched by its own test.
+# Their streams are those of the calls above, or are sent by the same response.
 ALIKE = {
     "POST /api/chats/{chat}/turns",
     "POST /api/chats/{chat}/turns/{turn}/regenerate",
