@@ -24,6 +24,7 @@ from turnstream.extensions.ai_sdk.schemas import blocks_in as blocks_of_the_ai_s
 from turnstream.extensions.gemini.render import render as render_gemini
 from turnstream.extensions.openai.chat.render import render as render_chat
 from turnstream.extensions.openai.responses.render import render as render_responses
+from turnstream.extensions.openai_api.items import _part
 from turnstream.kit.offload import Portions
 from turnstream.libraries.providers.anthropic.render import render as render_anthropic
 from turnstream.llm.conversation.attachments import with_uploads
@@ -106,6 +107,13 @@ def test_the_ai_sdk_and_ag_ui_send_it_as_its_block(media: MediaType) -> None:
     message = AgUiUserMessageIn.model_validate({"id": "m", "role": "user", "content": content})
     blocks = [*blocks_of_the_ai_sdk([part]), *blocks_of_ag_ui(message)]
     assert [block["type"] for block in blocks] == [media.block] * 2
+
+
+@each_type
+def test_openai_has_it_among_the_items_of_a_conversation(media: MediaType) -> None:
+    part = _part(block_of(media))
+    assert part is not None
+    assert part["file_id"] == str(UPLOAD)
 
 
 def test_the_page_lets_people_choose_every_type() -> None:
