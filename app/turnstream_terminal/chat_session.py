@@ -80,7 +80,7 @@ class ChatSession:
 
     async def edit(self, turn: Json, text: str) -> Assembler:
         """Sends `text` in place of a user turn, with its files, and shows the answer."""
-        files = [input_of(block) for block in turn["blocks"] if block["type"] in {"image", "document"}]
+        files = [input_of(block) for block in turn["blocks"] if "source" in block.get("data", {})]
         members = {
             **(self._options or {}),
             "parent_id": turn["parent_id"],

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.canned import Answer, canned_server
+from tests.support.canned import Answer, CannedServer, canned_server
+from tests.support.model_apis import TABLES
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import PermanentError, ProviderError, TransientError
 from turnstream.domain.turns import ToolSpec
@@ -30,6 +31,7 @@ from turnstream.llm.provider import (
 )
 from turnstream.scripted import ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream_lab.provider_checks import CHECKS, answer_of, answers_start_and_end, calls_are_whole, fails_with
+from turnstream_lab.recordings import _KEYS
 
 TOOLS = tuple(ToolSpec(name, "…", '{"type":"object"}') for name in ("doc_search", "doc_tree", "doc_view"))
 REQUEST = ModelRequest(
@@ -61,6 +63,7 @@ class Fake:
 
     provider: Provider
     fail: Callable[[ProviderError, bool], None] | None = None
+    server: CannedServer | None = None
 
 
 @asynccontextmanager
@@ -88,7 +91,7 @@ async def anthropic() -> AsyncIterator[Fake]:
                 status = 529 if isinstance(error, TransientError) else 401
                 server.answer = Answer(json.dumps(said).encode(), status, headers)
 
-        yield Fake(provider, fail)
+        yield Fake(provider, fail, server)
 
 
 @asynccontextmanager
@@ -105,7 +108,7 @@ async def openai(make: Callable[..., OpenAIProvider], reply: bytes) -> AsyncIter
                 status = 503 if isinstance(error, TransientError) else 401
                 server.answer = Answer(json.dumps(said).encode(), status, headers)
 
-        yield Fake(provider, fail)
+        yield Fake(provider, fail, server)
 
 
 def openai_chat() -> AbstractAsyncContextManager[Fake]:
@@ -130,7 +133,7 @@ async def gemini() -> AsyncIterator[Fake]:
                 status = 503 if isinstance(error, TransientError) else 401
                 server.answer = Answer(json.dumps(said).encode(), status, {"content-type": "application/json"})
 
-        yield Fake(provider, fail)
+        yield Fake(provider, fail, server)
 
 
 def gemini_stream_of(*blocks: Sequence[Part], with_ids: bool = False) -> bytes:
@@ -251,6 +254,21 @@ async def fake(request: pytest.FixtureRequest) -> AsyncIterator[Fake]:
 
 async def test_a_provider_has_a_name(fake: Fake) -> None:
     assert any(name.startswith(fake.provider.name) for name in FAKES)
+
+
+def test_every_api_has_a_fake() -> None:
+    assert TABLES.keys() <= FAKES.keys()
+
+
+@pytest.mark.parametrize("fake", TABLES, indirect=True)
+async def test_the_key_is_in_a_header_that_recordings_leave_out(fake: Fake) -> None:
+    await answer_of(fake.provider, REQUEST)
+    assert fake.server is not None
+    (asked,) = fake.server.requests
+    holding = {name.lower() for name, value in asked.headers.items() if "a key" in value}
+    assert holding
+    assert holding <= set(_KEYS)
+    assert "a key" not in asked.target
 
 
 async def test_an_answer_starts_says_something_and_ends(fake: Fake) -> None:

@@ -4,8 +4,10 @@ a new one is covered as soon as it is listed there.
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -151,16 +153,17 @@ def _sweeps(database: Database) -> Sequence[Sweep]:
 SWEEPS = [sweep.name for sweep in _sweeps(Database(Pool(_connect, 1), 30.0))]
 
 
-# Old and young rows alternate: those that stay do not keep a sweep from what comes after them.
-REMOVE = [
-    "unused uploads",
-    "old uploads",
-    "old webhooks",
-    "old idempotency keys",
-    "audit",
-    "deleted chats",
-    "tool sets",
-]
+# Old and young rows alternate: those that stay do not keep a sweep from what comes after them. `LOAD` has rows that a
+# sweep removes, but for these: they find none, or come to them later than after `STEPS`.
+WITHOUT_OLD_ROWS = {"old chats", "old waiting_webhooks", "open text", "reservations", "tool cache"}
+# They keep up with what is written, and have tests of their own.
+ELSEWHERE = {"old runs of schedules", "rate limits", "search"}
+
+
+def test_each_sweep_of_the_server_is_among_them() -> None:
+    app = Path(engine.__file__).parents[1]
+    code = "".join(path.read_text(encoding="utf-8") for path in app.rglob("*.py"))
+    assert set(re.findall(r"\bSweep\(\"(.*?)\"", code)) <= {*SWEEPS, *ELSEWHERE}
 
 
 async def _check(database: Explained, name: str) -> None:
@@ -174,7 +177,7 @@ async def _check(database: Explained, name: str) -> None:
     assert database.touched, "a sweep runs statements"
     touched, plan = max(database.touched)
     assert touched <= MOST, plan
-    assert removed or name not in REMOVE
+    assert removed or name in WITHOUT_OLD_ROWS
 
 
 @pytest.mark.parametrize("name", SWEEPS)

@@ -8,3 +8,9 @@ _ACTIVE = [extension for extension in installed().values() if extension.name in 
 PARTS = [CORE, *(part for extension in _ACTIVE for part in extension.calls())]
 ENDPOINTS = [endpoint for part in PARTS if part.foreign is None for endpoint in part.endpoints]
 OPENAI = [endpoint for part in PARTS if part.foreign for endpoint in part.endpoints]
+# What asks a model, by the path of its call. A dialect may have several calls that take the same body.
+ASKING = {
+    endpoint.path: endpoint.takes
+    for endpoint in (*ENDPOINTS, *OPENAI)
+    if endpoint.limits is not None and "requests" in endpoint.limits
+}

@@ -289,6 +289,17 @@ def test_the_table_of_quirks_has_their_parameters() -> None:
     }
 
 
+def test_the_table_of_the_forms_of_requests_has_every_quirk() -> None:
+    section = PROVIDERS[PROVIDERS.index("`quirks` names the\ndifferences between servers:") :]
+    told = {}
+    for name, most, thinking, thoughts, _ in rows_after(f"\n## x\n{section}", "## x"):
+        effort = None if thinking == "not sent" else thinking.strip("`")
+        told[_CODE.findall(name)[0]] = (most.strip("`"), effort, thoughts == "yes")
+    assert told == {
+        name: (quirks.max_tokens, quirks.thinking, quirks.thoughts_go_back) for name, quirks in QUIRKS.items()
+    }
+
+
 # --- contributing ----------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from turnstream.domain.events import BlockStop
 from turnstream.domain.history import COMPACTED
 from turnstream.domain.kinds import (
     CALLS,
+    FILES,
     KINDS,
     PROVIDER_SUMMARY,
     REDACTED_THINKING,
@@ -38,6 +39,7 @@ from turnstream.extensions.ag_ui.messages import ClientIds, answer_messages
 from turnstream.extensions.ai_sdk.chunks import UiEncoder
 from turnstream.extensions.ai_sdk.messages import ui_message
 from turnstream.extensions.anthropic_api.events import EventPlace, MessageEvents
+from turnstream.extensions.gemini.render import render as render_gemini
 from turnstream.extensions.openai.chat.render import render as render_chat
 from turnstream.extensions.openai.responses.render import render as render_responses
 from turnstream.extensions.openai_api.events import ResponseEvents
@@ -51,7 +53,8 @@ from turnstream_client.assembler import Assembler
 from turnstream_terminal.turn_parts import BlockActivity, PartBuilder, Prose, SummaryLine, TurnPart, UserText
 
 ROOT = Path(__file__).parents[2]
-PAGE = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "app/turnstream/web/static").glob("*.js")))
+STATIC = ROOT / "app/turnstream/web/static"
+PAGE = "\n".join(path.read_text(encoding="utf-8") for path in sorted(STATIC.glob("*.js")))
 PROTOCOL = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
 CONTENT = "c0ffee"  # found again in everything that carries the block
 
@@ -193,9 +196,11 @@ def test_anthropic_is_sent_every_kind_as_it_came(kind: BlockKind) -> None:
     assert CONTENT.encode() in render_anthropic(request_with(kind))
 
 
-@pytest.mark.parametrize("render", [render_chat, render_responses])
+@pytest.mark.parametrize("render", [render_chat, render_responses, render_gemini])
 @each_rendered_kind
-def test_openai_is_sent_what_holds_for_every_provider(kind: BlockKind, render: Callable[[ModelRequest], bytes]) -> None:
+def test_others_are_sent_what_holds_for_every_provider(
+    kind: BlockKind, render: Callable[[ModelRequest], bytes]
+) -> None:
     holds_everywhere = kind.portable or kind.family in {"file", "result"}
     assert (CONTENT.encode() in render(request_with(kind))) == holds_everywhere
 
@@ -359,6 +364,25 @@ def test_the_page_knows_every_kind(kind: BlockKind) -> None:
     endings = re.findall(r"endsWith\('(\w+)'\)", PAGE)
     named = re.search(rf"'{kind.name}'|[{{,]\s*{kind.name}\s*[,:}}]", PAGE)
     assert named or any(kind.name.endswith(ending) for ending in endings)
+
+
+# What the text of a chat leaves out: thoughts, and what is for the server or the provider alone.
+NOT_IN_THE_TEXT = {
+    *("thinking", "redacted_thinking", "server_tool_use", "mcp_tool_use"),
+    *("compaction", "summary", "shortened", "verdict"),
+}
+
+
+def test_the_page_writes_every_kind_into_the_text_of_a_chat_or_leaves_it_out() -> None:
+    script = (STATIC / "export.js").read_text(encoding="utf-8")
+    assert "if (isFile(block))" in script
+    assert {*re.findall(r"type === '(\w+)'", script), *FILES} == KINDS.keys() - NOT_IN_THE_TEXT
+
+
+def test_the_page_knows_every_kind_of_file() -> None:
+    shown = re.search(r"^export const isFile = (.*)$", (STATIC / "files.js").read_text(encoding="utf-8"), re.MULTILINE)
+    assert shown is not None
+    assert set(re.findall(r"'(\w+)'", shown[1])) == FILES
 
 
 @each_kind(lambda kind: kind.family in {"result", "steer", "note"})

@@ -1,9 +1,12 @@
 """Recent chats: what is kept of them is bounded."""
 
 from datetime import UTC, datetime
+from typing import get_args
+
+import pytest
 
 from turnstream.api.recent_chats import RecentChats
-from turnstream.domain.chats import Chat
+from turnstream.domain.chats import Chat, OnBusy
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.exchanges import Position, Target
 
@@ -28,6 +31,23 @@ def test_a_chat_with_much_text_is_not_kept() -> None:
     for chat in (a_chat("x" * 20_000), a_chat(output={"schema": "x" * 20_000})):
         recent.keep(chat)
         assert recent.take(Target("ann", chat.id)) is None
+
+
+# Whether a message gets its position without a read: not one that an open turn of another replica may take in.
+WITHOUT_A_READ: dict[OnBusy, bool] = {
+    "reject": True,
+    "enqueue": True,
+    "interrupt": True,
+    "steer": False,
+    "branch": True,
+}
+
+
+@pytest.mark.parametrize("on_busy", get_args(OnBusy))
+def test_a_chat_is_known_to_a_message_that_is_placed_behind_its_newest_turn(on_busy: OnBusy) -> None:
+    recent, chat = RecentChats(lambda _turn: None), a_chat()
+    recent.keep(chat)
+    assert (recent.take(Target("ann", chat.id, on_busy=on_busy)) is not None) == WITHOUT_A_READ[on_busy]
 
 
 def test_a_chat_is_given_once() -> None:

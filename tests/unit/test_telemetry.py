@@ -1,5 +1,6 @@
 import json
 import logging
+import re
 import subprocess
 import sys
 
@@ -7,6 +8,9 @@ import pytest
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
+from tests.support.reference import METRICS, ROOT
+from turnstream import telemetry
+from turnstream.libraries import extension_metrics
 from turnstream.telemetry import HOOK_FAILURES, PERSIST_SECONDS, Libraries
 
 
@@ -16,6 +20,12 @@ def test_metrics_have_no_series_with_the_time_of_their_creation() -> None:
     text = generate_latest().decode()
     assert "turnstream_persist_seconds_bucket" in text
     assert "_created" not in text
+
+
+def test_each_metric_has_a_place_that_changes_it() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "app").rglob("*.py")))
+    names = {id(each): name for module in (telemetry, extension_metrics) for name, each in vars(module).items()}
+    assert [names[id(each)] for each in METRICS if not re.search(rf"\b{names[id(each)]}\.\w", code)] == []
 
 
 def test_a_warning_of_a_library_is_passed_on_once_a_minute_and_each_error() -> None:

@@ -13,6 +13,7 @@ import httpx2
 import pytest
 from starlette.requests import Request
 
+from tests.support import calls
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, pausing, serving
 from tests.support.issuer import AUDIENCE, issuing
@@ -25,12 +26,41 @@ from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+CALLS = {
+    "turn": "GET /api/chats/{chat}/turns/{turn}/stream",
+    "post": "POST /api/turns",
+    "chat": "GET /api/chats/{chat}/stream",
+    "feed": "GET /api/stream",
+    "ai-sdk": "POST /api/ai-sdk/chat",
+    "ai-sdk resumed": "GET /api/ai-sdk/chat/{id}/stream",
+    "ai-sdk workflow": "POST /api/ai-sdk/workflow",
+    "ag-ui": "POST /api/ag-ui",
+    "ag-ui connected": "POST /api/ag-ui/connect",
+    "openai": "POST /v1/responses",
+    "openai completion": "POST /v1/chat/completions",
+    "anthropic": "POST /v1/messages",
+}
+# Their streams are those of the calls above, or are sent by the same response.
+ALIKE = {
+    "POST /api/chats/{chat}/turns",
+    "POST /api/chats/{chat}/turns/{turn}/regenerate",
+    "POST /api/chats/{chat}/turns/{turn}/fork",
+    "GET /api/ai-sdk/workflow/{id}/stream",
+    "GET /v1/responses/{response}",
+    "GET /api/admin/stream",
+}
+_EXTENSIONS = {"ai-sdk": "ai_sdk", "ag-ui": "ag_ui", "openai": "openai_api", "anthropic": "anthropic_api"}
 DIALECTS = [
-    *("turn", "post", "chat", "feed"),
-    *(pytest.param(name, marks=pytest.mark.extensions("ai_sdk")) for name in ("ai-sdk", "ai-sdk resumed")),
-    *(pytest.param(name, marks=pytest.mark.extensions("ag_ui")) for name in ("ag-ui", "ag-ui connected")),
-    pytest.param("openai", marks=pytest.mark.extensions("openai_api")),
+    pytest.param(name, marks=pytest.mark.extensions(extension))
+    if (extension := _EXTENSIONS.get(name.partition(" ")[0]))
+    else name
+    for name in CALLS
 ]
+
+
+async def test_each_call_that_streams_is_among_them() -> None:
+    streaming = {each.call for each in (*calls.ENDPOINTS, *calls.OPENAI) if each.is_stream or each.streams}
+    assert streaming <= {*CALLS.values(), *ALIKE}
 
 
 @pytest.fixture(autouse=True)
@@ -74,12 +104,13 @@ async def reading(
     keeper = {"Authorization": f"Bearer {await server.token(owner)}"}
     async with httpx2.AsyncClient(base_url=server.url, timeout=150, trust_env=False) as client:
         body: dict[str, Any] = {**said("Hi"), "model": model}
+        messages = [{"role": "user", "content": "Hi"}]
         call: tuple[str, str, Any] = ("POST", "/api/turns", body)
-        if dialect == "ai-sdk":
+        if dialect in {"ai-sdk", "ai-sdk workflow"}:
             parts = [{"type": "text", "text": "Hi"}]
             message = {"id": "m", "role": "user", "parts": parts}
             sent = {"id": str(time.time()), "messages": [message], "turnstream": {"model": model}}
-            call = ("POST", "/api/ai-sdk/chat", sent)
+            call = ("POST", CALLS[dialect].removeprefix("POST "), sent)
         elif dialect == "ag-ui":
             message = {"id": "m", "role": "user", "content": "Hi"}
             options = {"forwardedProps": {"turnstream": {"model": model}}}
@@ -87,6 +118,10 @@ async def reading(
             call = ("POST", "/api/ag-ui", sent)
         elif dialect == "openai":
             call = ("POST", "/v1/responses", {"model": model, "input": "Hi", "stream": True})
+        elif dialect == "openai completion":
+            call = ("POST", "/v1/chat/completions", {"model": model, "messages": messages, "stream": True})
+        elif dialect == "anthropic":
+            call = ("POST", "/v1/messages", {"model": model, "max_tokens": 9, "messages": messages, "stream": True})
         elif dialect != "post":
             turn = (await client.post("/api/turns", json=body, headers=keeper)).json()["assistant_turn"]
             await pause.reached.wait()
@@ -117,7 +152,11 @@ def has_its_last_word(dialect: str, found: Reading) -> None:
         chunk = json.loads(found.last.removeprefix("data: "))
         assert chunk.pop("errorText")
         assert chunk == {"type": "error"}
-    elif dialect == "openai":
+    elif dialect == "anthropic":
+        name, data = found.last.split("\n")
+        assert name == "event: error"
+        assert json.loads(data.removeprefix("data: "))["error"]["type"] == "authentication_error"
+    elif dialect.startswith("openai"):
         name, data = found.last.split("\n")
         assert name == "event: error"
         assert json.loads(data.removeprefix("data: "))["error"]["code"] == "invalid_api_key"

@@ -14,9 +14,13 @@ import asyncpg
 import httpx2
 import pytest
 
+from tests.support.calls import ASKING
 from tests.support.effort import share
 from tests.support.http_server import Server
 from tests.support.pictures import PIXEL
+from turnstream.api.schemas.requests import NewTurn, NewTurnInNewChat, TurnOptions
+from turnstream.extensions.fork.calls import ForkIn
+from turnstream.extensions.openai_api.schemas import EmbeddingsIn
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -205,6 +209,14 @@ BODIES: Sequence[tuple[str, Json]] = (
         {"title": "A", "system_prompt": "Be brief.", "settings": {"model": "plain", "labels": {"a": "b"}, "tools": []}},
     ),
 )
+
+
+# Bodies of this server's own calls, whose schemas `test_openapi.py` goes through, and those without a conversation.
+ELSEWHERE = {NewTurnInNewChat, NewTurn, TurnOptions, ForkIn, EmbeddingsIn}
+
+
+async def test_each_body_that_asks_a_model_is_among_them() -> None:
+    assert {*ASKING.values()} <= {ASKING.get(path) for path, _ in BODIES} | ELSEWHERE
 
 
 def paths_in(value: Any, path: Path = ()) -> Iterator[Path]:

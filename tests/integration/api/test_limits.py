@@ -17,9 +17,13 @@ from tests.support.http_client import Client, said
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from turnstream.api.http.endpoint import Endpoint
+from turnstream.api.schemas.requests import NewTurn, TurnOptions
 from turnstream.domain.plans import RATES, Plan
 from turnstream.extensions.anthropic_api.events import MessageId
+from turnstream.extensions.anthropic_api.schemas import CountIn
+from turnstream.extensions.fork.calls import ForkIn
 from turnstream.extensions.openai_api.objects import ResponseId
+from turnstream.extensions.openai_api.schemas import EmbeddingsIn
 from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import Statement
 
@@ -324,8 +328,17 @@ def posted(model: str) -> tuple[str, Mapping[str, Any]]:
     return "/api/turns", {**said("Hi"), "model": model}
 
 
+POSTS = (posted, completed, responded, messaged, conversed, ran)
+# Bodies that continue what another request has made, and those that make no turn.
+NO_MESSAGE = {NewTurn, TurnOptions, ForkIn, CountIn, EmbeddingsIn}
+
+
+async def test_each_body_that_makes_a_turn_is_among_them() -> None:
+    assert {*calls.ASKING.values()} <= {calls.ASKING.get(post("m")[0]) for post in POSTS} | NO_MESSAGE
+
+
 @pytest.mark.parametrize("at_once", [True, False])
-@pytest.mark.parametrize("dialect", [posted, completed, responded, messaged, conversed, ran])
+@pytest.mark.parametrize("dialect", POSTS)
 async def test_five_same_requests_with_one_key_have_one_effect(
     server: Server, api: Client, dialect: Callable[[str], tuple[str, Mapping[str, Any]]], at_once: bool
 ) -> None:

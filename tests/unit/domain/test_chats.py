@@ -1,4 +1,7 @@
+import re
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args
 from uuid import UUID
 
 import pytest
@@ -12,7 +15,14 @@ ENDED = replace(turn_of(status="complete"), id=UUID(int=9))
 OLDER = replace(turn_of(status="running"), id=UUID(int=10))
 NEWER = replace(turn_of(status="queued"), id=UUID(int=11))
 STOPPING = replace(turn_of(status="running"), id=UUID(int=12), cancel_requested=True)
-every_policy = pytest.mark.parametrize("on_busy", ["reject", "enqueue", "interrupt", "steer", "branch"])
+VALUES: tuple[OnBusy, ...] = get_args(OnBusy)
+every_policy = pytest.mark.parametrize("on_busy", VALUES)
+PLACES: dict[OnBusy, Placement] = {
+    "enqueue": Placement(NEWER),
+    "interrupt": Placement(NEWER, interrupted=(OLDER.id, NEWER.id)),
+    "steer": Placement(NEWER, steerable=(OLDER, NEWER)),
+    "branch": Placement(ENDED),
+}
 
 
 @every_policy
@@ -25,17 +35,16 @@ def test_the_first_message_of_a_chat_stands_at_the_root(on_busy: OnBusy) -> None
     assert place_message(None, [], on_busy) == Placement(None)
 
 
-@pytest.mark.parametrize(
-    ("on_busy", "place"),
-    [
-        ("enqueue", Placement(NEWER)),
-        ("interrupt", Placement(NEWER, interrupted=(OLDER.id, NEWER.id))),
-        ("steer", Placement(NEWER, steerable=(OLDER, NEWER))),
-        ("branch", Placement(ENDED)),
-    ],
-)
-def test_each_policy_has_its_place_on_a_busy_branch(on_busy: OnBusy, place: Placement) -> None:
-    assert place_message(NEWER, [ENDED, OLDER, NEWER], on_busy) == place
+@pytest.mark.parametrize("on_busy", [each for each in VALUES if each != "reject"])
+def test_each_policy_has_its_place_on_a_busy_branch(on_busy: OnBusy) -> None:
+    assert place_message(NEWER, [ENDED, OLDER, NEWER], on_busy) == PLACES[on_busy]
+
+
+@every_policy
+def test_the_page_of_the_api_tells_each_policy(on_busy: OnBusy) -> None:
+    page = (Path(__file__).parents[3] / "docs/api.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| `on_busy` \| the message \|$(.*?)^$", page, re.MULTILINE | re.DOTALL)
+    assert f"\n| `{on_busy}`" in table
 
 
 def test_beside_the_first_turns_of_a_chat_is_the_root() -> None:

@@ -17,9 +17,14 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import FILES
 from turnstream.domain.media import MEDIA, PLAIN, MediaType, media_type_of
 from turnstream.extensions.ag_ui.messages import ClientIds, thread_messages
+from turnstream.extensions.ag_ui.schemas import AgUiUserMessageIn
+from turnstream.extensions.ag_ui.schemas import blocks_in as blocks_of_ag_ui
 from turnstream.extensions.ai_sdk.messages import ui_message
+from turnstream.extensions.ai_sdk.schemas import blocks_in as blocks_of_the_ai_sdk
+from turnstream.extensions.gemini.render import render as render_gemini
 from turnstream.extensions.openai.chat.render import render as render_chat
 from turnstream.extensions.openai.responses.render import render as render_responses
+from turnstream.extensions.openai_api.items import _part
 from turnstream.kit.offload import Portions
 from turnstream.libraries.providers.anthropic.render import render as render_anthropic
 from turnstream.llm.conversation.attachments import with_uploads
@@ -70,7 +75,7 @@ def test_a_block_shows_it_that_needs_an_ability_of_the_model(media: MediaType) -
     assert media.block in NEEDED_ABILITY
 
 
-@pytest.mark.parametrize("render", [render_anthropic, render_chat, render_responses])
+@pytest.mark.parametrize("render", [render_anthropic, render_chat, render_responses, render_gemini])
 @each_type
 def test_each_provider_is_sent_its_content(media: MediaType, render: Callable[[ModelRequest], bytes]) -> None:
     content = FILES_OF[media.name]
@@ -92,6 +97,23 @@ async def test_ag_ui_shows_it_by_its_address(media: MediaType) -> None:
     turn = replace(turn_of(), role="user", blocks=(block_of(media),))
     ((part,),) = [message["content"] for message in await thread_messages([turn], "/api/uploads/", ClientIds())]
     assert part["source"] == {"type": "url", "value": f"/api/uploads/{UPLOAD}", "mimeType": media.name}
+
+
+@each_type
+def test_the_ai_sdk_and_ag_ui_send_it_as_its_block(media: MediaType) -> None:
+    data = b64encode(FILES_OF[media.name]).decode()
+    part = {"type": "file", "mediaType": media.name, "url": f"data:{media.name};base64,{data}"}
+    content = [{"type": media.block, "source": {"type": "data", "value": data, "mimeType": media.name}}]
+    message = AgUiUserMessageIn.model_validate({"id": "m", "role": "user", "content": content})
+    blocks = [*blocks_of_the_ai_sdk([part]), *blocks_of_ag_ui(message)]
+    assert [block["type"] for block in blocks] == [media.block] * 2
+
+
+@each_type
+def test_openai_has_it_among_the_items_of_a_conversation(media: MediaType) -> None:
+    part = _part(block_of(media))
+    assert part is not None
+    assert part["file_id"] == str(UPLOAD)
 
 
 def test_the_page_lets_people_choose_every_type() -> None:

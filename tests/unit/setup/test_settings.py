@@ -119,6 +119,18 @@ def wrong_values(field: FieldInfo) -> Iterator[tuple[str, str]]:
 
 
 SECTIONS: list[type[Section]] = [Settings, *sections()]
+CODE = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "app").rglob("*.py")))
+
+
+OF_A_PROVIDER = re.compile(r"\w+_(api_key|base_url)")  # read by the name of the provider
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_each_setting_is_read(section: type[Section]) -> None:
+    names = [name for name in section.model_fields if not OF_A_PROVIDER.fullmatch(name)]
+    assert [name for name in names if not re.search(rf"\.{name}\b", CODE)] == []
+
+
 WRONG = [
     pytest.param(section, name, value, wanted, id=f"{section.__name__} {name} {value!r}")
     for section in SECTIONS

@@ -1,5 +1,6 @@
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -329,3 +330,28 @@ def test_an_ask_that_is_not_shown_makes_no_mark() -> None:
     marks = len(view.marks)
     view.ask([replace(ask(), answer=AskAnswer("approve", grant=UUID(int=1)))])
     assert len(view.marks) == marks
+
+
+# A row of each kind whose arrival a reader can see.
+NEW_ROWS = {
+    "rounds": begun(2),
+    "blocks": text(),
+    "asks": ask(),
+    "preliminary": PreliminaryOutput(1, "a", "look", "so far"),
+    "jobs": Job(UUID(int=1), 1, "a", "dig", "tool", "half"),
+}
+UNSEEN = {"lineage", "steers"}  # the attempts by their number, a steer once it is a block
+
+
+def test_each_kind_of_rows_of_a_turn_is_seen_or_not() -> None:
+    kinds = {each.name for each in fields(Turn) if str(each.type).startswith("tuple")}
+    assert kinds == NEW_ROWS.keys() | UNSEEN
+
+
+@pytest.mark.parametrize("kind", NEW_ROWS)
+def test_a_new_row_of_each_kind_reaches_the_view_of_another_replica(kind: str) -> None:
+    view = LiveView(turn_of(rounds=[begun()]))
+    rows: dict[str, Any] = {kind: (*getattr(view.turn, kind), NEW_ROWS[kind])}
+    turn = replace(view.turn, **rows)
+    view.adopt(turn, None)
+    assert view.turn == turn

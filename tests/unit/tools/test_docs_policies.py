@@ -9,8 +9,10 @@ from typing import get_args
 from turnstream.tools.policy import POLICY_NOTES, Policy
 from turnstream.tools.serialize import as_text
 from turnstream.tools.tool import OutcomeKind
+from turnstream_terminal.blocks import _REMARKS
 
-_DOCS = Path(__file__).parents[3] / "docs"
+_ROOT = Path(__file__).parents[3]
+_DOCS = _ROOT / "docs"
 PAGE = "\n".join((_DOCS / name).read_text(encoding="utf-8") for name in ("tools.md", "tool-policies.md"))
 
 
@@ -27,8 +29,15 @@ def test_every_policy_is_documented() -> None:
     assert column("# Policies", 0) == [field.name for field in fields(Policy)]
 
 
-def test_every_note_of_the_toolset_is_documented() -> None:
-    assert set(column("## Notes", 0)) >= POLICY_NOTES
+SHOWN_AS_DECISIONS = {"approval"}
+
+
+def test_every_note_is_counted_and_has_words_on_the_page_and_in_the_terminal() -> None:
+    texts = (_ROOT / "app/turnstream/web/static/texts.js").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"^  notes: \{\n    policies: \{$(.*?)^    \},$", texts, re.MULTILINE | re.DOTALL)
+    for words in (set(re.findall(r"^ +(\w+):", listed, re.MULTILINE)), _REMARKS.keys()):
+        assert POLICY_NOTES - words == SHOWN_AS_DECISIONS
+    assert set(column("## Notes", 0)) == POLICY_NOTES
 
 
 def test_every_kind_of_outcome_is_documented() -> None:

@@ -141,4 +141,4 @@ def _parts_in(file: IO[bytes]) -> Iterator[ArchivePart]:
 
 def _check_chat(row: Mapping[str, Any]) -> None:
     """Raises ValueError for options of a chat that the API would not have taken."""
-    NewChat.model_validate({name: row[name] for name in ("title", "system_prompt", "settings") if row.get(name)})
+    NewChat.model_validate({name: row[name] for name in NewChat.model_fields if row.get(name)})

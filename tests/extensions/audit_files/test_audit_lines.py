@@ -1,0 +1,40 @@
+"""Every field of an entry is in each place that shows entries, and the lines of earlier versions stay as they are."""
+
+from dataclasses import fields
+from datetime import UTC, datetime
+
+import pytest
+
+from turnstream.extensions.admin.statement_list import statements
+from turnstream.extensions.audit_files.chain import BEGIN, line_of, values_of
+from turnstream.extensions.self_service.schemas import AuditEntryOut
+from turnstream.storage.owners.audit import AuditEntry
+
+pytestmark = pytest.mark.extensions("admin", "self_service")
+
+ENTRY = AuditEntry(7, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "token.created", "ada", "phone", {"name": "phone"})
+FIELDS = {each.name for each in fields(AuditEntry)}
+# A file that is verified years later has lines like this: a field that came later has no member without a value.
+WRITTEN = (
+    b'{"id":7,"created_at":"2026-01-02T03:04:05.000000+00:00","kind":"token.created","owner":"ada","actor":"phone",'
+    b'"detail":{"name":"phone"},"previous":"%b"}\n' % BEGIN.encode()
+)
+READING = {name: each.sql for name, each in statements().items() if "actor, detail FROM audit" in each.sql}
+
+
+def test_a_line_has_each_field() -> None:
+    assert values_of(ENTRY).keys() == FIELDS
+
+
+def test_a_line_that_an_earlier_version_has_written_would_be_written_again() -> None:
+    assert line_of(ENTRY, BEGIN) == WRITTEN
+
+
+def test_owners_see_each_field_of_their_entries() -> None:
+    assert AuditEntryOut.model_fields.keys() == FIELDS - {"owner"}
+
+
+@pytest.mark.parametrize("name", READING)
+def test_each_statement_that_reads_entries_reads_each_field(name: str) -> None:
+    columns = READING[name].partition("FROM audit")[0].partition("SELECT")[2]
+    assert {column.strip() for column in columns.split(",")} == FIELDS
