@@ -1,8 +1,8 @@
 """How much is tried by tests that find more the longer they try.
 
 `make test` has the tests without a database, and a sixth of the other modules. FULL_TESTS=1, as in `.ci/run`, has all
-modules, and a quarter of the full tests; FULL_TESTS=all has everything. Each day has the next sixth, the next quarter, and
-the next part of long tables of places (`share`). TESTS_DAY=N repeats the part of a day.
+modules, and a quarter of the full tests; FULL_TESTS=all has everything. Each day has the next sixth, the next quarter,
+and the next part of long tables of places (`share`). TESTS_DAY=N repeats the part of a day.
 """
 
 import os
