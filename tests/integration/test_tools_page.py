@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import re
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -30,7 +28,7 @@ from turnstream.tools.tool import Detached, FunctionTool, ResultAddress, Stopped
 from turnstream.tools.toolset import Toolset
 
 ROOT = Path(__file__).parents[2]
-_PAGES = {f"docs/{name}.md" for name in ("api", "approvals", "background-tools", "tool-policies", "tools-of-a-turn")}
+_PAGES = {f"docs/{name}.md" for name in ("api", "approvals", "background-tools", "tools-of-a-turn")}
 ADDRESS = "http://127.0.0.1:8000"
 
 needs_curl = pytest.mark.needs("curl")
@@ -181,15 +179,6 @@ def never_done_with_the_battery(request: ModelRequest) -> Reply:
     if message == "How long does the battery last?":
         return pausing(Pause(), "Two ", "years.")
     return message_of(text(f"You said: {message}"))
-
-
-def test_the_example_of_policies_prints_the_documented_text(tmp_path: Path) -> None:
-    code, (printed, *_) = examples("Policies", "python")[0], examples("Policies", "text")
-    example = tmp_path / "example.py"
-    example.write_text(code, encoding="utf-8")
-    run = subprocess.run([sys.executable, example], cwd=ROOT, capture_output=True, text=True, check=False)
-    lines = [line for line in run.stdout.splitlines() if not re.match(r"\S*\d{4}-\d\d-\d\d", line)]
-    assert (run.returncode, "\n".join(lines).strip()) == (0, printed.strip()), run.stderr
 
 
 async def test_the_background_tool_of_the_page_continues_from_its_checkpoint() -> None:

@@ -60,7 +60,6 @@ KINDS: Final = {
         "docs/admin.md",
         "docs/repair.md",
         "docs/troubleshooting.md",
-        "docs/faq.md",
         "docs/runbooks.md",
         "docs/data.md",
         "docs/capacity.md",

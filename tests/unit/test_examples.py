@@ -377,16 +377,9 @@ CHECKED = {
         "Approvals for a chat",
         "sh",
     ): f"{TOOLS_PAGE}test_the_example_of_an_approval_for_a_chat_works",
-    (
-        "docs/tool-policies.md",
-        "Policies",
-        "python",
-    ): f"{TOOLS_PAGE}test_the_example_of_policies_prints_the_documented_text",
-    (
-        "docs/tool-policies.md",
-        "Policies",
-        "text",
-    ): f"{TOOLS_PAGE}test_the_example_of_policies_prints_the_documented_text",
+    ("docs/tool-policies.md", "Policies", "text"): (
+        "tests/unit/tools/test_docs_policies.py::test_the_example_of_the_text_form_is_right"
+    ),
     ("docs/api.md", "While the model talks", "sh"): f"{TOOLS_PAGE}test_the_example_of_a_busy_branch_works",
     ("docs/tools.md", "The document tools", "sh"): DOCUMENTS,
     ("docs/tools.md", "The document tools", "text"): DOCUMENTS,
