@@ -44,12 +44,20 @@ def settings() -> str:
 
 
 def _settings(section: type[Section], described: Mapping[str, str]) -> str:
-    return "".join(
-        f"- `{_name(field)}`: see [{described[_name(field)]}](#{described[_name(field)]})\n"
-        if _name(field) in described
-        else f"- `{_name(field)}`{_default(field)}: {_LINK.sub('](../', _SEPARATED.sub('', field.description or ''))}\n"
-        for field in section.model_fields.values()
-    )
+    fields = section.model_fields.values()
+    shared = [_name(field) for field in fields if _name(field) in described]
+    lines = [f"- {_codes(shared)}: see [{described[shared[0]]}](#{described[shared[0]]})\n"] if shared else []
+    lines += [_setting(field) for field in fields if _name(field) not in described]
+    return "".join(lines)
+
+
+def _setting(field: FieldInfo) -> str:
+    meaning = _LINK.sub("](../", _SEPARATED.sub("", field.description or ""))
+    return f"- `{_name(field)}`{_default(field)}: {meaning}\n"
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _name(field: FieldInfo) -> str:
@@ -79,7 +87,7 @@ METRICS: Final = tuple(
 def _metric(metric: MetricWrapperBase) -> str:
     (family,) = metric.describe()
     name = f"{family.name}_total" if family.type == "counter" else family.name
-    labels = ", ".join(f"`{label}`" for label in metric._labelnames)
+    labels = _codes(metric._labelnames)
     histogram = ", histogram" if family.type == "histogram" else ""
     return f"- `{name}`{f' by {labels}' if labels else ''}{histogram}: {family.documentation}\n"
 
@@ -120,11 +128,10 @@ def commands_page() -> str:
 
 
 _COMMANDS = """
-- `chat` and `conformance` need a [distribution](../contributing.md#distributions) of their own.
+- `chat` and `conformance` are in [distributions](../contributing.md#distributions).
 - `chat` and `compare` are clients: `--server` or `TURNSTREAM_URL`, `--token` or `TURNSTREAM_TOKEN`.
-- All other commands read the [settings](../settings.md) and open the database: that of `DATABASE_URL`, else the
-  embedded one in `TURNSTREAM_DATA_DIR`. Without one, `serve`, `migrate`, `tokens create` and `owners import` create it.
-- Commands that write print the database they wrote to.
+- All other commands read the [settings](../settings.md) and open the database. `serve`, `migrate`, `tokens create` and
+  `owners import` create an embedded database.
 """
 
 
