@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from turnstream.kit.sealing import MasterKey
     from turnstream.kit.signals import Signals
     from turnstream.llm.interceptor import Interceptor
-    from turnstream.llm.models.api import MakeCalls, ModelApi
+    from turnstream.llm.models.api import MakeCalls, MakePool, ModelApi
     from turnstream.llm.models.catalog import Models
-    from turnstream.llm.models.connect import MakePool
     from turnstream.storage.contents import Codec
     from turnstream.storage.database import Database
     from turnstream.storage.owners.owner_keys import OwnerKeys
@@ -156,6 +155,24 @@ class OwnDatabase(Protocol):
         ...
 
 
+class ModelChoice(Protocol):
+    """The models that the settings name, of the providers of extensions. Methods raise ConfigError."""
+
+    def default(self) -> str:
+        """The model of turns that name none."""
+        ...
+
+    def served(self) -> str:
+        """The same. ConfigError also if a stand-in would answer people without their knowledge."""
+        ...
+
+    def open(self) -> AbstractAsyncContextManager["Models"]: ...
+
+    async def import_adapter(self) -> None:
+        """Imports the adapter of the default model ahead of its first call."""
+        ...
+
+
 class DatabaseCopy(Protocol):
     """A copy of the database, for reads that may be old. Seconds are at most `renewal_interval` between two renewals of
     this replica's lease, by which the copy knows how old it is.
@@ -251,18 +268,18 @@ class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`, by
     their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for
     it, and `stored_way` another way, for credentials in rows; `token_way` accepts tokens of the server in another place
-    than the header, and `middleware` is around all calls. `providers` are APIs of models, `pool` makes a provider of
-    the clients for its keys, `model_calls` send calls of models. `tools` are its own tools, `tool_sources` kinds of
-    tools from elsewhere, of which `declared_tools` makes tools; the first extension that has it is asked.
-    `interceptors` opens those of model calls, the nearest to the network first. `recordings` are files of turns, if the
-    settings ask for them. `database` is a Postgres that the server runs itself, `copy` a standby for reads that may be
-    old. `processes` are several on one port. `cell` is the name that the settings give this server; its tokens have it
-    in them. `search` finds chats and documents; that of the first extension is used. `codec` encrypts contents.
-    `master_key` finds the one that the settings name. `plans` are those of owners, with the limits of a given plan
-    where they name none. `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends sessions and
-    tokens of an owner at other servers, while the rows are there. `commands` are modules by the name of the command
-    that each defines: `usage`, or `owners move` in the group `owners`. `tool_policies` are the fields of a tool's
-    policy that it carries out.
+    than the header, and `middleware` is around all calls. `providers` are APIs of models, `model_choice` opens the
+    models of all, `pool` makes a provider of the clients for its keys, `model_calls` send calls of models. `tools` are
+    its own tools, `tool_sources` kinds of tools from elsewhere, of which `declared_tools` makes tools; the first
+    extension that has it is asked. `interceptors` opens those of model calls, the nearest to the network first.
+    `recordings` are files of turns, if the settings ask for them. `database` is a Postgres that the server runs itself,
+    `copy` a standby for reads that may be old. `processes` are several on one port. `cell` is the name that the
+    settings give this server; its tokens have it in them. `search` finds chats and documents; that of the first
+    extension is used. `codec` encrypts contents. `master_key` finds the one that the settings name. `plans` are those
+    of owners, with the limits of a given plan where they name none. `call_links` makes links to calls that wait, for
+    webhooks. `before_erasure` ends sessions and tokens of an owner at other servers, while the rows are there.
+    `commands` are modules by the name of the command that each defines: `usage`, or `owners move` in the group
+    `owners`. `tool_policies` are the fields of a tool's policy that it carries out.
     """
 
     name: str
@@ -276,6 +293,7 @@ class Extension:
     token_way: "Callable[[Settings, StoredTokens], Authenticate | None]" = _none
     middleware: "Callable[[Settings], Sequence[Middleware]]" = _nothing
     providers: "Callable[[Settings], Sequence[ModelApi]]" = _nothing
+    model_choice: "Callable[[Settings, Sequence[Extension]], ModelChoice] | None" = None
     pool: "Callable[[Settings], MakePool | None]" = _none
     model_calls: "Callable[[Settings], MakeCalls | None]" = _none
     tools: "Callable[[Settings, Database], Sequence[Tool]]" = _nothing
@@ -360,6 +378,21 @@ def _selected(settings: "Settings") -> Sequence[Extension]:
             f" {', '.join(known) or 'none'}."
         )
     return [known[name] for name in dict.fromkeys(names)]
+
+
+def model_apis(settings: "Settings", extensions: Sequence[Extension]) -> "Sequence[ModelApi]":
+    return [api for extension in extensions for api in extension.providers(settings)]
+
+
+def model_choice(settings: "Settings", extensions: Sequence[Extension]) -> ModelChoice:
+    """The choice of the first extension that has one. An installed extension chooses also if it is left out. Raises
+    ConfigError.
+    """
+    found = (each.model_choice for each in (*extensions, *installed().values()))
+    choose = next((each for each in found if each is not None), None)
+    if choose is None:
+        raise ConfigError("No extension with a provider of models is installed: install one, or give `models`.")
+    return choose(settings, extensions)
 
 
 def recordings_of(settings: "Settings", extensions: Sequence[Extension]) -> TurnFiles:

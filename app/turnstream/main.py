@@ -29,14 +29,22 @@ from turnstream.api.streams.watch import StreamWatch
 from turnstream.config import Settings
 from turnstream.domain.plans import Plan
 from turnstream.engine.hooks import Hooks
-from turnstream.extension import Extension, ServerProcess, copy_of, own_cell, recordings_of, search_of, selected
+from turnstream.extension import (
+    Extension,
+    ServerProcess,
+    copy_of,
+    model_apis,
+    own_cell,
+    recordings_of,
+    search_of,
+    selected,
+)
 from turnstream.llm.models.api import schemas_by_name
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url
 from turnstream.setup.engine import Engine, background, started
 from turnstream.setup.identity import metrics_token
 from turnstream.setup.master_keys import master_keys, open_codec, opened_owner_keys
-from turnstream.setup.models import model_apis
 from turnstream.setup.parts import (
     Given,
     Parts,

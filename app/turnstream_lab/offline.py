@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from turnstream.config import Settings, read_environment
 from turnstream.domain.errors import ConfigError
-from turnstream.extension import Extension
+from turnstream.extension import Extension, model_apis
+from turnstream.libraries.providers.connect import connect_providers, import_adapter
+from turnstream.libraries.providers.models import all_providers
+from turnstream.libraries.providers.registry import read_registry
 from turnstream.llm.interceptor import Interceptor
 from turnstream.llm.models.api import CallOptions
 from turnstream.llm.models.catalog import Models
-from turnstream.llm.models.connect import connect_providers, import_adapter
-from turnstream.llm.models.registry import read_registry
-from turnstream.setup.models import all_providers, model_apis
 
 
 class _Complete(dict[str, str]):

@@ -14,8 +14,8 @@ from tests.integration.adapters import APIS, REQUEST, Talk, talking, texts
 from tests.support.canned import Answer, Ending, canned_server
 from tests.support.model_apis import providers_of
 from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TooLong, TransientError
+from turnstream.libraries.providers.connect import connect_providers
 from turnstream.libraries.providers.transport import http
-from turnstream.llm.models.connect import connect_providers
 from turnstream.llm.provider import MessageEnded, MessageStarted, Part
 
 LOST: list[Ending] = ["cut", "reset"]

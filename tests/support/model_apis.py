@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from turnstream.config import Settings
-from turnstream.extension import installed
+from turnstream.extension import installed, model_apis
+from turnstream.libraries.providers.registry import read_registry
 from turnstream.llm.models import api
 from turnstream.llm.models.api import ProviderSpec
-from turnstream.llm.models.registry import read_registry
 from turnstream.llm.parameters import Parameter
-from turnstream.setup.models import model_apis
 
 EXTENSIONS: Final = list(installed().values())
 APIS: Final = model_apis(Settings(_env_file=None), EXTENSIONS)

@@ -19,9 +19,8 @@ from turnstream.cli.allocator import give_back_freed_memory
 from turnstream.cli.notices import READY, STOPPING, notify_supervisor, send_signs_of_life
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.extension import ServerProcess, own_database, processes_of, read_settings, selected
+from turnstream.extension import ServerProcess, model_choice, own_database, processes_of, read_settings, selected
 from turnstream.main import application, running
-from turnstream.setup.models import default_model, import_default_adapter
 from turnstream.telemetry import configure_logging, settle_garbage_collector, write_in_background
 
 WELCOME = """
@@ -69,7 +68,7 @@ class Server(uvicorn.Server):
 
     async def _settle(self) -> None:
         """The later part of the start: the server listens already."""
-        await import_default_adapter(self._settings, selected(self._settings))
+        await model_choice(self._settings, selected(self._settings)).import_adapter()
         settle_garbage_collector()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002, of the base class
@@ -186,7 +185,7 @@ def _welcome(settings: Settings, port: int) -> str:
     called, here = Path(sys.argv[0]).absolute(), Path.cwd()
     return WELCOME.format(
         url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}",
-        model=default_model(settings, selected(settings)),
+        model=model_choice(settings, selected(settings)).default(),
         database="DATABASE_URL" if settings.database_url else own_database(settings).name,
         command=shlex.quote(str(called.relative_to(here) if called.is_relative_to(here) else called)),
     )

@@ -12,10 +12,10 @@ from turnstream.api.identity.way import Authenticate
 from turnstream.config import Settings, read_environment
 from turnstream.domain.plans import Plan, Plans
 from turnstream.engine.hooks import Hooks
-from turnstream.extension import Extension, left_out, own_cell, refused, selected
+from turnstream.extension import Extension, left_out, model_choice, own_cell, refused, selected
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.identity import open_ways
-from turnstream.setup.models import check_chosen, default_among, open_models, served_model
+from turnstream.setup.models import check_chosen, default_among
 from turnstream.setup.policies import tool_limits
 from turnstream.setup.toolset import declared_tools, merged, open_toolset
 from turnstream.storage.database import Database
@@ -66,7 +66,7 @@ def chosen_model(settings: Settings, given: Given, extensions: Sequence[Extensio
     """The model of a turn without one. Raises ConfigError."""
     if given.models is not None:
         return default_among(given.models, settings.model)
-    return served_model(settings, extensions)
+    return model_choice(settings, extensions).served()
 
 
 async def opened_ways(
@@ -86,7 +86,7 @@ async def opened_models(
     """Raises ConfigError."""
     models = given.models
     if models is None:
-        models = await stack.enter_async_context(open_models(settings, extensions))
+        models = await stack.enter_async_context(model_choice(settings, extensions).open())
     check_chosen(models, settings)
     return models
 

@@ -25,9 +25,9 @@ from turnstream.domain.errors import AccountRefused, ConfigError, ProviderError,
 from turnstream.extensions.anthropic_clouds.options import OPTIONS, values_of
 from turnstream.libraries import extras
 from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.models import default_model
 from turnstream.llm.models.api import CallOptions
 from turnstream.llm.provider import ModelRequest, Part
-from turnstream.setup.models import default_model
 
 API = APIS["anthropic"]
 REPLY = API.begun + API.said + API.end

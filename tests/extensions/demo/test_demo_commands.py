@@ -16,11 +16,11 @@ from turnstream.domain.errors import PermanentError, ProviderError, TooLong, Tra
 from turnstream.extensions.demo import provider as demo
 from turnstream.extensions.demo.commands import FAILURES, HELP, commands_of
 from turnstream.extensions.demo.provider import DemoProvider
+from turnstream.libraries.providers.models import open_models
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.conversation.messages import GO_ON
 from turnstream.llm.interceptor import Send
 from turnstream.llm.provider import Message, ModelCall, ModelRequest
-from turnstream.setup.models import open_models
 from turnstream_lab.chaos import ChaosInterceptor, ChaosPlan
 
 ANSWERS = ("/say one two three four five six", "one two three four five six")

@@ -22,8 +22,8 @@ from turnstream.domain.errors import AccountRefused, ConfigError, PermanentError
 from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.gemini.provider import GeminiProvider
 from turnstream.libraries import extras
+from turnstream.libraries.providers.connect import connect_providers
 from turnstream.llm.models.api import ProviderSpec
-from turnstream.llm.models.connect import connect_providers
 from turnstream.llm.provider import Message, ModelRequest, count_tokens
 
 # The SDK extends a class of aiohttp.

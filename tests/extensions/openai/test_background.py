@@ -17,11 +17,11 @@ from turnstream.config import Settings
 from turnstream.domain.errors import AccountRefused, ConfigError, ProviderError, TransientError
 from turnstream.domain.rounds import Round
 from turnstream.extensions.openai.provider import OpenAIResponsesProvider
+from turnstream.libraries.providers import models as model_setup
+from turnstream.libraries.providers.models import open_models
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.provider import AnswerKeeper, MessageEnded, ModelRequest, Part, discard_answer
 from turnstream.scripted import ScriptedProvider
-from turnstream.setup import models as model_setup
-from turnstream.setup.models import open_models
 
 KEPT = replace(REQUEST, options={"background": True})
 WORDS = ["The ", "tide ", "turns."]

@@ -10,7 +10,7 @@ from tests.support.model_apis import EXTENSIONS
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.libraries import extras
-from turnstream.setup.models import default_model
+from turnstream.libraries.providers.models import default_model
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from tests.support.http_client import Client
 from tests.support.http_server import serving
 from tests.support.model_apis import providers_of
 from turnstream.domain.plans import Plan
-from turnstream.llm.models.connect import connect_providers
+from turnstream.libraries.providers.connect import connect_providers
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

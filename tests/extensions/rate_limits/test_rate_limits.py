@@ -19,10 +19,10 @@ from turnstream.extension import installed
 from turnstream.extensions.rate_limits import EXTENSION
 from turnstream.extensions.rate_limits.amounts import NONE, Amounts, RateLimits
 from turnstream.extensions.rate_limits.pool import KeyPool, key_id, pool_of
+from turnstream.libraries.providers.connect import connect_providers
+from turnstream.libraries.providers.models import open_models
 from turnstream.llm.models.api import ProviderSpec
 from turnstream.llm.models.catalog import Model, Models
-from turnstream.llm.models.connect import connect_providers
-from turnstream.setup.models import open_models
 
 (ANTHROPIC,) = installed()["anthropic"].providers(Settings(_env_file=None))
 FIVE_A_SECOND = RateLimits.per_minute(requests=300)

@@ -24,13 +24,13 @@ from turnstream.engine.upkeep.sweeps import Sweep
 from turnstream.extension import installed
 from turnstream.extensions.demo import EXTENSION as DEMO
 from turnstream.kit.extension_packages import GROUP
+from turnstream.libraries.providers.models import default_model
 from turnstream.libraries.tool_sources.declarations import Declarations, read_declarations
 from turnstream.libraries.tool_sources.kinds import SourceKind, kinds_of, source_kinds
 from turnstream.libraries.tool_sources.tables import PolicyTable
 from turnstream.llm.models.catalog import Models
 from turnstream.main import running
 from turnstream.scripted import message_of, text, tool_use
-from turnstream.setup.models import default_model
 from turnstream.setup.parts import Given
 from turnstream.tools.sources import LoadedTools
 from turnstream.tools.tool import Tool, tool

@@ -10,8 +10,8 @@ from tests.support.model_apis import providers_of
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.extensions.openai.think_tags import ThinkTagFilter
 from turnstream.libraries.providers.anthropic.provider import AnthropicProvider
+from turnstream.libraries.providers.connect import OnDemand, connect_providers
 from turnstream.llm.models.catalog import Models
-from turnstream.llm.models.connect import OnDemand, connect_providers
 from turnstream.llm.provider import MessageEnded, ModelRequest, OwnedProvider, Part, Provider, kept_open
 from turnstream.scripted import ScriptedProvider, message_of, text
 

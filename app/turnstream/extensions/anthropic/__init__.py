@@ -8,6 +8,7 @@ from pydantic import AliasChoices, Field, SecretStr
 
 from turnstream.config import Section, Settings
 from turnstream.extension import Extension
+from turnstream.libraries.providers.choice import model_choice
 
 if TYPE_CHECKING:
     from turnstream.llm.models.api import CallOptions, ModelApi, ProviderSpec
@@ -59,4 +60,6 @@ def _providers(_: Settings) -> "Sequence[ModelApi]":
     ]
 
 
-EXTENSION = Extension("anthropic", "models of Anthropic", settings=AnthropicSettings, providers=_providers)
+EXTENSION = Extension(
+    "anthropic", "models of Anthropic", settings=AnthropicSettings, providers=_providers, model_choice=model_choice
+)

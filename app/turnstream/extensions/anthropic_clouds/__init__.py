@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from turnstream.config import Settings
 from turnstream.extension import Extension
 from turnstream.libraries.extras import need
+from turnstream.libraries.providers.choice import model_choice
 
 if TYPE_CHECKING:
     from turnstream.llm.models.api import CallOptions, ModelApi, ProviderSpec
@@ -47,5 +48,8 @@ def _providers(_: Settings) -> "Sequence[ModelApi]":
 
 
 EXTENSION = Extension(
-    "anthropic_clouds", "Claude models at Google Cloud, AWS and Microsoft Foundry", providers=_providers
+    "anthropic_clouds",
+    "Claude models at Google Cloud, AWS and Microsoft Foundry",
+    providers=_providers,
+    model_choice=model_choice,
 )

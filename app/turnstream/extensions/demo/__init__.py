@@ -8,6 +8,7 @@ from pydantic import Field
 
 from turnstream.config import Section, Settings
 from turnstream.extension import Context, Extension, Work
+from turnstream.libraries.providers.choice import model_choice
 
 if TYPE_CHECKING:
     from turnstream.llm.models.api import CallOptions, ModelApi, ProviderSpec
@@ -46,4 +47,5 @@ EXTENSION = Extension(
     settings=DemoSettings,
     work=_work,
     providers=_providers,
+    model_choice=model_choice,
 )

@@ -15,14 +15,13 @@ from pydantic import SecretStr
 from turnstream.cli.serve import bound
 from turnstream.config import Section, Settings, variables
 from turnstream.domain.errors import ConfigError, StorageError
-from turnstream.extension import Extension, left_out, read_settings, sections
+from turnstream.extension import Extension, left_out, model_apis, read_settings, sections
 from turnstream.extensions.doctor.inspection import gaps, inspect_postgres
 from turnstream.extensions.doctor.pings import ping_providers
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url
 from turnstream.setup.identity import metrics_token
 from turnstream.setup.master_keys import HOW_TO_MAKE, master_keys
-from turnstream.setup.models import model_apis
 from turnstream.setup.parts import Given, chosen_extensions, chosen_model, opened_models, opened_toolset, opened_ways
 from turnstream.setup.plans import read_plans
 from turnstream.setup.policies import allowances

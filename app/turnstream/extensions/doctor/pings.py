@@ -10,10 +10,10 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ProviderError
 from turnstream.domain.kinds import TEXT
 from turnstream.extension import Extension
+from turnstream.libraries.providers.connect import connect_providers
+from turnstream.libraries.providers.models import default_model, usable_providers
 from turnstream.llm.models.catalog import Models, ProviderModels
-from turnstream.llm.models.connect import connect_providers
 from turnstream.llm.provider import Message, ModelRequest
-from turnstream.setup.models import default_model, usable_providers
 
 _PING = 30.0  # seconds
 

@@ -10,6 +10,7 @@ from turnstream.config import Section, Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import Extension
 from turnstream.libraries.extras import need
+from turnstream.libraries.providers.choice import model_choice
 
 if TYPE_CHECKING:
     from turnstream.llm.models.api import CallOptions, ModelApi, ProviderSpec
@@ -74,4 +75,6 @@ def _providers(_: Settings) -> "Sequence[ModelApi]":
     ]
 
 
-EXTENSION = Extension("gemini", "models of Google's Gemini API", settings=GeminiSettings, providers=_providers)
+EXTENSION = Extension(
+    "gemini", "models of Google's Gemini API", settings=GeminiSettings, providers=_providers, model_choice=model_choice
+)

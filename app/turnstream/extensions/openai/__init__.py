@@ -10,6 +10,7 @@ from pydantic import AliasChoices, Field, SecretStr
 from turnstream.config import Section, Settings
 from turnstream.extension import Extension
 from turnstream.libraries.extras import need
+from turnstream.libraries.providers.choice import model_choice
 
 if TYPE_CHECKING:
     from turnstream.llm.models.api import CallOptions, ModelApi, ProviderSpec
@@ -84,5 +85,9 @@ def _providers(_: Settings) -> "Sequence[ModelApi]":
 
 
 EXTENSION = Extension(
-    "openai", "models of OpenAI and of compatible servers", settings=OpenAISettings, providers=_providers
+    "openai",
+    "models of OpenAI and of compatible servers",
+    settings=OpenAISettings,
+    providers=_providers,
+    model_choice=model_choice,
 )

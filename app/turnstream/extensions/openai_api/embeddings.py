@@ -23,11 +23,11 @@ from turnstream.extensions.openai_api.errors import failed_call
 from turnstream.extensions.openai_api.schemas import EmbeddingsIn
 from turnstream.kit.ids import new_id
 from turnstream.kit.offload import offload
+from turnstream.libraries.providers.connect import OnDemand
 from turnstream.libraries.providers.transport.failures import connection_error, provider_error
 from turnstream.libraries.providers.transport.http import http_client
 from turnstream.llm.models.api import CallOptions, ProviderSpec
 from turnstream.llm.models.catalog import Model, Models
-from turnstream.llm.models.connect import OnDemand
 from turnstream.llm.provider import ModelRequest, Part, Provider, ProviderWrapper
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.owners.accounts import CallPlace

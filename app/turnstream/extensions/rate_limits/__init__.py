@@ -8,8 +8,8 @@ from turnstream.config import Section, Settings
 from turnstream.extension import Context, Extension, Work
 
 if TYPE_CHECKING:
+    from turnstream.llm.models.api import MakePool
     from turnstream.llm.models.catalog import Models
-    from turnstream.llm.models.connect import MakePool
 
 
 class RateLimitSettings(Section):

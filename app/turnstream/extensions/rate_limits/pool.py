@@ -38,8 +38,8 @@ from turnstream.libraries.extension_metrics import (
     PROVIDER_RATE_WAIT_SECONDS,
     PROVIDER_RATE_WAITING,
 )
-from turnstream.llm.models.api import ProviderSpec
-from turnstream.llm.models.connect import MakePool, OnDemand
+from turnstream.libraries.providers.connect import OnDemand
+from turnstream.llm.models.api import MakePool, ProviderSpec
 from turnstream.llm.provider import MessageDelta, MessageStarted, ModelRequest, Part, discard_answer, kept_open
 
 log = structlog.get_logger(__name__)

@@ -14,6 +14,8 @@ from turnstream.llm.provider import MAX_EVENT_BYTES, OwnedProvider, Provider
 
 # Makes the sender of an adapter's calls on top of the network client (`libraries/providers/transport/calls.py`).
 MakeCalls = Callable[[httpx2.AsyncClient], Any]
+# Makes one provider of the clients for its keys (`libraries/providers/connect.py`), in the order of the keys.
+MakePool = Callable[["ProviderSpec", Sequence[Any]], Provider]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from turnstream.llm.interceptor import CallPublisher
-from turnstream.llm.models.api import CallOptions, ModelApi, ProviderSpec
+from turnstream.llm.models.api import CallOptions, MakePool, ModelApi, ProviderSpec
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.provider import (
     ModelRequest,
@@ -25,12 +25,6 @@ from turnstream.llm.provider import (
 )
 
 _OPTIONS = CallOptions()
-
-
-class MakePool(Protocol):
-    """Makes one provider of several clients, one per key in the order of `spec.keys`."""
-
-    def __call__(self, spec: ProviderSpec, clients: "Sequence[OnDemand]") -> Provider: ...
 
 
 @asynccontextmanager
