@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from hashlib import sha256
 
-from turnstream.storage.migrations import FOLDER, newest_revision, sql_files
+from turnstream.storage.migrations import newest_revision
+from turnstream.storage.sql_files import FOLDER, sql_files
 
 _LIST = FOLDER / "versions.sha256"
 

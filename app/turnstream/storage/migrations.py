@@ -9,26 +9,19 @@ extension, which is applied behind the newest revision if its digest has changed
 import asyncio
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
-from functools import cache
-from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import asyncpg
 from asyncpg.types import ServerVersion
 
 from turnstream.domain.errors import ConfigError
-from turnstream.kit.extension_packages import extension_packages
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.database import SigningKey, plain_url, single_connection, unusable
+from turnstream.storage.sql_files import FOLDER, schema_files, sql_files
 
 if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection
-
-_PACKAGE = Path(__file__).parents[1]
-# A wheel carries them inside the package; in the source tree they are beside it.
-FOLDER = next(filter(Path.is_dir, [_PACKAGE / "migrations"]), _PACKAGE.parents[1] / "migrations")
 
 OLDEST_POSTGRES = 15  # the major version; it and the embedded one are tested
 
@@ -74,49 +67,6 @@ $$
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SqlFile:
-    """A function or a trigger. `name` is its path in a folder `sql`: functions/NAME, called/NAME for one that the role
-    of the API calls, or triggers/TABLE.NAME.
-    """
-
-    name: str
-    sql: str
-
-    @property
-    def digest(self) -> str:
-        return sha256(self.sql.encode()).hexdigest()
-
-    @property
-    def table(self) -> str | None:
-        kind, _, name = self.name.partition("/")
-        return name.partition(".")[0] if kind == "triggers" else None
-
-
-@cache
-def _sql_folders() -> Sequence[Path]:
-    """The folder of the core and the folders of all installed extensions. The tables and triggers of an extension that
-    is left out stay in the database, and need its functions.
-    """
-    return [FOLDER / "sql", *(package / "sql" for package in extension_packages().values())]
-
-
-@cache
-def sql_files() -> Sequence[SqlFile]:
-    """The functions first: triggers call them."""
-    paths = sorted(
-        (path for folder in _sql_folders() for path in folder.glob("*/*.sql")),
-        key=lambda path: (path.parent.name, path.name),
-    )
-    return [SqlFile(f"{path.parent.name}/{path.stem}", path.read_text(encoding="utf-8")) for path in paths]
-
-
-def functions(*, called: bool = False) -> Sequence[str]:
-    """The names of those in the files; only those that are `called` by the role of the API."""
-    names = [file.name.partition("/") for file in sql_files() if file.table is None]
-    return [name for kind, _, name in names if kind == "called" or not called]
-
-
 def create_tables(connection: "Connection") -> str:
     """Makes the tables of `schema.sql`, here and in extensions, and the key that the servers of the database share;
     returns the revision.
@@ -127,11 +77,6 @@ def create_tables(connection: "Connection") -> str:
             connection.exec_driver_sql(statement)
     put_key(connection)
     return first.partition("revision ")[2][:4]
-
-
-def schema_files() -> Sequence[Path]:
-    """The one of the core first: tables of extensions refer to its tables."""
-    return [FOLDER / "schema.sql", *filter(Path.is_file, (folder / "schema.sql" for folder in _sql_folders()))]
 
 
 def put_key(connection: "Connection") -> None:
@@ -269,8 +214,6 @@ def _refuse_old_postgres(version: ServerVersion) -> None:
 
 
 def _refuse_tables_of_others(schema: str | None, present: Set[str], revisions: Sequence[str]) -> None:
-    from turnstream.storage.all_tables import ALL_TABLES  # noqa: PLC0415
-
     tables = sorted(present & ALL_TABLES.keys())
     if revisions or tables:
         what = f"the revision {revisions[0]!r} of Alembic" if revisions else f"the tables {', '.join(tables)}"
