@@ -2,8 +2,8 @@
 imported only if there is something to migrate.
 
 A database without tables gets those of `schema.sql`, then the revisions behind it. One from before the oldest revision
-in `versions` takes the steps of `steps.sql` first. Each function and each trigger is a file of `sql/`, here or in an
-extension, which is applied behind the newest revision if its digest has changed.
+in `versions` takes the steps of the extension `old_databases` first. Each function and each trigger is a file of
+`sql/`, here or in an extension, which is applied behind the newest revision if its digest has changed.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from asyncpg.types import ServerVersion
 from turnstream.domain.errors import ConfigError
 from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.database import SigningKey, plain_url, single_connection, unusable
-from turnstream.storage.sql_files import FOLDER, schema_files, sql_files
+from turnstream.storage.sql_files import FOLDER, schema_files, sql_files, step_files
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -85,8 +85,8 @@ def put_key(connection: "Connection") -> None:
 
 
 def steps() -> Mapping[str, Sequence[str]]:
-    """The statements of `steps.sql`, by the revision that a database has behind them."""
-    _, *parts = _STEP.split((FOLDER / "steps.sql").read_text(encoding="utf-8"))
+    """The statements of `steps.sql`, by the revision that a database has behind them. None without the file."""
+    _, *parts = _STEP.split("".join(path.read_text(encoding="utf-8") for path in step_files()))
     return {
         revision: _END.split(text.strip()) if text.strip() else []
         for revision, text in zip(parts[::2], parts[1::2], strict=True)
@@ -195,6 +195,11 @@ async def _present(url: str) -> tuple[str | None, Mapping[str, str]]:
             f"DATABASE_URL: the revision {too_old[0]!r} of the database is older than {OLDEST_REVISION!r}, the oldest"
             " one that this version migrates. Nothing was changed. Run `turnstream migrate` of an earlier version:"
             f" the commit {LAST_WITH_ALL_REVISIONS} of turnstream migrates the database to {OLDEST_REVISION!r}."
+        )
+    if not steps() and (before := [each for each in known if each < oldest_in_versions()]):
+        raise ConfigError(
+            f"DATABASE_URL: the revision {before[0]!r} of the database needs the extension old_databases, which is not"
+            " installed here. Nothing was changed. Install turnstream again."
         )
     if unknown := sorted({*known} - _known_revisions()):
         raise ConfigError(

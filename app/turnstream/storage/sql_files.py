@@ -59,3 +59,8 @@ def functions(*, called: bool = False) -> Sequence[str]:
 def schema_files() -> Sequence[Path]:
     """The one of the core first: tables of extensions refer to its tables."""
     return [FOLDER / "schema.sql", *filter(Path.is_file, (folder / "schema.sql" for folder in _sql_folders()))]
+
+
+def step_files() -> Sequence[Path]:
+    """Steps from revisions before the oldest one in `versions`. The extension `old_databases` has them."""
+    return [*filter(Path.is_file, (folder / "steps.sql" for folder in _sql_folders()))]
