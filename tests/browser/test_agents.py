@@ -15,7 +15,8 @@ from tests.support.agents import call
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from turnstream.domain.rounds import Prices
-from turnstream.extensions.agents.tool import Agent, agent_tool
+from turnstream.extensions.agents.agent import Agent
+from turnstream.extensions.agents.tool import agent_tool
 from turnstream.llm.models.catalog import Model, ProviderModels
 from turnstream.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.tool import tool

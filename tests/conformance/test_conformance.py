@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from tests.support.http_server import serving
 from tests.support.programs import path_of
 from turnstream.cli import commands
-from turnstream.extensions.agents.tool import Agent, agent_tool
+from turnstream.extensions.agents.agent import Agent
+from turnstream.extensions.agents.tool import agent_tool
 from turnstream.extensions.demo.provider import DemoProvider
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.tools.tool import Tool, ToolContext, tool

@@ -19,12 +19,7 @@ from tests.integration.test_migrations import take_to
 from tests.support.http_client import Client, Json, said, turn_url
 from tests.support.owner_rows import rows_of
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
-from turnstream.storage.migrations import (
-    downgrade_in_thread,
-    newest_revision,
-    oldest_in_versions,
-    present_revision,
-)
+from turnstream.storage.migrations import downgrade_in_thread, newest_revision, oldest_in_versions, present_revision
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.needs("git")]
 

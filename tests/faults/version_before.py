@@ -10,7 +10,8 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnstream.storage.migrations import FOLDER, newest_revision, present_revision
+from turnstream.storage.migrations import newest_revision, present_revision
+from turnstream.storage.sql_files import FOLDER
 
 ROOT = Path(__file__).parents[2]
 _PARTS = (

@@ -14,8 +14,9 @@ from sqlalchemy import Engine, event
 from tests.integration.test_migrations import INDEXES, look, migrating, take_to
 from tests.support.locks import waiting_to_migrate
 from turnstream.storage.all_tables import ALL_TABLES
-from turnstream.storage.migrations import FOLDER, downgrade, steps, upgrade
+from turnstream.storage.migrations import downgrade, steps, upgrade
 from turnstream.storage.row_security import hardening, policies_of
+from turnstream.storage.sql_files import FOLDER
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -28,22 +28,18 @@ from turnstream.storage import migration_waits
 from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.migrations import (
     DIGESTS,
-    FOLDER,
     LAST_WITH_ALL_REVISIONS,
     LAST_WITH_WAY_BACK,
     OLDEST_REVISION,
-    SqlFile,
     alembic_config,
     downgrade,
-    functions,
     newest_revision,
     oldest_in_versions,
     present_revision,
-    schema_files,
-    sql_files,
     upgrade,
     upgrade_in_thread,
 )
+from turnstream.storage.sql_files import FOLDER, SqlFile, functions, schema_files, sql_files
 
 COLUMNS = """
 SELECT relname, relpersistence, attname, format_type(atttypid, atttypmod) AS type, attnotnull, attgenerated,

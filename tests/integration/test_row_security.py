@@ -29,8 +29,9 @@ from turnstream.storage.chats.grants import Grants
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import OWNER as OWNER_OF_REQUEST
 from turnstream.storage.database import Database, Statement, connect
-from turnstream.storage.migrations import DIGESTS, functions
+from turnstream.storage.migrations import DIGESTS
 from turnstream.storage.row_security import API_ROLE, NARROW, admit, embedded_api_url
+from turnstream.storage.sql_files import functions
 
 # All tables whose rows belong to an owner, by themselves or through a chat or a turn.
 TABLES = sorted(

@@ -21,9 +21,9 @@ from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement, connect, retry_while_unavailable
-from turnstream.storage.migrations import schema_files
 from turnstream.storage.pool import Pool
 from turnstream.storage.runs.queue import CLAIM_TURNS, Queue
+from turnstream.storage.sql_files import schema_files
 
 Row = Mapping[str, Any]
 

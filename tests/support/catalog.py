@@ -11,7 +11,8 @@ import asyncpg
 
 from turnstream.extensions.embedded.server import EmbeddedPostgres
 from turnstream.kit.extension_packages import extension_packages
-from turnstream.storage.migrations import FOLDER, newest_revision, upgrade
+from turnstream.storage.migrations import newest_revision, upgrade
+from turnstream.storage.sql_files import FOLDER
 
 RENEW = "make schema"
 

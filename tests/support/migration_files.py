@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from hashlib import sha256
 
-from turnstream.storage.migrations import FOLDER, newest_revision, sql_files
+from turnstream.storage.migrations import newest_revision
+from turnstream.storage.sql_files import FOLDER, sql_files, step_files
 
 _LIST = FOLDER / "versions.sha256"
 
@@ -18,7 +19,7 @@ def present() -> Mapping[str, str]:
     """The digests of the tree. A changed function or trigger needs a revision: by its number servers know which of two
     versions is the newer one.
     """
-    files = [*sorted((FOLDER / "versions").glob("*.py")), FOLDER / "steps.sql"]
+    files = [*sorted((FOLDER / "versions").glob("*.py")), *step_files()]
     of_sql = sha256("".join(f"{file.name} {file.digest}\n" for file in sql_files()).encode())
     return {file.name: sha256(file.read_bytes()).hexdigest() for file in files} | {
         f"sql/ of {newest_revision()}": of_sql.hexdigest()

@@ -7,8 +7,8 @@ import pytest
 from turnstream.domain.plans import PERIODS, RATES
 from turnstream.domain.turns import TRANSITIONS
 from turnstream.storage.all_tables import ALL_TABLES, StoredTable
-from turnstream.storage.migrations import FOLDER, schema_files
 from turnstream.storage.rows import ENDED_STATUSES, MAY_NAME_UPLOADS
+from turnstream.storage.sql_files import FOLDER, schema_files
 
 TABLES = [pytest.param(table, id=name) for name, table in ALL_TABLES.items()]
 PATHS = ("owner", "chat_id", "turn_id")

@@ -8,14 +8,13 @@ from starlette.responses import Response
 
 from turnstream.api.caller import check_named
 from turnstream.api.http.reading import id_of, limit_of, read_body
-from turnstream.api.reads import ReadStorage
+from turnstream.api.reads import ReadStorage, search_or_refusal
 from turnstream.api.schemas.requests import ChatChanges, NewChat
 from turnstream.api.schemas.responses import ChatPage, Deleted
 from turnstream.api.sealed_headers import new_settings, sealed
 from turnstream.api.services import path_for, services_and_owner
 from turnstream.api.views import chat_out, json_response, listed_chat
 from turnstream.domain.chats import Chat
-from turnstream.domain.errors import RequestRefused
 from turnstream.storage.chats.chats import page_behind, place_of_page
 
 
@@ -36,10 +35,7 @@ async def list_chats(request: Request) -> Response:
     limit = limit_of(request, default=50, most=200)
     before = request.query_params.get("before")
     if request.query_params.get("q", "").strip():
-        if (search := services.storage.search) is None:
-            detail = "`q` must be left out: this server has neither of the extensions `search` and `simple_search`."
-            raise RequestRefused(detail, field="q")
-        return json_response(await search.answer(request, limit))
+        return json_response(await search_or_refusal(services.storage.search).answer(request, limit))
 
     async def read(storage: ReadStorage) -> ChatPage:
         # Taken before the chats are read, so that the feed from there misses nothing.

@@ -34,6 +34,14 @@ class Search(Protocol):
         ...
 
 
+def search_or_refusal(search: Search | None) -> Search:
+    """The search of a server. Raises RequestRefused without one."""
+    if search is None:
+        detail = "`q` must be left out: this server has neither of the extensions `search` and `simple_search`."
+        raise RequestRefused(detail, field="q")
+    return search
+
+
 class ReadCopy(Protocol):
     """A copy of the database. An extension has it, and decides which requests the copy answers."""
 

@@ -10,12 +10,12 @@ from itertools import product
 from turnstream.api.identity.stored import StoredTokens
 from turnstream.api.identity.way import Authenticate
 from turnstream.config import Settings, read_environment
+from turnstream.domain.errors import ConfigError, RequestRefused
 from turnstream.domain.plans import Plan, Plans
 from turnstream.engine.hooks import Hooks
 from turnstream.extension import Extension, left_out, model_choice, own_cell, refused, selected
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.identity import open_ways
-from turnstream.setup.models import check_chosen, default_among
 from turnstream.setup.policies import tool_limits
 from turnstream.setup.toolset import declared_tools, merged, open_toolset
 from turnstream.storage.database import Database
@@ -69,6 +69,17 @@ def chosen_model(settings: Settings, given: Given, extensions: Sequence[Extensio
     return model_choice(settings, extensions).served()
 
 
+def default_among(models: Models, name: str | None) -> str:
+    """The same for given models. Raises ConfigError if `name` is not among them."""
+    if name is None:
+        return next(iter(models.listed()))
+    try:
+        models.check(name)
+    except RequestRefused as error:
+        raise ConfigError(error.detail.replace("`model`", "TURNSTREAM_MODEL", 1)) from None
+    return name
+
+
 async def opened_ways(
     settings: Settings, given: Given, extensions: Sequence[Extension], database: Database, stack: AsyncExitStack
 ) -> tuple[StoredTokens, Sequence[Authenticate]]:
@@ -89,6 +100,15 @@ async def opened_models(
         models = await stack.enter_async_context(model_choice(settings, extensions).open())
     check_chosen(models, settings)
     return models
+
+
+def check_chosen(models: Models, settings: Settings) -> None:
+    """Raises ConfigError for a setting with the name of a missing model."""
+    if settings.summary_model is not None:
+        try:
+            models.check(settings.summary_model)
+        except RequestRefused as error:
+            raise ConfigError(error.detail.replace("`model`", "TURNSTREAM_SUMMARY_MODEL", 1)) from None
 
 
 async def check_extensions(extensions: Sequence[Extension], settings: Settings, models: Models) -> None:

@@ -8,8 +8,8 @@ from typing import Final
 
 from turnstream.kit.extension_packages import extension_packages
 from turnstream.storage import tables
-from turnstream.storage.migrations import schema_files
 from turnstream.storage.ownership import Ownership
+from turnstream.storage.sql_files import schema_files
 
 # As Postgres prints them (tests/support/catalog.py).
 _TABLE = re.compile(r"^CREATE (?:UNLOGGED )?TABLE (\w+) \(\n(.*?)^\)", re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""For migrations: the build of an index while its table is written, and the steps of `steps.sql`."""
+"""For migrations: the build of an index while its table is written, and the steps of old databases."""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -2,33 +2,26 @@
 imported only if there is something to migrate.
 
 A database without tables gets those of `schema.sql`, then the revisions behind it. One from before the oldest revision
-in `versions` takes the steps of `steps.sql` first. Each function and each trigger is a file of `sql/`, here or in an
-extension, which is applied behind the newest revision if its digest has changed.
+in `versions` takes the steps of the extension `old_databases` first. Each function and each trigger is a file of
+`sql/`, here or in an extension, which is applied behind the newest revision if its digest has changed.
 """
 
 import asyncio
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
-from functools import cache
-from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import asyncpg
 from asyncpg.types import ServerVersion
 
 from turnstream.domain.errors import ConfigError
-from turnstream.kit.extension_packages import extension_packages
+from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.database import SigningKey, plain_url, single_connection, unusable
+from turnstream.storage.sql_files import FOLDER, schema_files, sql_files, step_files
 
 if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection
-
-_PACKAGE = Path(__file__).parents[1]
-# A wheel carries them inside the package; in the source tree they are beside it.
-FOLDER = next(filter(Path.is_dir, [_PACKAGE / "migrations"]), _PACKAGE.parents[1] / "migrations")
 
 OLDEST_POSTGRES = 15  # the major version; it and the embedded one are tested
 
@@ -74,49 +67,6 @@ $$
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SqlFile:
-    """A function or a trigger. `name` is its path in a folder `sql`: functions/NAME, called/NAME for one that the role
-    of the API calls, or triggers/TABLE.NAME.
-    """
-
-    name: str
-    sql: str
-
-    @property
-    def digest(self) -> str:
-        return sha256(self.sql.encode()).hexdigest()
-
-    @property
-    def table(self) -> str | None:
-        kind, _, name = self.name.partition("/")
-        return name.partition(".")[0] if kind == "triggers" else None
-
-
-@cache
-def _sql_folders() -> Sequence[Path]:
-    """The folder of the core and the folders of all installed extensions. The tables and triggers of an extension that
-    is left out stay in the database, and need its functions.
-    """
-    return [FOLDER / "sql", *(package / "sql" for package in extension_packages().values())]
-
-
-@cache
-def sql_files() -> Sequence[SqlFile]:
-    """The functions first: triggers call them."""
-    paths = sorted(
-        (path for folder in _sql_folders() for path in folder.glob("*/*.sql")),
-        key=lambda path: (path.parent.name, path.name),
-    )
-    return [SqlFile(f"{path.parent.name}/{path.stem}", path.read_text(encoding="utf-8")) for path in paths]
-
-
-def functions(*, called: bool = False) -> Sequence[str]:
-    """The names of those in the files; only those that are `called` by the role of the API."""
-    names = [file.name.partition("/") for file in sql_files() if file.table is None]
-    return [name for kind, _, name in names if kind == "called" or not called]
-
-
 def create_tables(connection: "Connection") -> str:
     """Makes the tables of `schema.sql`, here and in extensions, and the key that the servers of the database share;
     returns the revision.
@@ -129,19 +79,14 @@ def create_tables(connection: "Connection") -> str:
     return first.partition("revision ")[2][:4]
 
 
-def schema_files() -> Sequence[Path]:
-    """The one of the core first: tables of extensions refer to its tables."""
-    return [FOLDER / "schema.sql", *filter(Path.is_file, (folder / "schema.sql" for folder in _sql_folders()))]
-
-
 def put_key(connection: "Connection") -> None:
     key = SigningKey.generate()
     connection.exec_driver_sql(_PUT_KEY, (key.inner_pad, key.outer_pad))
 
 
 def steps() -> Mapping[str, Sequence[str]]:
-    """The statements of `steps.sql`, by the revision that a database has behind them."""
-    _, *parts = _STEP.split((FOLDER / "steps.sql").read_text(encoding="utf-8"))
+    """The statements of `steps.sql`, by the revision that a database has behind them. None without the file."""
+    _, *parts = _STEP.split("".join(path.read_text(encoding="utf-8") for path in step_files()))
     return {
         revision: _END.split(text.strip()) if text.strip() else []
         for revision, text in zip(parts[::2], parts[1::2], strict=True)
@@ -251,6 +196,11 @@ async def _present(url: str) -> tuple[str | None, Mapping[str, str]]:
             " one that this version migrates. Nothing was changed. Run `turnstream migrate` of an earlier version:"
             f" the commit {LAST_WITH_ALL_REVISIONS} of turnstream migrates the database to {OLDEST_REVISION!r}."
         )
+    if not steps() and (before := [each for each in known if each < oldest_in_versions()]):
+        raise ConfigError(
+            f"DATABASE_URL: the revision {before[0]!r} of the database needs the extension old_databases, which is not"
+            " installed here. Nothing was changed. Install turnstream again."
+        )
     if unknown := sorted({*known} - _known_revisions()):
         raise ConfigError(
             f"DATABASE_URL: the revision {unknown[0]!r} of the database is not known here: a newer turnstream has used"
@@ -269,8 +219,6 @@ def _refuse_old_postgres(version: ServerVersion) -> None:
 
 
 def _refuse_tables_of_others(schema: str | None, present: Set[str], revisions: Sequence[str]) -> None:
-    from turnstream.storage.all_tables import ALL_TABLES  # noqa: PLC0415
-
     tables = sorted(present & ALL_TABLES.keys())
     if revisions or tables:
         what = f"the revision {revisions[0]!r} of Alembic" if revisions else f"the tables {', '.join(tables)}"

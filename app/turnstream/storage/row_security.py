@@ -14,7 +14,7 @@ import asyncpg
 
 from turnstream.domain.errors import ConfigError
 from turnstream.storage.database import SigningKey, single_connection
-from turnstream.storage.migrations import functions
+from turnstream.storage.sql_files import functions
 
 if TYPE_CHECKING:
     from turnstream.storage.all_tables import StoredTable

@@ -18,9 +18,10 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.history import COMPACTED
 from turnstream.domain.turns import WITHDRAWN, Turn
+from turnstream.extensions.agents.agent import Agent
 from turnstream.extensions.agents.children import Children
 from turnstream.extensions.agents.context import ContextTurns, message_of_task
-from turnstream.extensions.agents.tool import AGENTS, Agent, AgentTable, AgentTool, agent_tool, bind
+from turnstream.extensions.agents.tool import AGENTS, AgentTable, AgentTool, agent_tool, bind
 from turnstream.libraries.tool_sources.declarations import read_declarations
 from turnstream.scripted import message_of
 from turnstream.scripted import text as said

@@ -14,7 +14,8 @@ from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.turns import Preset
-from turnstream.extensions.agents.tool import AGENTS, Agent, AgentTable, AgentTool, agent_tool
+from turnstream.extensions.agents.agent import Agent
+from turnstream.extensions.agents.tool import AGENTS, AgentTable, AgentTool, agent_tool
 from turnstream.libraries.tool_sources.declarations import read_declarations
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import ModelRequest

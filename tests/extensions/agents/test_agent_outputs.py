@@ -11,8 +11,9 @@ from tests.support.agents import call, ended, post, results, script
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from turnstream.domain.errors import ConfigError
+from turnstream.extensions.agents.agent import Agent
 from turnstream.extensions.agents.children import Children
-from turnstream.extensions.agents.tool import AGENTS, Agent, AgentTable, AgentTool, agent_tool, bind
+from turnstream.extensions.agents.tool import AGENTS, AgentTable, AgentTool, agent_tool, bind
 from turnstream.libraries.tool_sources.declarations import read_declarations
 from turnstream.scripted import message_of, text, tool_use
 from turnstream.tools.toolset import Toolset

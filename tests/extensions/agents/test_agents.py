@@ -16,8 +16,9 @@ from tests.support.sweeping import swept
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.turns import Turn
+from turnstream.extensions.agents.agent import Agent
 from turnstream.extensions.agents.children import Children, answer_of
-from turnstream.extensions.agents.tool import AGENTS, Agent, AgentTable, AgentTool, agent_tool, bind
+from turnstream.extensions.agents.tool import AGENTS, AgentTable, AgentTool, agent_tool, bind
 from turnstream.extensions.archives.archives import OwnerExport
 from turnstream.extensions.retention.aged import old_chats
 from turnstream.extensions.search.index import SearchIndex

@@ -15,7 +15,8 @@ from turnstream.domain.charges import Charge
 from turnstream.domain.limits import FamilyUse
 from turnstream.domain.rounds import BilledTokens
 from turnstream.domain.turns import Limits, Turn, TurnRequest
-from turnstream.extensions.agents.tool import Agent, agent_tool
+from turnstream.extensions.agents.agent import Agent
+from turnstream.extensions.agents.tool import agent_tool
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use

@@ -18,7 +18,8 @@ from tests.support.http_server import Server, serving
 from tests.support.locks import Locker, connection_to
 from tests.support.server_process import Server as ServerProcess
 from turnstream.domain.kinds import TEXT, TOOL_USE
-from turnstream.extensions.agents.tool import Agent, agent_tool
+from turnstream.extensions.agents.agent import Agent
+from turnstream.extensions.agents.tool import agent_tool
 from turnstream.scripted import Pause, message_of, text
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset

@@ -11,8 +11,9 @@ from tests.extensions.mcp.mcp_hostile import TOOLS
 from tests.extensions.mcp.mcp_servers import ROOT, context_with, time_over_http
 from tests.support.endless import PIECE, check_documented
 from tests.support.server_process import free_port
+from turnstream.extensions.mcp.connection import MAX_TOOLS, McpTiming
 from turnstream.extensions.mcp.declared import McpServer
-from turnstream.extensions.mcp.servers import MAX_TOOLS, McpServers, McpTiming
+from turnstream.extensions.mcp.servers import McpServers
 from turnstream.extensions.mcp.tool import MAX_DESCRIPTION
 from turnstream.extensions.mcp.transport import MAX_MESSAGE_BYTES, LineSplitter, refusal_of
 from turnstream.tools.tool import ToolError, ToolUnavailable

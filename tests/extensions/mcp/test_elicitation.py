@@ -15,8 +15,9 @@ from tests.extensions.mcp.mcp_servers import ROOT
 from tests.support.http_client import Client, Event, Said
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
+from turnstream.extensions.mcp.connection import McpTiming
 from turnstream.extensions.mcp.declared import McpServer
-from turnstream.extensions.mcp.servers import McpServers, McpTiming
+from turnstream.extensions.mcp.servers import McpServers
 from turnstream.scripted import message_of, text, tool_use
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import Tool

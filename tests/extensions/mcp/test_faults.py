@@ -11,8 +11,9 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from tests.extensions.mcp.mcp_servers import ROOT, context_with
+from turnstream.extensions.mcp.connection import McpTiming
 from turnstream.extensions.mcp.declared import McpServer
-from turnstream.extensions.mcp.servers import McpServers, McpTiming
+from turnstream.extensions.mcp.servers import McpServers
 from turnstream.tools.tool import Outcome, PersonAnswer, PersonQuestion, ToolContext
 from turnstream.tools.toolset import Toolset
 

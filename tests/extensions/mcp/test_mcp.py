@@ -32,8 +32,9 @@ from tests.extensions.mcp.mcp_servers import (
 from tests.support.harness import Harness, results_of, texts_of
 from tests.support.pictures import PIXEL
 from tests.support.server_process import free_port
+from turnstream.extensions.mcp.connection import McpTiming
 from turnstream.extensions.mcp.declared import McpServer
-from turnstream.extensions.mcp.servers import McpServers, McpTiming
+from turnstream.extensions.mcp.servers import McpServers
 from turnstream.extensions.mcp.tool import McpTool, outcome_of, tool_name, tool_of
 from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.policy import Policy

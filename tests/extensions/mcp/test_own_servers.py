@@ -27,8 +27,9 @@ from tests.support.server_process import free_port
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import selected
+from turnstream.extensions.mcp.connection import McpTiming
 from turnstream.extensions.mcp.own_servers import OwnServers
-from turnstream.extensions.mcp.servers import McpServers, McpTiming
+from turnstream.extensions.mcp.servers import McpServers
 from turnstream.kit.sealing import new_master_key
 from turnstream.libraries.outgoing.addresses import Allowed
 from turnstream.libraries.tool_sources.declarations import Declarations

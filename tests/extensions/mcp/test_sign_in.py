@@ -26,8 +26,9 @@ from tests.support.server_process import Server as Process
 from turnstream.config import Settings
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
 from turnstream.extensions.mcp import oauth
+from turnstream.extensions.mcp.connection import McpTiming
 from turnstream.extensions.mcp.declared import McpServer
-from turnstream.extensions.mcp.servers import McpServers, McpTiming
+from turnstream.extensions.mcp.servers import McpServers
 from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.kit.sealing import new_master_key
 from turnstream.libraries.erasure.owners import Owners

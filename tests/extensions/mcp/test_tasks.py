@@ -14,8 +14,9 @@ import pytest
 
 from tests.extensions.mcp.mcp_servers import ROOT, context_with, process_of
 from tests.support.server_process import free_port
+from turnstream.extensions.mcp.connection import McpTiming
 from turnstream.extensions.mcp.declared import McpServer
-from turnstream.extensions.mcp.servers import McpServers, McpTiming
+from turnstream.extensions.mcp.servers import McpServers
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import Outcome, PersonAnswer, PersonQuestion, ToolContext
 from turnstream.tools.toolset import Toolset

@@ -31,9 +31,10 @@ from tests.support.openapi_document import Document
 from tests.support.server_process import free_port
 from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.extensions.http_tools.tool import HttpTools
+from turnstream.extensions.mcp.connection import McpTiming
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.offers import Offers
-from turnstream.extensions.mcp.servers import McpServers, McpTiming
+from turnstream.extensions.mcp.servers import McpServers
 from turnstream.kit.sealing import new_master_key
 from turnstream.libraries.outgoing.addresses import Allowed
 from turnstream.libraries.outgoing.owner_tokens import HttpService

@@ -21,7 +21,8 @@ from tests.support.http_server import pausing, serving
 from tests.support.spans import PARENT, TRACE, collected, of_trace
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, TransientError
-from turnstream.extensions.agents.tool import Agent, agent_tool
+from turnstream.extensions.agents.agent import Agent
+from turnstream.extensions.agents.tool import agent_tool
 from turnstream.extensions.otel import EXTENSION, tracer
 from turnstream.libraries import extras
 from turnstream.libraries.explanations.rows import TurnStates

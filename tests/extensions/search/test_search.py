@@ -11,7 +11,7 @@ from tests.support.http_client import Client
 from tests.support.http_server import Server
 from tests.support.locks import Locker
 from tests.support.sweeping import swept
-from turnstream.domain.search import SearchLanguage
+from turnstream.api.schemas.requests import SearchLanguage
 from turnstream.extensions.search.index import SearchIndex
 from turnstream.scripted import message_of, text, tool_use
 from turnstream.storage.database import Statement

@@ -22,8 +22,7 @@ from turnstream.libraries import side_calls
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import Provider
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from turnstream.setup.models import check_chosen
-from turnstream.setup.parts import check_extensions
+from turnstream.setup.parts import check_chosen, check_extensions
 from turnstream.tools.policy import Summarise
 from turnstream.tools.tool import Tool, ToolError, tool
 

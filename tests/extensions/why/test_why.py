@@ -17,7 +17,8 @@ from tests.support.server_process import clean_environment
 from turnstream.cli import commands
 from turnstream.domain.errors import NotFound
 from turnstream.engine.upkeep.activity_reports import ActivityReports
-from turnstream.extensions.agents.tool import Agent, agent_tool
+from turnstream.extensions.agents.agent import Agent
+from turnstream.extensions.agents.tool import agent_tool
 from turnstream.kit.ids import new_id
 from turnstream.libraries.explanations.reasons import TurnState, reasons
 from turnstream.libraries.explanations.rows import TurnStates

@@ -21,8 +21,9 @@ from tests.support.locks import Locker
 from tests.support.openapi_document import Document
 from turnstream.api.dispatch import RouteWithHeader
 from turnstream.extensions.jobs.result_rows import GET_TURN_OF_JOB
+from turnstream.extensions.mcp.connection import McpTiming
 from turnstream.extensions.mcp.declared import McpServer
-from turnstream.extensions.mcp.servers import McpServers, McpTiming
+from turnstream.extensions.mcp.servers import McpServers
 from turnstream.extensions.mcp.sign_ins import GET_LINKED_ASK, GET_PENDING
 from turnstream.extensions.schedules.trigger_store import FIND_TRIGGER
 from turnstream.extensions.sharing.shares import FIND_SHARE

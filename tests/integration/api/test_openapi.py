@@ -61,10 +61,11 @@ from turnstream.extensions.browsers.schemas import BrowserTokenIn
 from turnstream.extensions.fork.calls import ForkIn
 from turnstream.extensions.jobs.tokens import digest_of_token
 from turnstream.extensions.mcp.app_turns import MOST_OPEN
+from turnstream.extensions.mcp.connection import McpTiming
 from turnstream.extensions.mcp.oauth import OAuth
 from turnstream.extensions.mcp.offers import Offers
 from turnstream.extensions.mcp.own_servers import OwnServers
-from turnstream.extensions.mcp.servers import McpServers, McpTiming
+from turnstream.extensions.mcp.servers import McpServers
 from turnstream.extensions.mcp.sign_ins import SignIns
 from turnstream.extensions.queue.schemas import QueueChange
 from turnstream.extensions.schedules.schemas import ScheduleIn, TriggerIn

@@ -14,8 +14,9 @@ from tests.extensions.mcp.test_sign_in import Browser
 from tests.support.http_client import Client, Said
 from tests.support.http_server import Server, serving
 from tests.support.server_process import free_port
+from turnstream.extensions.mcp.connection import McpTiming
 from turnstream.extensions.mcp.declared import McpServer
-from turnstream.extensions.mcp.servers import McpServers, McpTiming
+from turnstream.extensions.mcp.servers import McpServers
 from turnstream.extensions.mcp.tool import tool_of
 from turnstream.scripted import message_of, text, tool_use
 from turnstream.tools.schemas import SchemaRoom

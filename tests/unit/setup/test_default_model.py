@@ -11,7 +11,7 @@ from turnstream.domain.errors import ConfigError
 from turnstream.libraries.providers import models as setup
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.scripted import ScriptedProvider
-from turnstream.setup.models import default_among
+from turnstream.setup.parts import default_among
 
 NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None, "gemini_api_key": None}
 

@@ -9,7 +9,6 @@ from turnstream.api.schemas.blocks import BlockIn
 from turnstream.api.schemas.fields import Body, JsonObject, Storable, Title, storable_value
 from turnstream.api.schemas.tools import Description, ToolName, ToolsIn
 from turnstream.domain.chats import OnBusy
-from turnstream.domain.search import SearchLanguage
 from turnstream.domain.turns import EarlierResults
 
 ModelName = Annotated[Storable, Field(min_length=1, max_length=200)]
@@ -17,6 +16,12 @@ Labels = Annotated[
     dict[Annotated[Storable, Field(max_length=64)], Annotated[Storable, Field(max_length=512)]], Field(max_length=16)
 ]
 Prompt = Annotated[Storable, Field(max_length=200_000)]
+# Text search configurations that every supported Postgres has.
+SearchLanguage = Literal[
+    "simple", "arabic", "armenian", "basque", "catalan", "danish", "dutch", "english", "finnish", "french", "german",
+    "greek", "hindi", "hungarian", "indonesian", "irish", "italian", "lithuanian", "nepali", "norwegian", "portuguese",
+    "romanian", "russian", "serbian", "spanish", "swedish", "tamil", "turkish", "yiddish",
+]  # fmt: skip
 
 
 class Params(BaseModel):

@@ -21,8 +21,8 @@ from turnstream.domain.output import output_of
 from turnstream.domain.turns import Limits, Turn, TurnRequest
 from turnstream.engine.hooks import Hooks, TurnEnded
 from turnstream.extension import Context
+from turnstream.extensions.agents.agent import Agent, output_spec
 from turnstream.extensions.agents.context import message_of_task
-from turnstream.extensions.agents.tool import Agent, output_spec
 from turnstream.kit.ids import new_id
 from turnstream.llm.models.abilities import within_abilities
 from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, KeyTaken

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
 from turnstream.domain.errors import ConfigError, RequestRefused
-from turnstream.domain.output import is_of_an_object
-from turnstream.domain.turns import OutputSpec, Preset, ToolSpec
+from turnstream.domain.turns import Preset, ToolSpec
+from turnstream.extensions.agents.agent import Agent, output_spec
 from turnstream.extensions.agents.context import ALL_FILES, KINDS_OF_BLOCKS, TEXTS, ContextTurns
 from turnstream.libraries.tool_sources.declarations import Declarations
 from turnstream.libraries.tool_sources.kinds import SourceKind
@@ -40,29 +40,6 @@ class AgentTable(PolicyTable):
     output: dict[str, Any] | None = None
     context: ContextTurns = "none"
     context_blocks: list[str] = Field(default_factory=lambda: [TEXTS, ALL_FILES])
-    as_model: bool = False
-    handoff: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """`prompt` is its system prompt, `tools` are names of tools of the server. The default of `model` and of the limits
-    is that of the calling turn. With `output`, a JSON schema, its answer is JSON that meets the schema; `max_rounds`
-    are then the model calls of one attempt at it. `context` selects turns of the conversation for the agent, and
-    `context_blocks` their blocks: `text`, `files`, `results`, or names of tools for their results. With `as_model` the
-    agent's name is also a model name: a turn with that model is a turn of the agent. With `handoff` its answer is that
-    of the calling turn.
-    """
-
-    name: str
-    description: str
-    prompt: str
-    model: str | None = None
-    tools: tuple[str, ...] = ()
-    max_rounds: int | None = None
-    output: Mapping[str, Any] | None = None
-    context: ContextTurns = "none"
-    context_blocks: tuple[str, ...] = (TEXTS, ALL_FILES)
     as_model: bool = False
     handoff: bool = False
 
@@ -148,15 +125,6 @@ def bind(toolset: Toolset, children: "Children") -> bool:
             raise ConfigError(f"The agent {tool.spec.name}: `{field}`: {error}") from None
         tool.place.children = children
     return bool(found)
-
-
-def output_spec(agent: Agent) -> OutputSpec | None:
-    """The output that the turns of the agent have to give, if it has one."""
-    if agent.output is None:
-        return None
-    wrapped = not is_of_an_object(agent.output)
-    spec = OutputSpec(json.dumps(agent.output), wrapped=wrapped)
-    return spec if agent.max_rounds is None else replace(spec, max_iterations=agent.max_rounds)
 
 
 def _task_of(input_json: str) -> str:

@@ -14,7 +14,8 @@ from turnstream.api.services import as_id, identity_of, path_for, services_of
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Forbidden, NotFound, RequestRefused
 from turnstream.domain.turns import Status
-from turnstream.extensions.mcp.offer_calls import failures_as, offers_of
+from turnstream.extensions.mcp.failures import failures_as
+from turnstream.extensions.mcp.offer_calls import offers_of
 from turnstream.libraries.dialects.apps import WantedCall
 
 # The page hands the HTML over once. Its own listeners end with the document that it replaces.

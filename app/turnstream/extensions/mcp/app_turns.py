@@ -2,7 +2,7 @@
 app. So the policies, limits and approvals of its tool hold, and no model of the conversation reads it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from secrets import token_hex
@@ -31,7 +31,10 @@ from turnstream.storage.runs.record import ADD_BLOCKS, INSERT_ROUNDS
 from turnstream.tools.toolset import Toolset
 
 if TYPE_CHECKING:
-    from turnstream.extensions.mcp.offers import Offers
+    from turnstream.extensions.mcp.connection import McpConnection
+
+# Finds the connection to a server for an owner.
+FindConnection = Callable[[str, str], "Awaitable[McpConnection | None]"]
 
 MOST_CALLS: Final = 100  # of the apps of one turn
 MOST_OPEN: Final = 10
@@ -81,7 +84,7 @@ async def app_calls(services: Services, owner: str, turn: UUID) -> Sequence[AppC
 
 
 async def call_from_app(
-    services: Services, offers: "Offers", owner: str, wanted: WantedCall, key: IdempotencyKey | None
+    services: Services, find: FindConnection, owner: str, wanted: WantedCall, key: IdempotencyKey | None
 ) -> Exchange:
     """Posts the turn of a call. Raises NotFound, RequestRefused, Conflict after too many calls, and TooMany."""
     parent = await services.storage.turns.get(owner, wanted.chat, wanted.turn)
@@ -91,7 +94,7 @@ async def call_from_app(
     if result is None or app is None or parent.request is None:
         raise NotFound(f"The call {wanted.app[:100]} of the turn {wanted.turn} has no result with an app.")
     toolset, name = services.resolver.toolset, result.name or "a tool"
-    spec, sent = await _tool_of(toolset, offers, owner, app.server, wanted)
+    spec, sent = await _tool_of(toolset, find, owner, app.server, wanted)
     request = _request_of(services, parent, spec, wanted)
     words = Block(0, 0, 0, TEXT, f"The app of {name} calls {wanted.name}.")
     call = Block(0, _FIRST, _FIRST, TOOL_USE, sent, tool_use_id=f"app_{token_hex(12)}", name=spec.name)
@@ -115,10 +118,10 @@ async def call_from_app(
 
 
 async def _tool_of(
-    toolset: Toolset, offers: "Offers", owner: str, server: str, wanted: WantedCall
+    toolset: Toolset, find: FindConnection, owner: str, server: str, wanted: WantedCall
 ) -> tuple[ToolSpec, str]:
     """The tool that is called, and its input as JSON text. Tools of a list of one owner share one. Raises NotFound."""
-    connection = await offers.connection(owner, server)
+    connection = await find(owner, server)
     missing = NotFound(f"The server {server[:100]!r} offers its apps no tool {wanted.name[:100]!r}.")
     if connection is None:
         raise missing

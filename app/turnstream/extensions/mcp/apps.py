@@ -12,8 +12,8 @@ from urllib.parse import urlencode
 
 from mcp import MCPError, types
 
+from turnstream.extensions.mcp.connection import McpConnection
 from turnstream.extensions.mcp.owner_calls import SignInNeeded
-from turnstream.extensions.mcp.servers import McpConnection
 from turnstream.kit.text import storable
 from turnstream.libraries.dialects.apps import MEDIA_TYPE
 from turnstream.tools.tool import ToolError

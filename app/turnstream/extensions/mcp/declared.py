@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,8 @@ from turnstream.libraries.outgoing.owner_tokens import SignInPrincipal, check_au
 from turnstream.libraries.tool_sources.declarations import Declarations
 from turnstream.libraries.tool_sources.tables import PolicyTable
 from turnstream.tools.policy import Policy
+
+MOST_OWN_SERVERS: Final = 10  # that one owner adds
 
 
 class McpTable(PolicyTable):

@@ -1,8 +1,7 @@
 """The calls of prompts and resources of MCP servers."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from pydantic import BaseModel, Field
@@ -10,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.http.endpoint import Endpoint, Limit
-from turnstream.api.http.errors import Unavailable
 from turnstream.api.http.reading import read_body
 from turnstream.api.schemas.blocks import BlockIn, DocumentBlockIn, ImageBlockIn, TextBlockIn, UploadIn
 from turnstream.api.schemas.fields import Body, Storable
@@ -19,14 +17,15 @@ from turnstream.api.views import json_response
 from turnstream.domain.errors import Forbidden, NotFound, RequestRefused
 from turnstream.domain.kinds import IMAGE
 from turnstream.domain.media import MEDIA, media_type_of
+from turnstream.extensions.mcp.failures import failures_as
 from turnstream.kit.text import storable
 from turnstream.libraries.uploading import require_uploads, take_upload
-from turnstream.tools.tool import File, OutcomePart, ToolError, ToolUnavailable
+from turnstream.tools.tool import File, OutcomePart
 
 # The SDK is imported by servers that declare MCP servers.
 if TYPE_CHECKING:
+    from turnstream.extensions.mcp.connection import McpConnection
     from turnstream.extensions.mcp.offers import Offers, ServerOffers
-    from turnstream.extensions.mcp.servers import McpConnection
     from turnstream.extensions.mcp.session import OfferKind
 
 _MOST_ARGUMENTS: Final = 50
@@ -227,17 +226,6 @@ async def attach_resource(request: Request) -> Response:
     with failures_as("uri"):
         files = await offers.resource(identity_of(request).owner, connection, sent.uri)
     return await _blocks(request, files, "uri")
-
-
-@contextmanager
-def failures_as(field: str) -> Iterator[None]:
-    """The failures of a server, as those of a request with this field."""
-    try:
-        yield
-    except ToolUnavailable as error:
-        raise Unavailable(str(error)) from None
-    except ToolError as refused:
-        raise RequestRefused(str(refused), field=field) from None
 
 
 async def _found(request: Request, server: str, kind: "OfferKind") -> "tuple[Offers, McpConnection]":

@@ -15,10 +15,10 @@ from turnstream.api.services import Services
 from turnstream.domain.errors import NotFound
 from turnstream.extensions.mcp.app_turns import call_from_app
 from turnstream.extensions.mcp.apps import AppPage, read_app
-from turnstream.extensions.mcp.offer_calls import failures_as
+from turnstream.extensions.mcp.connection import McpConnection
+from turnstream.extensions.mcp.failures import failures_as
 from turnstream.extensions.mcp.own_servers import OwnServers
 from turnstream.extensions.mcp.owner_calls import SignInNeeded
-from turnstream.extensions.mcp.servers import McpConnection
 from turnstream.extensions.mcp.session import OfferItem, OfferKind, OfferList
 from turnstream.extensions.mcp.sign_ins import SignIns
 from turnstream.extensions.mcp.tool import parts_of
@@ -130,7 +130,7 @@ class Offers:
         self, services: Services, owner: str, wanted: WantedCall, key: IdempotencyKey | None
     ) -> Exchange:
         """Posts the turn of a call. Raises NotFound, RequestRefused, Conflict after too many calls, and TooMany."""
-        return await call_from_app(services, self, owner, wanted, key)
+        return await call_from_app(services, self.connection, owner, wanted, key)
 
     # --- use ---------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from turnstream.api.schemas.fields import Body, Storable
 from turnstream.api.services import identity_of, services_of
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Conflict, Forbidden, NotFound, RequestRefused
+from turnstream.extensions.mcp.declared import MOST_OWN_SERVERS
 from turnstream.kit.sealing import CannotOpen
 from turnstream.tools.tool import ToolUnavailable
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from turnstream.extensions.mcp.offers import Offers
     from turnstream.extensions.mcp.own_servers import OwnServers
 
-MOST_SERVERS: Final = 10  # of one owner
 _MOST_HEADERS: Final = 20
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
@@ -102,7 +102,7 @@ async def put_own_server(request: Request) -> Response:
     except ToolUnavailable as error:
         raise RequestRefused(f"`url` leads to no MCP server that answers: {error}", field="url") from None
     if tools is None:
-        raise Conflict(f"An owner has at most {MOST_SERVERS} servers: remove one first.")
+        raise Conflict(f"An owner has at most {MOST_OWN_SERVERS} servers: remove one first.")
     found = [OwnToolOut(name=each.name, description=each.spec.description) for each in tools]
     return json_response(OwnServerAdded(name=name, tools=found))
 

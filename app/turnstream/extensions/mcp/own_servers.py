@@ -16,10 +16,9 @@ from mcp import MCPError
 from pydantic import Field
 from yarl import URL
 
-from turnstream.extensions.mcp.declared import McpServer
-from turnstream.extensions.mcp.own_calls import MOST_SERVERS
+from turnstream.extensions.mcp.connection import Changes, McpConnection, McpTiming
+from turnstream.extensions.mcp.declared import MOST_OWN_SERVERS, McpServer
 from turnstream.extensions.mcp.owner_lists import AppTool, OwnerLists, digests_of
-from turnstream.extensions.mcp.servers import Changes, McpConnection, McpTiming
 from turnstream.extensions.mcp.session import McpSession
 from turnstream.extensions.mcp.sign_ins import OWN, SignIns, delete_sign_in, note_sign_in
 from turnstream.extensions.mcp.tool import McpTool
@@ -138,7 +137,7 @@ class OwnServers:
         key = await self._keys.find_or_create(owner)
         sealed = key.seal(to_json({"url": url, "headers": dict(headers)}), "own_server", server)
         accepted = to_json({each.name: digests_of(each) for each in tools})
-        values = {"owner": owner, "server": server, "tokens": sealed, "tools": accepted, "most": MOST_SERVERS}
+        values = {"owner": owner, "server": server, "tokens": sealed, "tools": accepted, "most": MOST_OWN_SERVERS}
         async with self._database.transaction() as transaction:
             if await transaction.row(PUT_OWN_SERVER, **values) is None:
                 return None

@@ -25,7 +25,7 @@ from turnstream.tools.policy import Policy
 from turnstream.tools.tool import FunctionTool, Outcome, PersonQuestion, Tool, ToolContext, tool
 
 if TYPE_CHECKING:
-    from turnstream.extensions.mcp.servers import McpConnection
+    from turnstream.extensions.mcp.connection import McpConnection
 
 log = structlog.get_logger(__name__)
 

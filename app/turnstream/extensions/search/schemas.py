@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from turnstream.api.schemas.fields import Body
-from turnstream.domain.search import SearchLanguage
+from turnstream.api.schemas.requests import SearchLanguage
 
 
 class SearchSettingsIn(Body):

@@ -17,7 +17,7 @@ from turnstream.llm.models.catalog import Models
 from turnstream.llm.provider import MAX_EVENT_BYTES
 
 PREFERRED = "claude-sonnet-5-5"
-# Providers whose models come first in the list. The others follow in the order of their extensions and of the file.
+# Providers with the first models of the list. The others follow in the order of their extensions and of the file.
 _FIRST = ("anthropic", "openai", "gemini")
 
 
@@ -34,13 +34,13 @@ async def open_models(settings: Settings, extensions: Sequence[Extension]) -> As
         pools = (extension.pool(settings) for extension in extensions)
         pool = next((each for each in pools if each is not None), None)
         async with connect_providers(specs, options, pool) as offers:
-            if settings.model is not None and not specs[0].api.stand_in:  # a gateway may have its own names
+            if settings.model is not None and not specs[0].api.stand_in:  # a gateway may use its own names
                 offers.append(replace(offers[0], models=(), prefixes=[settings.model]))
             yield Models(offers)
 
 
 def usable_providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ProviderSpec]:
-    """The providers of the registry; stand-ins only if there is no other one. Raises ConfigError if there is none."""
+    """The usable providers of the registry; stand-ins only without any other. Raises ConfigError if there is none."""
     specs = all_providers(settings, extensions)
     pooled = any(extension.pool(settings) is not None for extension in extensions)
     for spec in specs:
@@ -77,7 +77,7 @@ def _refuse(extension: Extension, provider: str) -> None:
 
 
 def _given(section: Section, fields: Iterable[str]) -> Mapping[str, str]:
-    """The values by variable. Values of the settings take precedence over the environment."""
+    """The configured values by variable. Values of the settings take precedence over the environment."""
     names = variables(type(section))
     values = {names[field]: getattr(section, field) for field in fields}
     secrets = {name: value.get_secret_value() for name, value in values.items() if isinstance(value, SecretStr)}
@@ -85,14 +85,14 @@ def _given(section: Section, fields: Iterable[str]) -> Mapping[str, str]:
 
 
 async def import_default_adapter(settings: Settings, extensions: Sequence[Extension]) -> None:
-    """Imports what the first call of the default model needs, so that it need not wait for that."""
+    """Imports the modules for the first call of the default model, to save it the time."""
     models = {model.id: spec.api for spec in usable_providers(settings, extensions) for model in spec.models}
     if api := models.get(default_model(settings, extensions)):
         await import_adapter(api)
 
 
 def default_model(settings: Settings, extensions: Sequence[Extension]) -> str:
-    """The model of turns that name none. Raises ConfigError if the settings do not determine it."""
+    """The model of turns without one. Raises ConfigError if the settings do not determine it."""
     providers = usable_providers(settings, extensions)
     listed = [model.id for provider in providers for model in provider.models]
     if settings.model is not None:
@@ -107,7 +107,7 @@ def default_model(settings: Settings, extensions: Sequence[Extension]) -> str:
 
 
 def served_model(settings: Settings, extensions: Sequence[Extension]) -> str:
-    """The default model. Raises ConfigError also if a stand-in would answer people, who would not know it."""
+    """The default model. Also raises ConfigError if a stand-in would answer real users without their knowledge."""
     model = default_model(settings, extensions)
     is_stand_in = usable_providers(settings, extensions)[0].api.stand_in
     if is_stand_in and settings.model is None and not settings.on_loopback:

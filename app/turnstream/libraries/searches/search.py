@@ -10,7 +10,7 @@ from uuid import UUID
 from starlette.requests import Request
 
 from turnstream.api.http.reading import flag_of
-from turnstream.api.reads import ReadStorage
+from turnstream.api.reads import ReadStorage, search_or_refusal
 from turnstream.api.schemas.responses import ChatPage, ExcerptOut, PieceOut
 from turnstream.api.services import Services, services_and_owner
 from turnstream.api.views import listed_chat
@@ -113,10 +113,9 @@ class TextSearch(ABC):
 
 def text_search(services: Services) -> TextSearch:
     """The search of this server. Raises RequestRefused without one."""
-    if isinstance(services.storage.search, TextSearch):
-        return services.storage.search
-    detail = "`q` must be left out: this server has neither of the extensions `search` and `simple_search`."
-    raise RequestRefused(detail, field="q")
+    search = search_or_refusal(services.storage.search)
+    assert isinstance(search, TextSearch)
+    return search
 
 
 def _excerpt_out(excerpt: Excerpt) -> ExcerptOut:

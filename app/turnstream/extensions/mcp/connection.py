@@ -1,0 +1,281 @@
+"""The connection to one MCP server. It connects again after a failure; its tools stay listed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import Any, NoReturn, TypeVar
+
+import structlog
+from mcp import MCPError, types
+from mcp.shared.dispatcher import ProgressFnT
+
+from turnstream.extensions.mcp.app_tools import is_for
+from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.owner_calls import OwnerCalls
+from turnstream.extensions.mcp.session import REFUSALS, McpSession, OfferKind, OfferList, session_with
+from turnstream.extensions.mcp.sign_ins import SignIns
+from turnstream.extensions.mcp.tasks import McpTask, TaskRequest, TaskState
+from turnstream.extensions.mcp.tool import McpTool, tool_of
+from turnstream.kit.backoff import backoff, jittered
+from turnstream.kit.text import storable
+from turnstream.libraries.extension_metrics import MCP_CONNECTED
+from turnstream.tools.policy import repeatable
+from turnstream.tools.schemas import SchemaRoom
+from turnstream.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailable
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+_STEADY = 10.0  # a connection that lasted for so many seconds is made again at once
+_LONGEST_PAUSE = 60.0
+MAX_TOOLS = 500  # of one server
+_NAMED, _NAMED_CHARS = 10, 100  # of tools that are left out, in the log
+_MAX_REASON = 1000  # characters of an error that the server may have written
+# Errors inside a client leave its task groups as an ExceptionGroup.
+_FAILURES = (OSError, ValueError, MCPError, ExceptionGroup)
+
+
+def _shortened(reason: str) -> str:
+    """A sentence of a server."""
+    reason = storable(reason[:_MAX_REASON]).strip()
+    return reason if reason.endswith((".", "!", "?")) else f"{reason}."
+
+
+class Changes:
+    """Wakes all tasks that wait for a change."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def notify(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._next.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class McpTiming:
+    """In seconds. A server has `start_timeout` to start, and `answer_timeout` to list its tools again. After two
+    failures in a row there is a pause before each further try: `pause` at first, then twice that, and so on. Between
+    two lists of tools there is a `pause`, too. The start of this program, and a call, wait up to `connect_timeout` for
+    a try to connect that is under way. A list of tools is kept for `shortest_ttl` at least, and a task is polled after
+    `shortest_poll` at the earliest.
+    """
+
+    connect_timeout: float = 5.0
+    start_timeout: float = 30.0
+    answer_timeout: float = 10.0
+    pause: float = 1.0
+    shortest_ttl: float = 10.0
+    shortest_poll: float = 1.0
+
+
+class McpConnection:
+    """`run` connects, and connects again after a failure; the `tools` that were listed last stay meanwhile."""
+
+    def __init__(self, server: McpServer, changes: Changes, timing: McpTiming) -> None:
+        self.server = server
+        self.tools: Mapping[str, McpTool] = {}
+        self.tried = False
+        self.failure = ""
+        self.sign_ins: SignIns | None = None
+        self._changes = changes
+        self._timing = timing
+        self._session: McpSession | None = None
+        self._connected_at: float | None = None
+        self._pausing = False
+        if not server.owner_tools:
+            MCP_CONNECTED.labels(server.name).set(0)
+
+    @property
+    def connected(self) -> bool:
+        return self._session is not None and not self._session.doubted
+
+    # --- staying connected -------------------------------------------------------------------------------------------
+
+    async def run(self) -> NoReturn:
+        """Runs in one task: a client must be left in the task that entered it."""
+        failures = 0
+        while True:
+            self._connected_at = None
+            try:
+                async with asyncio.timeout(self._timing.start_timeout) as limit, session_with(self.server) as session:
+                    await self._list_tools(session)
+                    limit.reschedule(None)
+                    await self._keep(session)
+            except _FAILURES as error:
+                self._log_failure(error)
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():  # a group of the SDK reports the other error alone
+                    raise asyncio.CancelledError from None
+            failures = 0 if self._was_steady() else failures + 1
+            if failures >= 2:  # the first is forgiven: a server that was there a moment ago is probably back
+                self._pausing = True
+                self._publish()
+                await asyncio.sleep(jittered(backoff(failures - 1, self._timing.pause, _LONGEST_PAUSE)))
+                self._pausing = False
+
+    async def _keep(self, session: McpSession) -> None:
+        """Offers the session to calls until it ends."""
+        self._session, self._connected_at = session, monotonic()
+        self._publish()
+        missing = sorted(set(self.server.tools or ()) - {tool.name for tool in self.tools.values()})
+        log.info("mcp.connected", server=self.server.name, tools=len(self.tools), missing=missing)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(session.listen())
+                while True:
+                    await session.wait_for_refresh(self._timing.shortest_ttl)
+                    async with asyncio.timeout(self._timing.answer_timeout):
+                        await self._list_tools(session)
+                    self._publish()
+                    await asyncio.sleep(self._timing.pause)  # a server may notify changes all the time
+        finally:
+            self._session = None
+            self._publish()
+
+    async def _list_tools(self, session: McpSession) -> None:
+        tools = await self.listed(session)
+        if changed := sorted(
+            name for name in tools.keys() & self.tools.keys() if tools[name].spec != self.tools[name].spec
+        ):
+            # Texts of a server are part of the prompt: a change that nobody has reviewed should be visible.
+            log.warning("mcp.tools_changed", server=self.server.name, tools=changed[:_NAMED], number=len(changed))
+        self.tools = tools
+
+    async def listed(self, session: McpSession) -> Mapping[str, McpTool]:
+        """The present tools of the server, by their names here. Raises what the session raises, and ValueError."""
+        names, room = self.server.tools, SchemaRoom()
+        tools: dict[str, McpTool] = {}
+        left_out: dict[str, str] = {}
+        async for page in session.pages():
+            for listed in page:
+                is_offered = is_for(listed, "model") or is_for(listed, "app")
+                if (names is not None and listed.name not in names) or not is_offered:
+                    continue
+                try:
+                    tool = tool_of(self.server, listed, self.call, room, self.task)
+                    if len(tools) == MAX_TOOLS:
+                        raise ValueError(f"the server has more than {MAX_TOOLS} tools")
+                except ValueError as problem:
+                    if len(left_out) < _NAMED:
+                        left_out[listed.name[:_NAMED_CHARS]] = str(problem)
+                else:
+                    tools[tool.spec.name] = tool
+        if left_out:
+            log.warning("mcp.tools_left_out", server=self.server.name, tools=left_out)
+        return tools
+
+    def _was_steady(self) -> bool:
+        return self._connected_at is not None and monotonic() - self._connected_at > _STEADY
+
+    def _publish(self) -> None:
+        self.tried = True
+        MCP_CONNECTED.labels(self.server.name).set(self.connected)
+        self._changes.notify()
+
+    def _log_failure(self, error: BaseException) -> None:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        self.failure = reason = f"{type(error).__name__}: {error}".removesuffix(": ")[:_MAX_REASON]
+        if self._connected_at is None:
+            log.warning("mcp.failed", server=self.server.name, reason=reason)
+        else:
+            log.warning("mcp.lost", server=self.server.name, reason=reason)
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    async def call(
+        self, tool: McpTool, arguments: Mapping[str, Any], progress: ProgressFnT, context: ToolContext
+    ) -> types.CallToolResult | Outcome:
+        """Raises ToolError for a call that the server refused, ToolUnavailable when there is no server."""
+        try:
+            if self.server.per_owner:
+                return await self.owner_calls().call(tool.name, arguments, progress, context)
+            return await (await self._connected_session()).call(tool.name, arguments, progress)
+        except MCPError as error:
+            reason = _shortened(error.message)
+            log.warning("mcp.call_failed", tool=tool.spec.name, code=error.code, error=reason)
+            if error.code in REFUSALS:
+                raise ToolError(f"The MCP server {self.server.name} refused the call: {reason}") from error
+            if error.code == types.CONNECTION_CLOSED:
+                text = f"The MCP server {self.server.name} went away in the middle of the call."
+            else:
+                text = f"The MCP server {self.server.name} failed in the middle of the call: {reason}"
+            if not repeatable(tool.spec):
+                text += " What the call had done by then is not known."
+            raise ToolUnavailable(text) from error
+        except (ValueError, RuntimeError) as error:  # of the SDK
+            reason = _shortened(f"{type(error).__name__}: {error}")
+            log.warning("mcp.call_failed", tool=tool.spec.name, code=None, error=reason)
+            text = f"The MCP server {self.server.name} sent an answer that its protocol does not allow."
+            if not repeatable(tool.spec):
+                text += " What the call has done is not known."
+            raise ToolError(text) from error
+
+    async def use_for(
+        self, context: ToolContext, use: Callable[[McpSession], Awaitable[T]], seconds: float
+    ) -> T | Outcome:
+        """Uses a session with the owner's token. The outcome asks for a sign-in. Raises ToolUnavailable."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.owner_calls().use(context, use)
+        except (MCPError, ValueError, RuntimeError, TimeoutError) as error:
+            reason = _shortened(f"{type(error).__name__}: {error}")
+            log.warning("mcp.failed", server=self.server.name, reason=reason)
+            raise ToolUnavailable(f"The MCP server {self.server.name} does not list its tools now.") from error
+
+    async def use_as(self, owner: str, use: Callable[[McpSession], Awaitable[T]]) -> T:
+        """Uses a session for an owner, outside of a turn. Raises SignInNeeded, ToolUnavailable, and MCPError for an
+        error of the server.
+        """
+        try:
+            async with asyncio.timeout(self._timing.answer_timeout):
+                if self.server.per_owner:
+                    return await self.owner_calls().with_token(owner, use)
+                return await use(await self._connected_session())
+        except MCPError as error:
+            if error.code != types.CONNECTION_CLOSED:
+                raise
+            reason = _shortened(error.message)
+        except (ValueError, RuntimeError, TimeoutError) as error:
+            reason = _shortened(f"{type(error).__name__}: {error}")
+        log.warning("mcp.offer_failed", server=self.server.name, reason=reason)
+        raise ToolUnavailable(f"The MCP server {self.server.name} does not answer as it should: {reason}")
+
+    async def offers(self, owner: str, kind: OfferKind) -> OfferList:
+        """A list of the server for an owner. Raises as `use_as` does."""
+        return await self.use_as(owner, lambda session: session.offers(kind, self._timing.shortest_ttl))
+
+    async def send_task(self, owner: str, request: TaskRequest) -> TaskState | types.EmptyResult:
+        """Sends a request about a task. Raises MCPError, and ToolUnavailable without a connection."""
+        if self.server.per_owner:
+            return await self.owner_calls().send_task(owner, request)
+        return await (await self._connected_session()).send_task(request)
+
+    def task(self, id: str, owner: str) -> McpTask:
+        send = partial(self.send_task, owner)
+        return McpTask(id, self.server.name, send, self.server.elicitation, self._timing.shortest_poll)
+
+    def owner_calls(self) -> OwnerCalls:
+        if self.sign_ins is None:
+            raise ToolUnavailable(f"Nobody can sign in to the MCP server {self.server.name} here: no server runs.")
+        return OwnerCalls(self.server, self.sign_ins)
+
+    async def _connected_session(self) -> McpSession:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timing.connect_timeout):
+                await self._changes.until(lambda: self.connected or self._pausing)
+        session = self._session
+        if session is None or session.doubted:
+            raise ToolUnavailable(
+                f"The MCP server {self.server.name} cannot be reached now. It is tried again; do without it meanwhile."
+            )
+        return session

@@ -1,0 +1,19 @@
+"""Failures of MCP servers as refusals of requests."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from turnstream.api.http.errors import Unavailable
+from turnstream.domain.errors import RequestRefused
+from turnstream.tools.tool import ToolError, ToolUnavailable
+
+
+@contextmanager
+def failures_as(field: str) -> Iterator[None]:
+    """The failures of a server, as those of a request with this field."""
+    try:
+        yield
+    except ToolUnavailable as error:
+        raise Unavailable(str(error)) from None
+    except ToolError as refused:
+        raise RequestRefused(str(refused), field=field) from None

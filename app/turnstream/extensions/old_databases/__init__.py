@@ -1,0 +1,5 @@
+"""Migrations of databases of the revisions 0036 to 0086, from before version 0.1.0: `sql/steps.sql`."""
+
+from turnstream.extension import Extension
+
+EXTENSION = Extension("old_databases", "migrations of databases from before version 0.1.0")

@@ -1,0 +1,66 @@
+"""The files of SQL, here and in the packages of extensions: tables, functions and triggers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from turnstream.kit.extension_packages import extension_packages
+
+_PACKAGE = Path(__file__).parents[1]
+# A wheel carries them inside the package; in the source tree they are beside it.
+FOLDER = next(filter(Path.is_dir, [_PACKAGE / "migrations"]), _PACKAGE.parents[1] / "migrations")
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFile:
+    """A function or a trigger. `name` is its path in a folder `sql`: functions/NAME, called/NAME for one that the role
+    of the API calls, or triggers/TABLE.NAME.
+    """
+
+    name: str
+    sql: str
+
+    @property
+    def digest(self) -> str:
+        return sha256(self.sql.encode()).hexdigest()
+
+    @property
+    def table(self) -> str | None:
+        kind, _, name = self.name.partition("/")
+        return name.partition(".")[0] if kind == "triggers" else None
+
+
+@cache
+def _sql_folders() -> Sequence[Path]:
+    """The folder of the core and the folders of all installed extensions. The tables and triggers of an extension that
+    is left out stay in the database, and need its functions.
+    """
+    return [FOLDER / "sql", *(package / "sql" for package in extension_packages().values())]
+
+
+@cache
+def sql_files() -> Sequence[SqlFile]:
+    """The functions first: triggers call them."""
+    paths = sorted(
+        (path for folder in _sql_folders() for path in folder.glob("*/*.sql")),
+        key=lambda path: (path.parent.name, path.name),
+    )
+    return [SqlFile(f"{path.parent.name}/{path.stem}", path.read_text(encoding="utf-8")) for path in paths]
+
+
+def functions(*, called: bool = False) -> Sequence[str]:
+    """The names of those in the files; only those that are `called` by the role of the API."""
+    names = [file.name.partition("/") for file in sql_files() if file.table is None]
+    return [name for kind, _, name in names if kind == "called" or not called]
+
+
+def schema_files() -> Sequence[Path]:
+    """The one of the core first: tables of extensions refer to its tables."""
+    return [FOLDER / "schema.sql", *filter(Path.is_file, (folder / "schema.sql" for folder in _sql_folders()))]
+
+
+def step_files() -> Sequence[Path]:
+    """Steps from revisions before the oldest one in `versions`. The extension `old_databases` has them."""
+    return [*filter(Path.is_file, (folder / "steps.sql" for folder in _sql_folders()))]
