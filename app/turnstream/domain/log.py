@@ -255,11 +255,12 @@ def next_event(log: Log, cursor: Cursor) -> tuple[Event, Cursor] | None:
     end before it.
     """
     attempt, place, offset = cursor
-    if place >= len(log.marks):
-        if place > len(log.marks) or offset >= log.open_length:
+    marks = log.marks
+    if place >= (count := len(marks)):
+        if place > count or offset >= log.open_length:
             return None
         return _delta(log, cursor, log.open_text(offset))
-    mark = log.marks[place]
+    mark = marks[place]
     if isinstance(mark, BlockStop) and offset < len(mark.block.text):
         return _delta(log, cursor, mark.block.text[offset : offset + LONGEST_DELTA])
     return mark, Cursor(attempt, place + 1, 0)

@@ -61,13 +61,15 @@ Write = Callable[Concatenate["Recorder", P], Coroutine[Any, Any, T]]
 def _write(method: Write[P, T]) -> Write[P, T]:
     """Makes a method a write: never cancelled between row and view, one at a time, and timed."""
 
+    seconds = PERSIST_SECONDS.labels(method.__name__)
+
     @wraps(method)
     async def write(self: "Recorder", *args: P.args, **kwargs: P.kwargs) -> T:
         async def alone() -> T:
             async with self.lock:
                 start = perf_counter()
                 result = await method(self, *args, **kwargs)
-                PERSIST_SECONDS.labels(method.__name__).observe(perf_counter() - start)
+                seconds.observe(perf_counter() - start)
                 return result
 
         return await to_the_end(alone())
@@ -149,7 +151,7 @@ class Recorder:
         ended = replace(turn, status="complete", stop_reason=stop_reason, error=None)
         ended_at, followed = await self._records.seal_and_end(sealed, unwritten, ended)
         self._show_sealed(sealed, unwritten, turn)
-        self._show_end(replace(ended, rounds=self.turn.rounds, blocks=self.turn.blocks), ended_at, followed)
+        self._show_end(ended, ended_at, followed)
 
     @_write
     async def void_round(self, round: Round, *, recoveries: int) -> None:
@@ -356,7 +358,7 @@ class Recorder:
         """Without `ended_at`, the turn is in the queue again."""
         self.holds, self.leaves_work = False, followed or ended_at is None
         if ended_at is not None:
-            self.view.end(replace(turn, ended_at=ended_at))
+            self.view.end(replace(turn, rounds=self.turn.rounds, blocks=self.turn.blocks, ended_at=ended_at))
 
     def _usage_with(self, last: Round) -> dict[str, Any]:
         return self._usage_of([*self.turn.rounds[:-1], last])

@@ -6,8 +6,8 @@ import io
 import os
 import select
 import threading
-from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class BackgroundOutput(io.RawIOBase):
         self._descriptor = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR)
         self._on_drop = on_drop
         self._changed = threading.Condition()  # its lock is reentrant, so a signal handler may write too
-        self._waiting: deque[bytes] = deque()
+        self._waiting: SimpleQueue[bytes] = SimpleQueue()  # a condition would cost more than the line
         self._size = 0  # waiting bytes, with those being written
         self._is_torn = False
         self._is_forked = False
@@ -54,9 +54,8 @@ class BackgroundOutput(io.RawIOBase):
         with self._changed:
             fits = self._size + len(piece) <= MOST_WAITING
             if fits:
-                self._waiting.append(piece)
+                self._waiting.put(piece)
                 self._size += len(piece)
-                self._changed.notify_all()
         if not fits:
             self._on_drop()
         return len(piece)
@@ -68,13 +67,12 @@ class BackgroundOutput(io.RawIOBase):
 
     def _write_all(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting)
-                piece = self._waiting.popleft()
+            piece = self._waiting.get()
             self._write_piece(piece)
             with self._changed:
                 self._size -= len(piece)
-                self._changed.notify_all()
+                if self._size == 0:
+                    self._changed.notify_all()
 
     def _write_piece(self, piece: bytes) -> None:
         left = memoryview(b"\n" + piece if self._is_torn else piece)

@@ -7,26 +7,19 @@ from uuid import UUID
 from turnstream.kit.clock import CLOCK
 
 
-class _Clock:
-    """Returns strictly growing values of time and 74 random bits, so that ids of one process sort by creation."""
+class _Ids:
+    """A maker of UUIDs v7, with 74 random bits. Each is greater than every id that the process made before."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last = 0
 
-    def next(self) -> int:
-        milliseconds = int(CLOCK.seconds() * 1000)
-        fresh = milliseconds << 74 | int.from_bytes(os.urandom(10)) >> 7
+    def __call__(self) -> UUID:
+        fresh = int(CLOCK.seconds() * 1000) << 74 | int.from_bytes(os.urandom(10)) >> 7
         with self._lock:
-            self._last = max(fresh, self._last + 1)
-            return self._last
+            self._last = value = max(fresh, self._last + 1)
+        milliseconds, high, low = value >> 74, value >> 62 & 0xFFF, value & (1 << 62) - 1
+        return UUID(int=milliseconds << 80 | 7 << 76 | high << 64 | 0b10 << 62 | low)
 
 
-_clock = _Clock()
-
-
-def new_id() -> UUID:
-    """A new UUID v7, greater than every id that this process made before."""
-    value = _clock.next()
-    milliseconds, high, low = value >> 74, value >> 62 & 0xFFF, value & (1 << 62) - 1
-    return UUID(int=milliseconds << 80 | 7 << 76 | high << 64 | 0b10 << 62 | low)
+new_id = _Ids()

@@ -12,7 +12,7 @@ from typing import Any
 from weakref import ref
 
 import structlog
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -36,6 +36,14 @@ _DESCRIPTORS = 0.8
 REQUEST_ID = "X-Request-ID"
 # An id that a proxy or a client may give to a request: characters without a meaning in a log or a header.
 _GIVEN_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
+_SAFE = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; sandbox"),
+    # With a cookie, a cache could give the answer of one owner to another.
+    (b"cache-control", b"no-store"),
+    # Pages of allowed origins use CORS, to which this header does not apply.
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
 # The name of `Outlet` among the extensions of ASGI in the scope of a request.
 OUTLET = "turnstream.outlet"
 
@@ -321,16 +329,13 @@ class SafeHeaders:
                 call = "other" if endpoint is None else endpoint.call
                 HTTP_REQUESTS.labels(call, message["status"]).inc()
                 HTTP_SECONDS.labels(call).observe(perf_counter() - start)
-                headers = MutableHeaders(scope=message)
-                headers.setdefault("X-Content-Type-Options", "nosniff")
-                headers.setdefault("Content-Security-Policy", "default-src 'none'; sandbox")
-                # With a cookie, a cache could give the answer of one owner to another.
-                headers.setdefault("Cache-Control", "no-store")
-                # Pages of allowed origins use CORS, to which this header does not apply.
-                headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
-                headers[REQUEST_ID] = request_id
+                headers = [each for each in message.get("headers", ()) if each[0] != b"x-request-id"]
+                own = {name for name, _ in headers}
+                headers += [header for header in _SAFE if header[0] not in own]
+                headers.append((b"x-request-id", request_id.encode("latin-1")))
                 if "age" in state:
-                    headers["Age"] = str(state["age"])
+                    headers.append((b"age", str(state["age"]).encode()))
+                message["headers"] = headers
             await send(message)
 
         try:

@@ -3,7 +3,7 @@ bytes.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
 import anthropic
@@ -72,22 +72,22 @@ class AnthropicProvider(Adapter):
 
     @asynccontextmanager
     async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:
-        async with AsyncExitStack() as stack:
-            try:
-                response = await stack.enter_async_context(self._post_message(request))
-            except ProviderError as error:
-                if earlier_container(request) is None or not _may_be_expired(error):
-                    raise
-                fresh = replace(request, earlier_data=None)
-                response = await stack.enter_async_context(self._post_message(fresh))
+        is_open = False
+        try:
+            async with await self._post_message(request) as response:
+                is_open = True
+                yield response, AnthropicWire(response.headers.get("request-id"))
+                return
+        except ProviderError as error:
+            if is_open or earlier_container(request) is None or not _may_be_expired(error):
+                raise
+        fresh = replace(request, earlier_data=None)
+        async with await self._post_message(fresh) as response:
             yield response, AnthropicWire(response.headers.get("request-id"))
 
-    @asynccontextmanager
-    async def _post_message(self, request: ModelRequest) -> AsyncIterator[ModelResponse]:
+    async def _post_message(self, request: ModelRequest) -> AbstractAsyncContextManager[ModelResponse]:
         path, body = await self._message(request)
-        async with self._post(path, body, request, "text/event-stream") as response:
-            del body
-            yield response
+        return self._post(path, body, request, "text/event-stream")
 
     async def _message(self, request: ModelRequest) -> tuple[str, bytes]:
         """Returns path and body of the request."""
