@@ -34,6 +34,7 @@ from turnstream.domain.kinds import (
 )
 from turnstream.domain.log import marks_of, start_of_block
 from turnstream.domain.turns import Limits, Turn
+from turnstream.extension import installed
 from turnstream.extensions.ag_ui.encoder import Run, RunEncoder
 from turnstream.extensions.ag_ui.messages import ClientIds, answer_messages
 from turnstream.extensions.ai_sdk.chunks import UiEncoder
@@ -221,6 +222,21 @@ def test_the_api_shows_the_members_of_every_kind(kind: BlockKind) -> None:
     elif example(kind).data is not None:
         members |= {"data"}
     assert shown.keys() == members
+
+
+OF_THE_SERVER = {"fork"}  # its stream is the protocol's own
+
+
+def test_each_extension_that_streams_answers_is_here() -> None:
+    dialects = {
+        extension.name
+        for extension in installed().values()
+        for group in extension.calls()
+        for each in group.endpoints
+        if (each.is_stream or each.streams) and "requests" in (each.limits or ())
+    }
+    imported = set(re.findall(r"^from turnstream\.extensions\.(\w+)\.", Path(__file__).read_text(), re.MULTILINE))
+    assert dialects - OF_THE_SERVER <= imported
 
 
 AI_SDK: dict[Shown, tuple[str, str]] = {
