@@ -119,7 +119,7 @@ class Settings(Section):
     db_schema: str | None = Field(
         None,
         pattern=r"^[a-z_][a-z0-9_]{0,49}$",
-        description="schema of the tables, made if need be; else the first of the user's search path (public)",
+        description="schema of the tables; by default the first of the user's search path (public)",
     )
     api_database_url: SecretStr | None = Field(
         None,
@@ -127,135 +127,123 @@ class Settings(Section):
     )
     master_key: SecretStr | None = Field(
         None,
-        description="keys for secrets in rows, each 32 bytes in base64, separated by commas: the first encrypts, all"
-        " decrypt; an embedded database has a file with one of its own",
+        description="keys for secrets in rows, each 32 bytes in base64, separated by commas: the first"
+        " encrypts, all decrypt",
     )
     require_encryption: bool = Field(
-        False, description="refuse to start without a master key, and requests whose secrets cannot be encrypted"
+        False, description="refuse to start without a master key, and refuse secrets that cannot be encrypted"
     )
     extensions: str | None = Field(
         None,
-        description="names of the [extensions](extensions.md) of this server, separated by commas, or `none`; all that"
-        " are installed unless it is set",
+        description="names of the active [extensions](extensions.md), separated by commas, or `none`; by"
+        " default all installed ones",
     )
     models_file: Path | None = Field(None, description="TOML file that adds models and providers")
     params_allow: str | None = Field(
         None,
-        description="model parameters that cost more or reach the account, such as `service_tier, betas=NAME`",
+        description="allowed parameters that cost more or reach the account, such as `service_tier, betas=NAME`",
     )
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on")
     root_path: str = Field(
         "",
         pattern=r"^(/[\w.~-]+)*$",
-        description="path before all addresses, where a proxy or a program serves turnstream under a prefix",
+        description="prefix of all addresses, behind a proxy or in a host program",
     )
     model: str | None = Field(None, description="default model (claude-sonnet-5-5 with a key, else demo)")
-    system_prompt: str | None = Field(None, description="system prompt of turns and chats without one of their own")
+    system_prompt: str | None = Field(None, description="default system prompt")
     models_allow: str | None = Field(
-        None, description="models that turns may name, separated by commas, * for any characters; all unless it is set"
+        None, description="models that turns may name, separated by commas, * for any characters; by default all"
     )
-    max_tokens: int | None = Field(
-        None, ge=1, description="most tokens of an answer, or of its thinking, that a turn may ask for"
-    )
-    max_rounds: int = Field(5, ge=0, le=100, description="largest number of tool rounds in a turn")
+    max_tokens: int | None = Field(None, ge=1, description="most tokens of an answer, or of its thinking")
+    max_rounds: int = Field(5, ge=0, le=100, description="highest number of tool rounds in a turn")
     hard_max_rounds: int | None = Field(
-        None, ge=0, le=1000, description="tool rounds to which a turn may stretch while its rounds make progress"
+        None, ge=0, le=1000, description="highest number of tool rounds while rounds make progress"
     )
-    max_calls: int | None = Field(None, ge=0, description="largest number of tool calls in a turn")
-    budget_tokens: int | None = Field(None, ge=1, description="tokens of all kinds that a turn may use")
-    budget_cost: float | None = Field(None, gt=0, description="cost that a turn may cause, by the prices of its models")
-    budget_seconds: float | None = Field(
-        None, gt=0, description="time that a turn may take, without waits for a person"
-    )
+    max_calls: int | None = Field(None, ge=0, description="highest number of tool calls in a turn")
+    budget_tokens: int | None = Field(None, ge=1, description="tokens of all types that a turn may use")
+    budget_cost: float | None = Field(None, gt=0, description="highest cost of a turn, by the prices of its models")
+    budget_seconds: float | None = Field(None, gt=0, description="longest time of a turn, without waits for a person")
     recovery: Literal["retry", "continue"] = Field(
-        "continue", description="an interrupted answer is kept and continued (continue), or written again (retry)"
+        "continue", description="an interrupted answer is continued (continue), or written again (retry)"
     )
     on_provider_failure: Literal["assemble", "fail"] = Field(
         "assemble",
-        description="where every model has failed: an answer from the results of the turn's tools, or an error",
+        description="after the failure of every model: an answer from the results of tools (assemble), or an"
+        " error (fail)",
     )
     compaction: Literal["own", "provider"] = Field(
-        "own", description="compaction by this server (own), or by the provider if it offers that for the model"
+        "own", description="compaction by this server (own), or by the provider if the model can"
     )
     earlier_results: Literal["whole", "short", "none"] = Field(
-        "whole", description="results of tools in earlier turns are sent whole, shortened (short), or not at all (none)"
+        "whole", description="results of tools in earlier turns are sent whole, shortened (short), or omitted (none)"
     )
     summary_model: str | None = Field(
         None,
-        description="model that summarises long conversations, and results of tools that ask for it; without it the"
-        " turn's own",
+        description="model that summarises long conversations and results; by default the model of the turn",
     )
-    max_reply_chars: int = Field(
-        4_000_000, ge=1000, description="longest answer of a model call, in characters; a longer one is cut off"
-    )
+    max_reply_chars: int = Field(4_000_000, ge=1000, description="longest answer of a model call, in characters")
     max_retries: int = Field(5, ge=0, description="retries of a model call before its first delta")
-    max_retry_after: float = Field(60, ge=0, description="longest wait before a retry that a provider may ask for")
-    stall_timeout: float = Field(120, gt=0, description="a model call without any bytes for this long has failed")
+    max_retry_after: float = Field(60, ge=0, description="longest wait before a retry that a provider may request")
+    stall_timeout: float = Field(120, gt=0, description="a model call that is silent for this long has failed")
     model_breaker: int = Field(
-        10, ge=0, description="failed calls of a model in a row after which its fallbacks are called at once; 0: never"
+        10, ge=0, description="failed calls of a model in a row before its fallbacks are called at once; 0: never"
     )
     warm_paths_mb: int = Field(
         64,
         ge=0,
-        description="memory for the histories of chats that were used here lately; 0: each turn reads its own",
+        description="memory for the histories of recent chats; 0: each turn reads its history",
     )
     concurrent_turns: int = Field(1000, ge=1, description="turns that this replica runs at once")
     parallel_tools: int = Field(64, ge=1, description="tool calls that this replica runs at once")
-    max_result_chars: int = Field(
-        100_000, ge=100, description="longest tool result that is sent to the model, in characters"
-    )
+    max_result_chars: int = Field(100_000, ge=100, description="longest tool result for the model, in characters")
     toolset: str | None = Field(None, description="tools in Python, as package.module:attribute")
     provider_tools_allow: str | None = Field(
         None,
-        description="types of the providers' own tools that turns may name, separated by commas; unless it is set,"
-        " those that reach nothing of the operator's account",
+        description="types of the providers' own tools that turns may name, separated by commas; by default"
+        " types that do not reach the account",
     )
     frames: Literal["by-load", "calm", "cheap"] = Field(
-        "by-load", description="when deltas wait to be joined: see [frames](settings.md#frames)"
+        "by-load", description="when deltas wait for further ones: see [frames](settings.md#frames)"
     )
     owner_running_turns: int = Field(
         100,
         ge=0,
-        description="turns of one owner that run at the same time, the others wait in the queue; 0: any number",
+        description="running turns of one owner, further turns wait in the queue; 0: any number",
     )
     owner_streams: int = Field(
         200,
         ge=0,
-        description="SSE streams of one owner on one replica, a stream beyond them is refused (429); 0: any number",
+        description="SSE streams of one owner on one replica, further streams get 429; 0: any number",
     )
-    metrics_token: SecretStr | None = Field(
-        None, description="token that `GET /metrics` needs in `Authorization: Bearer`; without it /metrics is open"
-    )
+    metrics_token: SecretStr | None = Field(None, description="token for `GET /metrics`; by default /metrics is open")
     max_body_bytes: int = Field(4_000_000, ge=1000, description="largest request body")
     max_upload_bytes: int = Field(5_000_000, ge=1000, description="largest image or document of users and tools")
     session_url: SecretStr | None = Field(
         None,
-        description="URL of Postgres past a pooler, for the migrations and a replica's one session; else DATABASE_URL",
+        description="URL of Postgres without a pooler, for migrations and the session of a replica; by default"
+        " DATABASE_URL",
     )
     statement_cache: int = Field(
-        100, ge=0, description="statements that a connection to Postgres keeps prepared; 0 where a pooler forbids it"
+        100, ge=0, description="prepared statements of a connection to Postgres; 0 for poolers that forbid them"
     )
     pool_size: int = Field(10, ge=2, description="connections to Postgres per replica")
-    postgres_timeout: float = Field(
-        5, gt=0, description="time that Postgres has for a statement; then the connection is replaced"
-    )
+    postgres_timeout: float = Field(5, gt=0, description="longest time of a statement; then the connection is replaced")
     journal_interval: float = Field(
         0.1,
         gt=0,
-        description="pause between writes of the journal, and of rounds that have begun; readers on other replicas get "
-        "new text twice as often",
+        description="pause between writes of the journal; readers on other replicas poll twice as often",
     )
     stream_life: float = Field(1800, gt=0, description="longest life of an SSE connection; then the client reconnects")
     heartbeat: float = Field(15, gt=0, description="pause between comments that keep an SSE stream open")
     lease: float = Field(10, gt=0, description="a replica that does not renew its lease for this long loses its turns")
-    poll_interval: float = Field(1, gt=0, description="pause between looks at the queue when no notification comes")
-    grace_period: float = Field(10, ge=0, description="time that running turns get to finish when the server stops")
+    poll_interval: float = Field(1, gt=0, description="pause between polls of the queue without a notification")
+    grace_period: float = Field(10, ge=0, description="time for running turns to end when the server stops")
     retain_audit_days: float = Field(
         365, gt=0, le=36_500, description="days for which the audit trail is kept; refused logins at most 30"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="least severe log line that is written"
+        "info", description="lowest level of written log lines"
     )
 
 

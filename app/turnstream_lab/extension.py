@@ -29,10 +29,10 @@ class LabSettings(Section):
         description="owners who may ask for recordings, separated by commas; * for all",
     )
     retain_recordings_days: float | None = Field(
-        None, gt=0, le=36_500, description="days after which a recording is deleted; else it goes with its turn"
+        None, gt=0, le=36_500, description="days after which a recording is deleted; by default with its turn"
     )
-    chaos: float = Field(0, ge=0, le=1, description="share of model calls that fail on purpose; for staging only")
-    chaos_seed: int = Field(1, description="seed of the faults; the same seed makes the same faults")
+    chaos: float = Field(0, ge=0, le=1, description="share of model calls that fail on purpose, for staging")
+    chaos_seed: int = Field(1, description="seed of the faults")
 
 
 def _recordings(settings: Settings) -> "Recordings | None":

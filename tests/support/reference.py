@@ -44,12 +44,20 @@ def settings() -> str:
 
 
 def _settings(section: type[Section], described: Mapping[str, str]) -> str:
-    return "".join(
-        f"- `{_name(field)}`: see [{described[_name(field)]}](#{described[_name(field)]})\n"
-        if _name(field) in described
-        else f"- `{_name(field)}`{_default(field)}: {_LINK.sub('](../', _SEPARATED.sub('', field.description or ''))}\n"
-        for field in section.model_fields.values()
-    )
+    fields = section.model_fields.values()
+    shared = [_name(field) for field in fields if _name(field) in described]
+    lines = [f"- {_codes(shared)}: see [{described[shared[0]]}](#{described[shared[0]]})\n"] if shared else []
+    lines += [_setting(field) for field in fields if _name(field) not in described]
+    return "".join(lines)
+
+
+def _setting(field: FieldInfo) -> str:
+    meaning = _LINK.sub("](../", _SEPARATED.sub("", field.description or ""))
+    return f"- `{_name(field)}`{_default(field)}: {meaning}\n"
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _name(field: FieldInfo) -> str:
@@ -79,7 +87,7 @@ METRICS: Final = tuple(
 def _metric(metric: MetricWrapperBase) -> str:
     (family,) = metric.describe()
     name = f"{family.name}_total" if family.type == "counter" else family.name
-    labels = ", ".join(f"`{label}`" for label in metric._labelnames)
+    labels = _codes(metric._labelnames)
     histogram = ", histogram" if family.type == "histogram" else ""
     return f"- `{name}`{f' by {labels}' if labels else ''}{histogram}: {family.documentation}\n"
 

@@ -37,10 +37,10 @@ class LoginSection(Section):
         False, description="true: owners of the issuer are named `jwt:NAME`, those of the proxy `proxy:NAME`"
     )
     login_scopes: str = Field(
-        "read, chat, approve", description="scopes of all who come from the issuer or the proxy; or none"
+        "read, chat, approve", description="scopes of all users of the issuer or the proxy; or none"
     )
     login_roles: str | None = Field(
-        None, description="more scopes by role, such as `staff=read chat approve admin, guest=read`"
+        None, description="further scopes by role, such as `staff=read chat approve admin, guest=read`"
     )
 
     def model_post_init(self, _context: Any, /) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AgentSettings(Section):
-    agent_depth: int = Field(3, ge=1, le=10, description="how deep agents may call agents")
+    agent_depth: int = Field(3, ge=1, le=10, description="deepest nesting of agents")
     agent_children: int = Field(50, ge=1, description="calls of agents in one turn")
 
 

@@ -21,15 +21,15 @@ _SHORTEST_SECRET = 32  # characters
 
 class ApprovalLinkSettings(Section):
     approval_link_url: HttpUrl | None = Field(
-        None, description="public address of this server, with which approval links begin; none are made without it"
+        None, description="public address of this server for approval links; without it no links are made"
     )
     approval_link_secrets: SecretStr | None = Field(
         None,
-        description="keys of approval links, at least 32 characters each, separated by commas: the first signs, all"
-        " verify",
+        description="keys of approval links, separated by commas, at least 32 characters each: the first"
+        " signs, all verify",
     )
     approval_link_life: float = Field(
-        604_800, gt=0, description="seconds after which a link has expired, if the call itself does not expire before"
+        604_800, gt=0, description="seconds until a link expires, unless the call expires before"
     )
 
 

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 class ArchiveSettings(Section):
     archive_downloads: bool = Field(
         False,
-        description="whether owners may download an archive of what they have. Requests of turns are part of it,"
-        " with the system prompt of the server",
+        description="whether owners may download their archive. Archives contain system prompts of the server",
     )
 
 

@@ -15,12 +15,10 @@ if TYPE_CHECKING:
 
 
 class AuthProxySettings(LoginSection):
-    proxy_secret: SecretStr | None = Field(
-        None, description="secret by which a proxy proves itself, in X-Turnstream-Proxy-Secret, and may name owners"
-    )
-    proxy_owner_header: str = Field("X-Turnstream-Owner", description="header in which the proxy names the owner")
-    proxy_roles_header: str | None = Field(None, description="header in which it lists roles")
-    proxy_plan_header: str | None = Field(None, description="header in which it names the plan")
+    proxy_secret: SecretStr | None = Field(None, description="secret of a trusted proxy, in X-Turnstream-Proxy-Secret")
+    proxy_owner_header: str = Field("X-Turnstream-Owner", description="header with the owner")
+    proxy_roles_header: str | None = Field(None, description="header with roles")
+    proxy_plan_header: str | None = Field(None, description="header with the plan")
 
 
 @asynccontextmanager

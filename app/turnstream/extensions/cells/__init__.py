@@ -10,7 +10,7 @@ class CellSettings(Section):
     cell: str | None = Field(
         None,
         pattern=r"^[a-z0-9]{1,8}$",
-        description="name of the [cell](scaling.md#cells) of this server, which its tokens have in them",
+        description="name of the [cell](scaling.md#cells) of this server, a part of its tokens",
     )
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 class DirectCallSettings(Section):
     model_calls: Literal["direct", "sdk"] = Field(
-        "direct", description="how calls of models are made: see [model calls](settings.md#model-calls)"
+        "direct", description="sender of model calls: see [model calls](settings.md#model-calls)"
     )
 
 

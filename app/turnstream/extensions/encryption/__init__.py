@@ -18,7 +18,7 @@ NAME = "encryption"
 
 class EncryptionSettings(Section):
     encrypt_texts: bool = Field(
-        False, description="conversations, uploads and documents are stored encrypted, with the key of their owner"
+        False, description="conversations, uploads and documents are encrypted with the key of their owner"
     )
 
 

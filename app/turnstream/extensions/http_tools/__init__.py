@@ -23,22 +23,22 @@ class HttpToolsSettings(Section):
     )
     http_tools_allow: str | None = Field(
         None,
-        description="internal hosts and networks that the operator's HTTP tools may call, also without TLS; separated"
-        " by commas",
+        description="internal hosts and networks that the operator's HTTP tools may call, also without TLS,"
+        " separated by commas",
     )
     request_tools: Literal["public", "listed", "off"] = Field(
         "public",
-        description="hosts that HTTP tools declared with requests may call: public ones and those that"
-        " TURNSTREAM_REQUEST_TOOLS_ALLOW lists, those alone (listed), or none (off)",
+        description="hosts that HTTP tools of requests may call: public ones and listed ones (public), listed"
+        " ones (listed), or none (off)",
     )
     request_tools_allow: str | None = Field(
-        None, description="hosts and networks for these tools, also internal ones and without TLS; separated by commas"
+        None, description="the listed hosts and networks, also internal ones and without TLS, separated by commas"
     )
     request_tools_timeout: float = Field(60, gt=0, le=600, description="longest time of a call of such a tool")
     tool_secrets: str | None = Field(
         None,
-        description="variables whose values such tools may name in headers as `${secret:NAME}`, each with a host that"
-        " may get it: `NAME=host`, separated by commas",
+        description="variables that such tools may name in headers as `${secret:NAME}`, each with its host:"
+        " `NAME=host`, separated by commas",
     )
 
 

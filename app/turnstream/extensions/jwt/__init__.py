@@ -23,29 +23,27 @@ class JwtSettings(LoginSection):
         None, description="issuer whose JSON web tokens are accepted, as in their claim `iss`"
     )
     jwt_audience: str | None = Field(
-        None, description="audiences of which such a token must name one; separated by commas; needed with an issuer"
+        None, description="accepted audiences, separated by commas; required with an issuer"
     )
     jwt_audience_claim: str = Field("aud", description="claim that names the audience, such as `azp`")
     jwt_keys_url: str | None = Field(
-        None, description="URL of the issuer's keys (JWKS); without it its OpenID configuration names it"
+        None, description="URL of the issuer's keys (JWKS); by default from its OpenID configuration"
     )
     jwt_algorithms: str = Field(
         "RS256, ES256, EdDSA", description="signatures that are accepted, of those with a public key"
     )
-    jwt_owner_claim: str = Field("sub", description="claim that is the owner; a path with dots, as for the others")
+    jwt_owner_claim: str = Field("sub", description="claim with the owner, as a path with dots")
     jwt_owner_claim_is_fixed: bool = Field(
         False,
-        description="true: an owner claim such as `email` is accepted, because no user of the issuer can change it",
+        description="true: an owner claim such as `email` is accepted, because users cannot change it",
     )
-    jwt_type: str | None = Field(
-        None, description="type that tokens must have, as in `typ` of their header, such as `at+jwt`"
-    )
+    jwt_type: str | None = Field(None, description="required `typ` of the header, such as `at+jwt`")
     jwt_roles_claim: str | None = Field(
         None, description="claim with roles, such as `realm_access.roles`: a list, or words in one text"
     )
-    jwt_plan_claim: str | None = Field(None, description="claim that names the plan of the owner")
-    jwt_cell_claim: str | None = Field(None, description="claim that names the cell of the owner")
-    jwt_leeway: float = Field(30, ge=0, le=300, description="difference of clocks that is allowed to the issuer")
+    jwt_plan_claim: str | None = Field(None, description="claim with the plan of the owner")
+    jwt_cell_claim: str | None = Field(None, description="claim with the cell of the owner")
+    jwt_leeway: float = Field(30, ge=0, le=300, description="accepted difference of clocks")
 
 
 @asynccontextmanager

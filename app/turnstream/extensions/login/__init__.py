@@ -21,33 +21,29 @@ if TYPE_CHECKING:
 
 class LoginSettings(LoginSection):
     login_url: str | None = Field(
-        None, description="public address of this server, to which issuers send browsers back; needed with an issuer"
+        None, description="public address of this server, for returns from issuers; required with an issuer"
     )
     login_issuer: str | None = Field(
         None, description="issuer where people sign in on the page, as in `issuer` of its OpenID configuration"
     )
-    login_client_id: str | None = Field(None, description="id that this server has as a client of the issuer")
-    login_client_secret: SecretStr | None = Field(None, description="secret of the client; a public client has none")
-    login_title: str | None = Field(None, description="name of the issuer on the page; its host unless it is set")
-    login_scope: str = Field("openid profile email", description="scopes that are asked of the issuer")
-    login_owner_claim: str = Field("sub", description="claim that is the owner; a path with dots, as for groups")
+    login_client_id: str | None = Field(None, description="id of this server as a client of the issuer")
+    login_client_secret: SecretStr | None = Field(None, description="secret of this client; a public client has none")
+    login_title: str | None = Field(None, description="name of the issuer on the page; by default its host")
+    login_scope: str = Field("openid profile email", description="scopes of the request to the issuer")
+    login_owner_claim: str = Field("sub", description="claim with the owner, as a path with dots")
     login_owner_claim_is_fixed: bool = Field(
         False,
-        description="true: an owner claim such as `email` is accepted, because no user of the issuer can change it",
+        description="true: an owner claim such as `email` is accepted, because users cannot change it",
     )
-    login_groups_claim: str | None = Field(
-        None, description="claim with groups, which are roles here: see `TURNSTREAM_LOGIN_ROLES`"
-    )
+    login_groups_claim: str | None = Field(None, description="claim with groups, the roles in `TURNSTREAM_LOGIN_ROLES`")
     login_plans: str | None = Field(
-        None, description="plan by group, such as `staff=pro, guest=free`; the first that fits counts"
+        None, description="plan by group, such as `staff=pro, guest=free`; the first match counts"
     )
     login_issuers_file: Path | None = Field(
         None, description="TOML file of further issuers, see [login on the page](identity.md#login-on-the-page)"
     )
-    login_idle: float = Field(
-        43_200, ge=300, description="a session ends when its browser sends no request for this long"
-    )
-    login_life: float = Field(604_800, ge=300, description="longest life of a session; then its person signs in again")
+    login_idle: float = Field(43_200, ge=300, description="a session ends after this time without a request")
+    login_life: float = Field(604_800, ge=300, description="longest life of a session")
 
 
 @asynccontextmanager

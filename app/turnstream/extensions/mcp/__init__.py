@@ -27,13 +27,12 @@ if TYPE_CHECKING:
 
 class McpSettings(Section):
     sign_in_url: HttpUrl | None = Field(
-        None, description="public address of this server, with which links to sign in to MCP servers begin"
+        None, description="public address of this server, for links to sign in to MCP servers"
     )
-    owner_servers: bool = Field(False, description="whether owners may add MCP servers for themselves, over HTTP")
+    owner_servers: bool = Field(False, description="whether owners may add MCP servers over HTTP")
     owner_servers_allow: str | None = Field(
         None,
-        description="internal hosts and networks that MCP servers of owners may have, also without TLS; separated by"
-        " commas",
+        description="internal hosts and networks for MCP servers of owners, also without TLS, separated by commas",
     )
 
 

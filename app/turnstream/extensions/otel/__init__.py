@@ -18,7 +18,7 @@ class TraceSettings(Section):
         0,
         ge=0,
         le=100_000,
-        description="characters of messages, tool inputs and results that an attribute of a span may hold; 0 for none",
+        description="characters of messages, tool inputs and results in an attribute of a span; 0: none",
     )
 
 

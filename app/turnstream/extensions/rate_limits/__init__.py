@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 class RateLimitSettings(Section):
     rate_limit_wait: float = Field(
-        300.0, gt=0, description="seconds for which a model call waits for the rate limit of its provider at most"
+        300.0, gt=0, description="longest wait of a model call for the rate limit of its provider"
     )
 
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 class RetentionSettings(Section):
     retain_chats_days: float | None = Field(
-        None, gt=0, le=36_500, description="days without a change after which a chat is deleted; never unless it is set"
+        None, gt=0, le=36_500, description="days without a change after which a chat is deleted; by default never"
     )
     retain_uploads_days: float | None = Field(
         None,
         gt=0,
         le=36_500,
-        description="days after which an upload is deleted, also where a chat refers to it; never unless it is set",
+        description="days after which an upload is deleted, also from chats; by default never",
     )
 
 

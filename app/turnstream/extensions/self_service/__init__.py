@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 class SelfServiceSettings(Section):
     self_service: bool = Field(
         False,
-        description="whether owners may list and revoke their credentials, read their entries of the audit trail, and"
-        " have everything of theirs erased",
+        description="whether owners may manage their credentials, read their audit entries, and request their erasure",
     )
     erasure_delay: float = Field(
         604_800,
         ge=0,
-        description="seconds from the request of an owner to the erasure. Until then the owner can undo the request",
+        description="seconds from the request of an erasure to the erasure",
     )
 
 

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 class SharingSettings(Section):
     sharing: bool = Field(False, description="whether owners may share chats, by links and with members")
-    share_life: float | None = Field(
-        None, gt=0, description="seconds after which a link expires at the latest; never unless it is set"
-    )
+    share_life: float | None = Field(None, gt=0, description="longest life of a link, in seconds; by default no limit")
 
 
 def _calls() -> "Sequence[CallGroup]":

@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 class StandbySettings(Section):
     standby_url: SecretStr | None = Field(
         None,
-        description="URL of a hot standby of DATABASE_URL, for [reads that may be old](scaling.md#read-replicas)",
+        description="URL of a hot standby of DATABASE_URL, for [old reads](scaling.md#read-replicas)",
     )
-    standby_staleness: float = Field(
-        5, ge=1, le=60, description="how old an answer of the standby may be; older, the primary is asked"
-    )
+    standby_staleness: float = Field(5, ge=1, le=60, description="highest age of an answer of the standby")
 
 
 def _standby(settings: Settings) -> "Standby | None":

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 class TitleSettings(Section):
     title_model: str | None = Field(
-        None, description="model that gives a chat its title after the first answer; without it the first message does"
+        None, description="model that writes the title of a chat; by default its first message is the title"
     )
 
 

@@ -18,20 +18,18 @@ if TYPE_CHECKING:
 
 class ToolSearchSettings(Section):
     tool_search_above: int | None = Field(
-        None, ge=1, description="definitions of tools in one request; with more, the model searches for a tool"
+        None, ge=1, description="highest number of definitions of tools in a request; with more the model searches"
     )
     tool_search_above_chars: int | None = Field(
-        None, ge=1, description="the same by the characters of the definitions; 4 are about a token"
+        None, ge=1, description="the same in characters of the definitions; 4 are about a token"
     )
     tool_search_keep: str = Field(
         "read_result,doc_*",
-        description="tools that are in each request, whatever their number; `*` matches any characters; separated by"
-        " commas",
+        description="tools in each request, separated by commas; `*` matches any characters",
     )
     tool_search_by_provider: str | None = Field(
         None,
-        description="models of the Anthropic API whose provider searches by itself (`defer_loading`); separated by"
-        " commas",
+        description="models of the Anthropic API whose provider searches (`defer_loading`), separated by commas",
     )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WebhookSettings(Section):
-    webhook_url: HttpUrl | None = Field(None, description="URL that gets a POST for the events of turns")
+    webhook_url: HttpUrl | None = Field(None, description="URL of the webhook")
     webhook_events: str = Field(
         "turn.ended", description="what the webhook reports: turn.ended, turn.waiting; separated by commas"
     )
@@ -27,7 +27,7 @@ class WebhookSettings(Section):
         None, description="key that signs webhooks: base64, with or without whsec_ before it"
     )
     retain_webhooks_days: float = Field(
-        7, gt=0, le=36_500, description="days for which the row of a webhook is kept that was delivered or given up"
+        7, gt=0, le=36_500, description="days for which the row of a finished webhook is kept"
     )
 
 
