@@ -128,11 +128,10 @@ def commands_page() -> str:
 
 
 _COMMANDS = """
-- `chat` and `conformance` need a [distribution](../contributing.md#distributions) of their own.
+- `chat` and `conformance` are in [distributions](../contributing.md#distributions).
 - `chat` and `compare` are clients: `--server` or `TURNSTREAM_URL`, `--token` or `TURNSTREAM_TOKEN`.
-- All other commands read the [settings](../settings.md) and open the database: that of `DATABASE_URL`, else the
-  embedded one in `TURNSTREAM_DATA_DIR`. Without one, `serve`, `migrate`, `tokens create` and `owners import` create it.
-- Commands that write print the database they wrote to.
+- All other commands read the [settings](../settings.md) and open the database. `serve`, `migrate`, `tokens create` and
+  `owners import` create an embedded database.
 """
 
 
