@@ -67,10 +67,20 @@ MARK_FOLLOWED = Statement(f"UPDATE turns SET arrivals = arrivals WHERE id = :tur
 TICK = "updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')"
 # No new turn is returned: row-level security would look for its chat then, and this statement does not see one that it
 # makes itself.
+# Both turns are one INSERT: each prepares the checks, triggers and indexes of the table again.
 _EXCHANGE = """
-    , user_turn AS (
-        INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, ended_at)
-        SELECT :user_turn, :chat, :parent, 'user', 'complete', updated_at, updated_at FROM touched
+    , new_turns AS (
+        INSERT INTO turns (
+            id, chat_id, parent_id, role, request, tool_set, queue_owner, created_at,
+            ended_at, status, attempt, replica, started_at
+        )
+        SELECT CAST(:user_turn AS uuid), CAST(:chat AS uuid), CAST(:parent AS uuid), 'user', CAST(NULL AS json),
+            CAST(NULL AS bytea), CAST(NULL AS text), updated_at, updated_at, 'complete', 0, CAST(NULL AS uuid),
+            CAST(NULL AS timestamptz)
+        FROM touched
+        UNION ALL
+        SELECT :assistant_turn, :chat, :user_turn, 'assistant', kept.request, tool_set, owner, updated_at, NULL, {begun}
+        FROM touched, keep_tool_set(owner, CAST(:request AS json)) AS kept
     ), contents AS (
         INSERT INTO blocks (turn_id, index, round, attempt, type, text, data, notes)
         SELECT :user_turn, b.index, 0, 0, b.type, b.text, b.data, b.notes
@@ -78,29 +88,18 @@ _EXCHANGE = """
             CAST(:indexes AS int[]), CAST(:types AS text[]), CAST(:texts AS text[]), CAST(:datas AS json[]),
             CAST(:notes AS json[])
         ) AS b (index, type, text, data, notes)
-    ), assistant_turn AS (
-        INSERT INTO turns (
-            id, chat_id, parent_id, role, request, tool_set, queue_owner, created_at,
-            status, attempt, replica, started_at
-        )
-        SELECT :assistant_turn, :chat, :user_turn, 'assistant', kept.request, tool_set, owner, updated_at, {begun}
-        FROM touched, keep_tool_set(owner, CAST(:request AS json)) AS kept
     )
 """
 _CREATED = " SELECT updated_at FROM touched"
 _QUEUED = _EXCHANGE.format(begun="'queued', 0, NULL, NULL") + _CREATED
 # With a key that is taken, nothing is written: the statement is refused.
-_BEGUN = (
-    _EXCHANGE.format(begun="'running', 1, :replica, updated_at")
-    + """
-    , kept AS (
+_BEGUN = f"""
+    {_EXCHANGE.format(begun="'running', 1, :replica, updated_at")}, kept AS (
         INSERT INTO idempotency_keys (owner, key, digest, turn_id)
         SELECT CAST(:owner AS text), CAST(:key AS text), CAST(:digest AS bytea), :assistant_turn FROM touched
         WHERE CAST(:key AS text) IS NOT NULL
-    )
-    """
-    + _CREATED
-)
+    ) {_CREATED}
+"""
 _writes = partial(
     Statement,
     seals=[NEW_BLOCKS.named(turn_id="user_turn"), CHATS.named(id="chat"), REQUESTS.named(id="assistant_turn")],

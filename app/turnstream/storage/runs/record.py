@@ -144,17 +144,11 @@ _START_CALLS = """
 
 # The calls of the round that are run next are in the ledger with the seal.
 SEAL_ROUND = _writes(
-    _fence(columns="id, chat_id")
-    + _SEALED
-    + """
-    , counted AS (
+    f"""
+    {_fence(columns="id, chat_id")} {_SEALED}, counted AS (
         UPDATE turns SET usage = CAST(:turn_usage AS json), recoveries = :recoveries
         FROM fenced WHERE turns.id = fenced.id
-    ), started AS (
-    """
-    + _START_CALLS
-    + """
-    )
+    ), started AS ({_START_CALLS})
     SELECT whole FROM held
     """,
 )
@@ -173,17 +167,10 @@ VOID_ROUND = Statement(
         """,
         columns="id, chat_id",
     )
-    + _CLEAR_TEXT
-    + _CHARGE_ROUNDS
-    + """
-    , forgotten AS (
+    + f"""
+    {_CLEAR_TEXT} {_CHARGE_ROUNDS}, forgotten AS (
         DELETE FROM blocks USING fenced WHERE turn_id = fenced.id AND round = :number
-    ), voided AS (
-    """
-    + INSERT_ROUNDS
-    + """
-    )
-    , counted AS (
+    ), voided AS ({INSERT_ROUNDS}), counted AS (
         UPDATE turns
         SET attempt = :next_attempt, recoveries = :recoveries, usage = CAST(:turn_usage AS json)
         FROM fenced WHERE turns.id = fenced.id
@@ -331,10 +318,8 @@ APPLY_STEERS = _writes(
     + f", {_TAKE_STEERS}, {_NOTE_DELIVERY}, applied AS ({INSERT_BLOCKS}) SELECT whole, fresh FROM held",
 )
 
-_SETTLED = (
-    _fence()
-    + """
-    , settled AS (
+_SETTLED = f"""
+    {_fence()}, settled AS (
         UPDATE tool_calls SET state = c.state, settled_at = now(), attempt = :attempt
         FROM fenced, unnest(CAST(:block_rounds AS int[]), CAST(:tool_use_ids AS text[]), CAST(:states AS text[]))
             AS c (round, tool_use_id, state)
@@ -342,10 +327,8 @@ _SETTLED = (
     ), progress AS (
         UPDATE turns SET recoveries = 0
         FROM fenced WHERE turns.id = fenced.id AND recoveries > 0 AND 'settled' = ANY(CAST(:states AS text[]))
-    )
-    """
-    + f", results AS ({INSERT_BLOCKS})"
-)
+    ), results AS ({INSERT_BLOCKS})
+"""
 SETTLE_CALLS = _writes(_SETTLED + " SELECT whole FROM held")
 # Whatever gives a call its result, its job is over: a runner that has it stops.
 SETTLE_JOBS = _writes(

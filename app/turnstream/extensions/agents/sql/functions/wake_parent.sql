@@ -6,6 +6,10 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     woken uuid;
 BEGIN
+    -- Most chats are no agent's. The plan of this look is kept; the next one is planned for each turn.
+    IF NOT EXISTS (SELECT FROM chats WHERE id = NEW.chat_id AND of_turn IS NOT NULL) THEN
+        RETURN NULL;
+    END IF;
     SELECT jobs.id INTO woken FROM chats JOIN jobs ON jobs.turn_id = chats.of_turn
     WHERE chats.id = NEW.chat_id AND jobs.settled_at IS NULL AND jobs.id::text = NEW.request->'labels'->>'job'
     FOR NO KEY UPDATE OF jobs SKIP LOCKED;

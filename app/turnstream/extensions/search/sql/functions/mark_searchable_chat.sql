@@ -3,11 +3,12 @@
 CREATE OR REPLACE FUNCTION mark_searchable_chat() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
-    IF NOT search_is_active() THEN
+    INSERT INTO search_pending (owner, chat_id) SELECT NEW.owner, NEW.id
+    WHERE (SELECT coalesce(bool_or('search' = ANY(extensions)), true) FROM replicas);
+    IF NOT FOUND THEN
         PERFORM search_wait(NEW.id);
         RETURN NULL;
     END IF;
-    INSERT INTO search_pending (owner, chat_id) VALUES (NEW.owner, NEW.id);
     IF TG_OP = 'UPDATE' AND OLD.settings ->> 'search_language' IS DISTINCT FROM NEW.settings ->> 'search_language' THEN
         INSERT INTO search_backlog (chat_id) VALUES (NEW.id) ON CONFLICT DO NOTHING;
     END IF;
