@@ -125,14 +125,6 @@ class Settings(Section):
         None,
         description="URL of the same Postgres for the API, with a role that owns nothing (row-level security)",
     )
-    master_key: SecretStr | None = Field(
-        None,
-        description="keys for secrets in rows, each 32 bytes in base64, separated by commas: the first encrypts, all"
-        " decrypt; an embedded database has a file with one of its own",
-    )
-    require_encryption: bool = Field(
-        False, description="refuse to start without a master key, and requests whose secrets cannot be encrypted"
-    )
     extensions: str | None = Field(
         None,
         description="names of the [extensions](extensions.md) of this server, separated by commas, or `none`; all that"

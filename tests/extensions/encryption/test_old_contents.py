@@ -11,7 +11,7 @@ from turnstream.cli import commands
 from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.encryption.old_contents import change_contents
 from turnstream.extensions.search.index import CATCH_UP
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.contents import BYTES_MARK, TEXT_MARK
 from turnstream.storage.database import Statement

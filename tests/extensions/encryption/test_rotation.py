@@ -30,9 +30,10 @@ from turnstream.extensions.encryption.codec import SealingCodec
 from turnstream.extensions.encryption.rotation import KeyRotation, KeyStep
 from turnstream.extensions.keys.rotation import rotate
 from turnstream.kit.ids import new_id
-from turnstream.kit.sealing import MasterKeys, new_master_key
 from turnstream.libraries.erasure.owners import Owners
 from turnstream.libraries.providers.anthropic.parameters import PARAMETERS
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import MasterKeys, new_master_key
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.parameters import COMMON
 from turnstream.scripted import ScriptedProvider, message_of, text
@@ -40,7 +41,6 @@ from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.database import Statement
 from turnstream.storage.migrations import downgrade
 from turnstream.storage.owners.audit import AuditTrail
-from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.runs.queue import Queue
 

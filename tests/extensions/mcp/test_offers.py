@@ -22,7 +22,7 @@ from tests.support.server_process import free_port
 from turnstream.extensions.mcp.app_tools import without_hidden
 from turnstream.extensions.mcp.declared import McpServer, McpTable, servers_of
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.libraries.tool_sources.declarations import read_declarations
 from turnstream.scripted import message_of, text
 from turnstream.tools.toolset import Toolset
