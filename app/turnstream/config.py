@@ -125,14 +125,6 @@ class Settings(Section):
         None,
         description="URL of the same Postgres for the API, with a role that owns nothing (row-level security)",
     )
-    master_key: SecretStr | None = Field(
-        None,
-        description="keys for secrets in rows, each 32 bytes in base64, separated by commas: the first"
-        " encrypts, all decrypt",
-    )
-    require_encryption: bool = Field(
-        False, description="refuse to start without a master key, and refuse secrets that cannot be encrypted"
-    )
     extensions: str | None = Field(
         None,
         description="names of the active [extensions](extensions.md), separated by commas, or `none`; by"

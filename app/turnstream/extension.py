@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from turnstream.api.identity.way import Admit, Authenticate, FindMember
     from turnstream.api.neighbours import Neighbours
     from turnstream.api.reads import ReadCopy, Search
+    from turnstream.api.request_secrets import RequestSecrets
     from turnstream.api.services import Feed, Services
     from turnstream.config import Section, Settings
     from turnstream.domain.plans import Plan, Plans
@@ -34,14 +35,12 @@ if TYPE_CHECKING:
     from turnstream.engine.model_route import ModelPolicy
     from turnstream.engine.text_checks import TextChecks, TextGuard
     from turnstream.engine.upkeep.sweeps import Sweep
-    from turnstream.kit.sealing import MasterKey
     from turnstream.kit.signals import Signals
     from turnstream.llm.interceptor import Interceptor
     from turnstream.llm.models.api import MakeCalls, MakePool, ModelApi
     from turnstream.llm.models.catalog import Models
     from turnstream.storage.contents import Codec
     from turnstream.storage.database import Database
-    from turnstream.storage.owners.owner_keys import OwnerKeys
     from turnstream.storage.runs.queue import Renewals, WebhookKind
     from turnstream.tools.sources import DeclaredTools
     from turnstream.tools.tool import Tool
@@ -220,6 +219,46 @@ class ServerProcesses(Protocol):
         ...
 
 
+class MasterKey(Protocol):
+    """Wraps keys of owners: a key of the settings, or one that never leaves a key service. `id` names it in rows."""
+
+    @property
+    def id(self) -> bytes: ...
+
+    async def wrap(self, owner: str, key: bytes) -> bytes: ...
+
+    async def unwrap(self, owner: str, wrapped: bytes) -> bytes:
+        """Raises CannotOpen if the answer is final, StorageUnavailable if another try may have another one."""
+        ...
+
+
+class Secrets(Protocol):
+    """Encryption in rows. `ids` are those of the master keys that this replica has."""
+
+    @property
+    def ids(self) -> Sequence[bytes]: ...
+
+    def codec(self, url: str) -> AbstractAsyncContextManager["Codec | None"]:
+        """The codec of contents. It reads keys from the database at `url`."""
+        ...
+
+    async def of_requests(self, database: "Database") -> "RequestSecrets | None":
+        """The secrets of tools. With None, requests must have none."""
+        ...
+
+
+class NoSecrets:
+    """Nothing is encrypted."""
+
+    ids = ()
+
+    def codec(self, url: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
+        return nullcontext()
+
+    async def of_requests(self, database: "Database") -> None:  # noqa: ARG002
+        return None
+
+
 class NoFiles:
     """Nothing is recorded."""
 
@@ -275,8 +314,9 @@ class Extension:
     `recordings` are files of turns, if the settings ask for them. `database` is a Postgres that the server runs itself,
     `copy` a standby for reads that may be old. `processes` are several on one port. `cell` is the name that the
     settings give this server; its tokens have it in them. `search` finds chats and documents; that of the first
-    extension is used. `codec` encrypts contents. `master_key` finds the one that the settings name. `plans` are those
-    of owners, with the limits of a given plan where they name none. `call_links` makes links to calls that wait, for
+    extension is used. `secrets` are encrypted in rows, by keys that are made only if the last argument is true; with
+    these keys `codec` encrypts contents. `master_key` finds the one that the settings name. `plans` are those of
+    owners, with the limits of a given plan where they name none. `call_links` makes links to calls that wait, for
     webhooks. `before_erasure` ends sessions and tokens of an owner at other servers, while the rows are there.
     `commands` are modules by the name of the command that each defines: `usage`, or `owners move` in the group
     `owners`. `tool_policies` are the fields of a tool's policy that it carries out.
@@ -306,7 +346,8 @@ class Extension:
     processes: "Callable[[Settings], ServerProcesses | None]" = _none
     cell: "Callable[[Settings], str | None]" = _none
     search: "Callable[[Database], Search] | None" = None
-    codec: "Callable[[Settings, OwnerKeys], Codec | None]" = _none
+    secrets: "Callable[[Settings, Sequence[Extension], bool], Secrets | None]" = _none
+    codec: "Callable[[Settings, Any], Codec | None]" = _none
     master_key: "Callable[[Settings, str], MasterKey | None]" = _none
     plans: "Callable[[Settings, Plan], Plans | None]" = _none
     call_links: "Callable[[Settings, Database], CallLinks | None]" = _none
@@ -438,6 +479,17 @@ def processes_of(settings: "Settings", extensions: Iterable[Extension]) -> Serve
 def own_cell(settings: "Settings", extensions: Iterable[Extension]) -> str | None:
     """The name of this server among several, for its tokens."""
     return next((cell for each in extensions if (cell := each.cell(settings)) is not None), None)
+
+
+def secrets_of(settings: "Settings", extensions: Sequence[Extension], *, make: bool = True) -> Secrets:
+    """The secrets of the first extension that encrypts them. `make` a key if there is none. Raises ConfigError, also
+    for a codec without keys: it could not read its rows.
+    """
+    if found := next((each for e in extensions if (each := e.secrets(settings, extensions, make)) is not None), None):
+        return found
+    if codecs := [each.name for each in extensions if each.codec is not _none]:
+        raise ConfigError(f"The extension {codecs[0]} needs the extension keys: add keys to TURNSTREAM_EXTENSIONS.")
+    return NoSecrets()
 
 
 def search_of(extensions: Iterable[Extension], database: "Database") -> "Search | None":

@@ -21,6 +21,7 @@ from turnstream.api.identity.way import Authenticate
 from turnstream.api.plans import OwnerPlans
 from turnstream.api.reads import Reads
 from turnstream.api.recent_chats import RecentChats
+from turnstream.api.request_secrets import RequestSecrets
 from turnstream.api.resolve import Defaults, Resolver
 from turnstream.api.routes import CORE
 from turnstream.api.services import HttpSettings, Live, Services, Storage
@@ -37,6 +38,7 @@ from turnstream.extension import (
     own_cell,
     recordings_of,
     search_of,
+    secrets_of,
     selected,
 )
 from turnstream.llm.models.api import schemas_by_name
@@ -44,7 +46,6 @@ from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url
 from turnstream.setup.engine import Engine, background, started
 from turnstream.setup.identity import metrics_token
-from turnstream.setup.master_keys import master_keys, open_codec, opened_owner_keys
 from turnstream.setup.parts import (
     Given,
     Parts,
@@ -142,7 +143,7 @@ async def running(
         model = chosen_model(settings, given, extensions)
         allowed = allowances(settings, model_apis(settings, extensions))
         metrics_token(settings)
-        masters = master_keys(settings, extensions)
+        secrets = secrets_of(settings, extensions)
         copy = copy_of(settings, extensions)
         models = await opened_models(settings, given, extensions, stack)
         await check_extensions(extensions, settings, models)
@@ -158,11 +159,10 @@ async def running(
         }
         database = await stack.enter_async_context(connect(url, **options))
         api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))
-        database.codec = api.codec = await stack.enter_async_context(open_codec(settings, extensions, masters, url))
+        database.codec = api.codec = await stack.enter_async_context(secrets.codec(url))
         stored, ways = await opened_ways(settings, given, extensions, database, stack)
         toolset = await opened_toolset(settings, given, extensions, database, stack)
-        owner_keys = await opened_owner_keys(database, masters, settings)
-        toolset.open_headers = None if owner_keys is None else owner_keys.opened_headers
+        toolset.secrets = of_requests = await secrets.of_requests(database) or RequestSecrets()
         models = models.with_presets(toolset.presets, model)
         interval = copy.renewal_interval if copy else None
         parts = Parts(
@@ -174,7 +174,7 @@ async def running(
             given.hooks,
             extensions,
             interval,
-            masters.ids if masters else (),
+            secrets.ids,
         )
         engine = await stack.enter_async_context(started(parts, direct_url, process))
         owner_plans = OwnerPlans(plans)
@@ -195,6 +195,7 @@ async def running(
                 toolset,
                 Defaults(model, settings.system_prompt, turn_limits(settings), most_rounds(settings)),
                 allowed,
+                of_requests,
             ),
             http=_http_settings(settings, recordings_of(settings, extensions).owners),
             plans=owner_plans,
@@ -206,7 +207,6 @@ async def running(
             is_ready=lambda: not engine.worker.draining,
             drain=engine.worker.drain,
             neighbours=process.neighbours(engine.replica) if process else None,
-            owner_keys=owner_keys,
             find_member=next((work.find_member for work in engine.works.values() if work.find_member), None),
         )
         serving = [partial(task, services) for work in engine.works.values() for task in work.serving]

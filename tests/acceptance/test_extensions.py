@@ -234,7 +234,9 @@ async def test_a_server_imports_the_libraries_of_its_extensions_and_no_others(
     assert {"turnstream.api.exchange", "turnstream.engine.executor"} <= {*modules}
     assert {name.split(".")[1] for name in modules} & {*LIBRARIES} <= {"libraries"}
     loaded = {name.split(".")[2] for name in modules if name.startswith("turnstream.libraries.")}
-    assert loaded - {"extras", "logins", "tools_file_settings"} == libraries  # settings of all extensions are read
+    assert (
+        loaded - {"extras", "logins", "secrets", "tools_file_settings"} == libraries
+    )  # settings of all extensions are read
 
 
 async def test_calls_of_extensions_are_not_there_without_them(server: StartServer) -> None:

@@ -18,7 +18,7 @@ from tests.support.server_process import free_port
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.own_servers import OwnServers
 from turnstream.extensions.mcp.servers import McpServers
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.scripted import message_of, text
 from turnstream.tools.toolset import Toolset
 

@@ -14,7 +14,7 @@ from tests.extensions.mcp.test_sign_in import desk_at
 from tests.support.http_client import Client
 from tests.support.http_server import Server
 from turnstream.extensions.mcp.offers import Offers
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.scripted import message_of, text
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.extensions("mcp")]

@@ -19,14 +19,15 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.identity import Identity
 from turnstream.engine.upkeep.refusals import RefusedLogins
 from turnstream.kit.ids import new_id
+from turnstream.libraries.audit_entries import AuditEntry, newest_entries
 from turnstream.storage.chats.grants import Grants
-from turnstream.storage.owners.audit import AuditEntry, AuditTrail
+from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.rows import to_json
 
 
 async def _entries(harness: Harness, kind: str | None = None) -> Sequence[AuditEntry]:
-    return [*reversed(await AuditTrail(harness.database).page(None, kind, 1, 1000))]
+    return [*reversed(await newest_entries(harness.database, None, kind, 1, 1000))]
 
 
 async def test_tokens_that_come_and_go_are_in_the_trail(harness: Harness) -> None:
@@ -129,7 +130,7 @@ async def test_old_entries_are_swept_and_refused_logins_before(harness: Harness)
             " FROM unnest(ARRAY['owner.erased', 'login.refused']) AS kind, unnest(ARRAY[1, 31, 366]) AS days"
         )
     assert [await swept(trail.sweep(365, 30)) for _ in range(2)] == [3, 0]
-    kept = [entry.kind for entry in await trail.page(None, None, 1000, 10)]
+    kept = [entry.kind for entry in await newest_entries(harness.database, None, None, 1000, 10)]
     assert sorted(kept) == ["login.refused", "owner.erased", "owner.erased"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.conftest import ROOT
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 
 pytestmark = [pytest.mark.extensions("mcp"), pytest.mark.timeout(300)]
 

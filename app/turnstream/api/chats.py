@@ -11,7 +11,6 @@ from turnstream.api.http.reading import id_of, limit_of, read_body
 from turnstream.api.reads import ReadStorage, search_or_refusal
 from turnstream.api.schemas.requests import ChatChanges, NewChat
 from turnstream.api.schemas.responses import ChatPage, Deleted
-from turnstream.api.sealed_headers import new_settings, sealed
 from turnstream.api.services import path_for, services_and_owner
 from turnstream.api.views import chat_out, json_response, listed_chat
 from turnstream.domain.chats import Chat
@@ -23,7 +22,7 @@ async def create_chat(request: Request) -> Response:
     new, _ = await read_body(request, NewChat)
     check_named(new)
     check_named(new.settings, "settings.")
-    settings = await new_settings(services, owner, new.settings, "settings")
+    settings = await services.resolver.new_settings(owner, new.settings, "settings")
     chat = await services.storage.chats.create(owner, new.title, new.system_prompt, settings)
     services.recent_chats.keep(chat)
     services.live.notify_owner(owner)
@@ -63,7 +62,7 @@ async def change_chat(request: Request) -> Response:
     if changes.settings is not None:
         check_named(changes.settings, "settings.")
 
-    settings = changes.settings and await sealed(services, owner, changes.settings, "settings.")
+    settings = changes.settings and await services.resolver.sealed(owner, changes.settings, "settings.")
 
     def changed_members(chat: Chat) -> Mapping[str, Any]:
         sent = {name: getattr(changes, name) for name in changes.model_fields_set}

@@ -13,7 +13,6 @@ from turnstream.api.attachments import allowed_blocks, check_attachments, steer_
 from turnstream.api.caller import check_turn, of_caller, with_author, with_fixed
 from turnstream.api.schemas.blocks import TextBlockIn
 from turnstream.api.schemas.requests import NewTurn, TurnOptions
-from turnstream.api.sealed_headers import has_secrets, sealed
 from turnstream.api.services import Services, check_rate
 from turnstream.domain.blocks import Block
 from turnstream.domain.chats import Chat, title_from
@@ -37,11 +36,10 @@ async def post_message(
     """Writes a message and the assistant turn that answers it. A key that was used gives the exchange it made.
     `admitted`: the request has been counted by `admit`.
     """
-    new = await sealed(services, target.owner, with_fixed(new))
+    new = await services.resolver.sealed(target.owner, with_fixed(new))
     try:
         known = services.recent_chats.take(target)
-        # The rows may be encrypted by now, or by another key.
-        if known and services.owner_keys and has_secrets(known):
+        if known and services.resolver.secrets.may_differ(known):
             known = None
         position = known or await services.storage.exchanges.position(target)  # without a chat, nothing is counted
         if not admitted:
@@ -59,7 +57,7 @@ async def post_message(
 
 async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: IdempotencyKey | None) -> Exchange:
     """The same in a chat that is created with it. Raises Conflict if the chat exists."""
-    new = await sealed(services, chat.owner, with_fixed(new))
+    new = await services.resolver.sealed(chat.owner, with_fixed(new))
     try:
         await admit(services, chat.owner, new)
         compose = await composer(services, new, chat.owner, key)
@@ -85,7 +83,7 @@ async def generate_again(
     services: Services, owner: str, chat: UUID, turn: UUID, options: TurnOptions, key: IdempotencyKey | None
 ) -> Exchange:
     """Writes another assistant turn beside `turn`."""
-    storage, options = services.storage, await sealed(services, owner, with_fixed(options))
+    storage, options = services.storage, await services.resolver.sealed(owner, with_fixed(options))
     try:
         before = await storage.exchanges.answer(owner, chat, turn)
         assert before.request is not None

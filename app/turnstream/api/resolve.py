@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from turnstream.api.parameters import ParamRules
+from turnstream.api.request_secrets import AnyOptions, RequestSecrets
 from turnstream.api.schemas.requests import ChatSettings, LimitsIn, Params, TurnOptions
 from turnstream.api.schemas.tools import ClientToolIn, HttpToolIn, ProviderToolIn, ToolIn
-from turnstream.api.secret_headers import unmasked, unmasked_params
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.output import is_of_an_object
@@ -99,6 +99,7 @@ class Resolver:
     toolset: Toolset
     defaults: Defaults
     allowed: Allowances = field(default_factory=Allowances)
+    secrets: RequestSecrets = field(default_factory=RequestSecrets)
 
     @property
     def params(self) -> ParamRules:
@@ -123,7 +124,7 @@ class Resolver:
         the provider cached and signed, so a deploy that changes the server's defaults leaves a chat as it is.
         """
         settings = ChatSettings.model_validate(chat.settings)
-        own_params = unmasked_params(options.params, _given(settings.params), "params")
+        own_params = self.secrets.unmasked_params(options.params, _given(settings.params), "params")
         inherited = before.model if before else self.defaults.model
         model = self._model(options.model or settings.model or inherited)
         before = before and self._kept(model, before)
@@ -182,7 +183,7 @@ class Resolver:
             # Their schemas were checked when they were stored.
             tools = self._choose(settings.tools, before.tools if before else (), "tools", room=None)
         else:
-            own = options.tools and unmasked(options.tools, chat.settings.get("tools") or (), "tools")
+            own = options.tools and self.secrets.unmasked(options.tools, chat.settings.get("tools") or (), "tools")
             tools = self._tools(own, before)
         if not model.supports("tools") and options.tools is None and settings.tools is None:
             tools = _Tools()  # neither turn nor chat requests them
@@ -202,13 +203,15 @@ class Resolver:
         if model.preset is not None:
             system, tools = self._of_agent(model, model.preset, options, kept)
         else:
-            tools = self._tools(options.tools and unmasked(options.tools, (), "tools"), kept)
+            tools = self._tools(options.tools and self.secrets.unmasked(options.tools, (), "tools"), kept)
             system = kept.system if kept else self.defaults.system_prompt
             system = system if options.system_prompt is None else options.system_prompt
         request = TurnRequest(
             model=model.id,
             system=system or None,
-            params=self._params(model, unmasked_params(options.params, {}, "params"), before.params, tools),
+            params=self._params(
+                model, self.secrets.unmasked_params(options.params, {}, "params"), before.params, tools
+            ),
             tools=tools.specs,
             limits=self._limits(kept.limits if kept else self._usual_limits(model), None, options.limits),
             provider_tools=tools.provider,
@@ -227,6 +230,14 @@ class Resolver:
         except ValueError as error:
             raise RequestRefused(str(error), field=field) from None
 
+    async def sealed(self, owner: str, options: AnyOptions, field: str = "") -> AnyOptions:
+        """The options with encrypted secrets of tools, before anything of a request is stored."""
+        return await self.secrets.sealed(owner, options, field, self.check_declared)
+
+    async def new_settings(self, owner: str, sent: ChatSettings | None, field: str) -> dict[str, Any]:
+        """The settings of a new chat, as they are stored."""
+        return self.changed_settings({}, sent and await self.sealed(owner, sent, f"{field}."), field)
+
     def changed_settings(
         self, stored: Mapping[str, Any], changes: ChatSettings | None, field: str = "settings"
     ) -> dict[str, Any]:
@@ -238,7 +249,7 @@ class Resolver:
             return {}
         sent = changes.model_dump(exclude_unset=True)
         if changes.tools is not None:
-            tools = unmasked(changes.tools, stored.get("tools") or (), f"{field}.tools")
+            tools = self.secrets.unmasked(changes.tools, stored.get("tools") or (), f"{field}.tools")
             self._choose(tools, (), f"{field}.tools", SchemaRoom())
             sent["tools"] = [each if isinstance(each, str) else each.model_dump(exclude_none=True) for each in tools]
         merged = _without_nulls({**stored, **sent})
@@ -248,7 +259,7 @@ class Resolver:
             except RequestRefused as error:
                 raise RequestRefused(error.detail, field=f"{field}.model") from None
             if changes.params is not None:
-                params = unmasked_params(changes.params, stored.get("params") or {}, f"{field}.params")
+                params = self.secrets.unmasked_params(changes.params, stored.get("params") or {}, f"{field}.params")
                 merged["params"] = self.params.checked(model, _given(params), f"{field}.params")
         self._check_limits(changes.limits, f"{field}.limits")
         for member in ("params", "limits"):

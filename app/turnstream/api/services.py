@@ -34,7 +34,6 @@ from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import ANONYMOUS, OWNER, Database
 from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.owners.documents import DocumentTexts
-from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.probe import Probe
@@ -143,7 +142,7 @@ class Services:
     `states` are the states of extensions, by name. `note_refusal` counts a request that was not authorised, by address
     and credential. `drain` takes this replica out of service. `failed` is set when a part of the server has failed for
     good, so that the process must be stopped and started again. `neighbours` are the other processes of the server, if
-    it has several. `owner_keys` encrypt secrets, if there is a master key. `find_member` knows the members of chats.
+    it has several. `find_member` knows the members of chats.
     """
 
     authenticator: Authenticator
@@ -162,7 +161,6 @@ class Services:
     is_ready: Callable[[], bool]
     drain: Callable[[], Awaitable[None]]
     neighbours: Neighbours | None = None
-    owner_keys: OwnerKeys | None = None
     find_member: FindMember | None = None
 
 

@@ -13,7 +13,6 @@ from turnstream.api.http.reading import id_in_query, id_of, idempotency_key_of, 
 from turnstream.api.reads import ReadStorage
 from turnstream.api.schemas.requests import NewTurn, NewTurnInNewChat, TurnOptions
 from turnstream.api.schemas.responses import TurnOut
-from turnstream.api.sealed_headers import new_settings
 from turnstream.api.services import Services, path_for, services_and_owner
 from turnstream.api.streams.turn import stream_response
 from turnstream.api.views import ShownTurn, shown_turn
@@ -57,7 +56,7 @@ async def create_turn_in_new_chat(request: Request) -> Response:
     key = idempotency_key_of(request, body)
     check_named(new.chat, "chat.")
     check_named(new.chat.settings, "chat.settings.")
-    settings = await new_settings(services, owner, new.chat.settings, "chat.settings")
+    settings = await services.resolver.new_settings(owner, new.chat.settings, "chat.settings")
     now = CLOCK.now()
     chat = Chat(new_id(), owner, new.chat.title, new.chat.system_prompt, settings, created_at=now, updated_at=now)
     exchange = await post_in_new_chat(services, new, chat, key)

@@ -21,6 +21,7 @@ TurnstreamError
 │   │   ├── Overloaded        … it answers, and requests wait for it already: later
 │   │   └── StatementTooLong  … it answers, and this statement took too long: not at once
 │   └── StatementRefused  … us: it takes neither the statement nor its values, and would not the next time
+├── CannotOpen            the operator: a stored secret needs a key that this server lacks, or was changed
 ├── ClaimLost             nobody: another attempt owns the turn; stop without touching a row
 ├── IllegalTransition     us: a bug
 └── ConfigError           the operator: a setting is wrong
@@ -250,6 +251,10 @@ class StatementTooLong(StorageUnavailable):
 
 class StatementRefused(StorageError):
     """Postgres refuses this statement or its values: trying again will not help. A bug, or another version's tables."""
+
+
+class CannotOpen(TurnstreamError):
+    """A value or key was encrypted with another key, for another place, or was changed since."""
 
 
 class ClaimLost(TurnstreamError):

@@ -9,34 +9,10 @@ from typing import Any
 
 MASK = "********"
 # The name of an operator's secret is no secret.
-_REFERENCE = re.compile(r"([A-Za-z]+ )?\$\{secret:\w+\}")
-_CREDENTIALS = ("authorization", "authorization_token")
-_HEADERS = "headers."
-# Names of a server to which a provider sends the credentials.
-_SERVERS = ("server_url", "url", "connector_id")
+REFERENCE = re.compile(r"([A-Za-z]+ )?\$\{secret:\w+\}")
+CREDENTIALS = ("authorization", "authorization_token")
 # The parameter that has definitions of servers as tools of providers do.
 SERVERS_OF_PARAMS = "mcp_servers"
-
-
-def credentials_of(definition: Mapping[str, Any]) -> dict[str, str]:
-    """The secrets of a provider's tool, or of a server that a provider calls, by name. A header `x` is `headers.x`."""
-    headers = definition.get("headers")
-    found = {name: definition.get(name) for name in _CREDENTIALS}
-    found |= {f"{_HEADERS}{name}": value for name, value in headers.items()} if isinstance(headers, Mapping) else {}
-    return {name: value for name, value in found.items() if isinstance(value, str)}
-
-
-def with_credentials(definition: Mapping[str, Any], values: Mapping[str, str]) -> dict[str, Any]:
-    """The definition with other `values` of its credentials."""
-    changed = {name: values.get(name, value) for name, value in definition.items()}
-    if isinstance(headers := changed.get("headers"), Mapping):
-        changed["headers"] = {name: values.get(f"{_HEADERS}{name}", value) for name, value in headers.items()}
-    return changed
-
-
-def server_of(definition: Mapping[str, Any]) -> str:
-    """The server that the provider calls with the credentials."""
-    return next((value for name in _SERVERS if isinstance(value := definition.get(name), str)), "")
 
 
 def servers_of(params: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -47,44 +23,32 @@ def servers_of(params: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return []
 
 
-def needs_sealing(value: str) -> bool:
-    """Whether the value of a header is to be encrypted in rows: a mask or a reference is no secret."""
-    return value != MASK and not _REFERENCE.fullmatch(value)
-
-
 def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a chat as they are shown."""
     masked = dict(settings)
     if settings.get("tools"):
         masked["tools"] = list(map(masked_tool, settings["tools"]))
-    if settings.get("params"):
-        masked["params"] = masked_params(settings["params"])
+    if servers := servers_of(settings.get("params") or {}):
+        masked["params"] = {**settings["params"], SERVERS_OF_PARAMS: list(map(masked_tool, servers))}
     return masked
 
 
-def masked_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    masked = dict(params)
-    if servers := servers_of(params):
-        masked[SERVERS_OF_PARAMS] = list(map(masked_definition, servers))
-    return masked
-
-
-def masked_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
-    return with_credentials(definition, _masked(credentials_of(definition)))
-
-
-def masked_tool(tool: Any) -> Any:
-    """A tool as it is stored in settings, or in the request of a turn, without the values of its headers."""
+def masked_tool(tool: Any, mask: str = MASK) -> Any:
+    """A tool as it is stored in settings, or in the request of a turn, or a server that a provider calls."""
     if not isinstance(tool, Mapping):
         return tool
-    if isinstance(tool.get("http"), Mapping):
-        return {**tool, "http": masked_tool(tool["http"])}
-    if isinstance(tool.get("definition"), Mapping):
-        return {**tool, "definition": masked_definition(tool["definition"])}
-    if not tool.get("headers"):
-        return tool
-    return {**tool, "headers": _masked(tool["headers"])}
+    return {name: _masked(name, value, mask) for name, value in tool.items()}
 
 
-def _masked(values: Mapping[str, str]) -> dict[str, str]:
-    return {name: value if _REFERENCE.fullmatch(value) else MASK for name, value in values.items()}
+def has_secrets(tool: Any) -> bool:
+    """Whether a tool or a server has a secret, or the mask of one."""
+    return bool(masked_tool(tool, "") != tool)
+
+
+def _masked(name: str, value: Any, mask: str) -> Any:
+    if name in {"http", "definition"}:
+        return masked_tool(value, mask)
+    if name == "headers" and isinstance(value, Mapping):
+        return {header: _masked(CREDENTIALS[0], each, mask) for header, each in value.items()}
+    is_secret = name in CREDENTIALS and isinstance(value, str) and not REFERENCE.fullmatch(value)
+    return mask if is_secret else value

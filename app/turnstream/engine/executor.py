@@ -63,7 +63,6 @@ from turnstream.llm.conversation.summaries import as_summary
 from turnstream.llm.provider import discard_answer
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.telemetry import PROVIDER_FIRST_DELTA_SECONDS
-from turnstream.tools.sealed_requests import opened_request
 from turnstream.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
@@ -87,7 +86,7 @@ class Executor:
             context.entries,
             context.uploads,
             models.policy.fitting,
-            partial(opened_request, owner=context.owner, open_headers=context.open_headers),
+            partial(context.secrets.opened_request, context.owner),
             self._caller,
         )
         self._token_counter = TokenCounts(context.ancestors, self._requests)

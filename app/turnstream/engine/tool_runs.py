@@ -17,6 +17,7 @@ from turnstream.domain.activity import RunningCall
 from turnstream.domain.asks import Ask, AskAnswer, AskKind, elicitation_id
 from turnstream.domain.blocks import Block, CallKey
 from turnstream.domain.deferred import NamedCalls
+from turnstream.domain.errors import CannotOpen
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.output import attempt_of
 from turnstream.domain.plans import rate_sentence
@@ -39,7 +40,6 @@ from turnstream.engine.tool_gate import (
 from turnstream.engine.turn_context import TurnContext
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
-from turnstream.kit.sealing import CannotOpen
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.runs.record import NewJob
 from turnstream.telemetry import WAITS

@@ -16,7 +16,7 @@ from turnstream.storage.chats.reports import Reports
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.uploads import Uploads
-from turnstream.tools.toolset import OpenHeaders
+from turnstream.tools.secrets import ToolSecrets
 from turnstream.tracing import Span
 
 
@@ -24,8 +24,8 @@ from turnstream.tracing import Span
 class TurnContext:
     """The objects shared by the parts of a run. `recorder` has the claimed turn. `ancestors` are the turns before it on
     its path. `entries` are the messages that earlier requests made from them. `updated` is set when a user's rows are
-    new to the run. `notify_owner` wakes the readers of the owner's feed. `span` traces the run. `open_headers` decrypts
-    the owner's headers, if this server has a master key. `checks` are the checks of texts, by the owner's plan.
+    new to the run. `notify_owner` wakes the readers of the owner's feed. `span` traces the run. `secrets` decrypt
+    those of the request. `checks` are the checks of texts, by the owner's plan.
     """
 
     owner: str
@@ -43,7 +43,7 @@ class TurnContext:
     updated: asyncio.Event
     notify_owner: Callable[[str], None]
     span: Span
-    open_headers: OpenHeaders | None
+    secrets: ToolSecrets
     checks: TurnChecks
 
     async def call_hooks(self, event: HookEvent) -> None:

@@ -138,7 +138,7 @@ class TurnRun:
                 updated=self.updated,
                 notify_owner=services.notify_owner,
                 span=span,
-                open_headers=services.toolset.open_headers,
+                secrets=services.toolset.secrets,
                 checks=services.checks.of(owner, plan.name),
             )
             tool_runs = ToolRuns(context, services.toolset, services.models, started_before)

@@ -3,13 +3,8 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from turnstream.domain.secret_headers import (
-    SERVERS_OF_PARAMS,
-    credentials_of,
-    server_of,
-    servers_of,
-    with_credentials,
-)
+from turnstream.domain.secret_headers import SERVERS_OF_PARAMS, servers_of
+from turnstream.libraries.secrets.credentials import credentials_of, server_of, with_credentials
 from turnstream.storage.rows import from_json, to_json
 
 # Gets the destination server of the values, and returns other values.

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from turnstream.config import Settings
-from turnstream.extension import Extension, own_database, selected
-from turnstream.setup.master_keys import master_keys, open_codec
+from turnstream.extension import Extension, own_database, secrets_of, selected
 from turnstream.storage.database import Database, address_of, connect, in_schema, plain_url
 from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.storage.row_security import admit, embedded_api_url
@@ -50,10 +49,10 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
     async with database_url(settings) as url:
         direct_url = session_url(settings, url)
         await upgrade_in_thread(direct_url)
-        masters = master_keys(settings, make=False)
+        secrets = secrets_of(settings, selected(settings), make=False)
         async with (
             connect(direct_url, size=settings.pool_size, actor=actor()) as database,
-            open_codec(settings, selected(settings), masters, direct_url) as database.codec,
+            secrets.codec(direct_url) as database.codec,
         ):
             yield database
 

@@ -13,7 +13,7 @@ from turnstream.storage.ownership import Ownership, owned
 TABLES: Final[Mapping[str, Ownership]] = {
     "tokens": owned("owner", "credential", closed=True),
     # The keys that encrypt the secrets of owners, each wrapped by the master key that `master` names
-    # (turnstream.kit.sealing). Without its row nobody can decrypt what the key has encrypted: an erasure deletes it.
+    # (turnstream.libraries.secrets). Without its row nobody can decrypt what it has encrypted: an erasure deletes it.
     "owner_keys": owned("owner", "credential", closed=True),
     # The audit trail. Triggers write of tokens, approvals and grants (`audit_token`, …). It outlasts its owners.
     "audit": owned("owner", "trail", closed=True),

@@ -1,7 +1,7 @@
 """The toolset: lookup, validation and execution of the calls of a model. Every call gets one outcome."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -10,9 +10,9 @@ import structlog
 from pydantic_core import from_json
 from structlog.contextvars import bound_contextvars
 
+from turnstream.domain.errors import CannotOpen
 from turnstream.domain.turns import Preset, ToolSpec, TurnRequest
 from turnstream.kit.json_values import MOST_VALUES, has_too_many_values
-from turnstream.kit.sealing import CannotOpen, is_sealed
 from turnstream.kit.text import storable
 from turnstream.tools.grants import digest_of_tool
 from turnstream.tools.outputs import Outputs
@@ -22,12 +22,11 @@ from turnstream.tools.running.fit import Sizes, fit
 from turnstream.tools.running.limiter import Limiter
 from turnstream.tools.running.slots import Slots
 from turnstream.tools.running.tries import Backoff, short_backoff
+from turnstream.tools.secrets import ToolSecrets
 from turnstream.tools.serialize import serialize
 from turnstream.tools.tool import Offer, Outcome, Stopped, Tool, ToolContext, ToolSource
 
 log = structlog.get_logger(__name__)
-
-OpenHeaders = Callable[[str, str, Mapping[str, str]], Awaitable[Mapping[str, str]]]
 
 _MAX_NAME_CHARS = 100  # of a name that a model made up
 
@@ -71,8 +70,7 @@ class Toolset:
         self._offers = offers
         # Whether something runs the calls of background tools.
         self.runs_jobs = True
-        # Decrypts the headers of an owner's tool at a URL; raises CannotOpen.
-        self.open_headers: OpenHeaders | None = None
+        self.secrets = ToolSecrets()
         self._sizes = Sizes(max_result_chars, max_whole_chars, max_file_bytes)
         self._limiter = Limiter(
             Slots(max_parallel, reserved=reserved),
@@ -227,11 +225,11 @@ class Toolset:
     async def opened(self, name: str, owner: str, offered: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
         """`offered`, with the headers of the called tool in plain text. Raises CannotOpen."""
         spec = next((spec for spec in offered if spec.name == name), None)
-        if spec is None or spec.http is None or not any(map(is_sealed, spec.http.headers.values())):
+        if spec is None or spec.http is None:
             return offered
-        if self.open_headers is None:
-            raise CannotOpen("This server has no master key (TURNSTREAM_MASTER_KEY).")
-        headers = await self.open_headers(owner, spec.http.url, spec.http.headers)
+        headers = await self.secrets.opened_headers(owner, spec.http.url, spec.http.headers)
+        if headers is spec.http.headers:
+            return offered
         opened = replace(spec, http=replace(spec.http, headers=headers))
         return [opened if each is spec else each for each in offered]
 

@@ -22,10 +22,10 @@ from turnstream.domain.errors import NotFound, PermanentError
 from turnstream.domain.identity import SCOPES
 from turnstream.extensions.admin import overview
 from turnstream.extensions.admin.overview import Overview
+from turnstream.libraries.audit_entries import newest_entries
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.database import Database, Statement, connect
-from turnstream.storage.owners.audit import AuditTrail
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 
@@ -63,7 +63,7 @@ async def running(server: Server, client: Client, *more: Any) -> tuple[Said, Pau
 
 async def audited(server: Server, said: Said) -> list[tuple[str, str | None, str]]:
     """The entries about a turn: kind, owner, and the status it had."""
-    entries = await AuditTrail(server.services.storage.database).page(None, "turn.", 1, 100)
+    entries = await newest_entries(server.services.storage.database, None, "turn.", 1, 100)
     of_turn = [entry for entry in entries if entry.detail["turn"] == said.assistant["id"]]
     assert all(entry.actor is not None and entry.actor.startswith("token:") for entry in of_turn)
     return [(entry.kind, entry.owner, entry.detail["status"]) for entry in of_turn]
@@ -129,7 +129,7 @@ async def test_the_last_hour_has_calls_failures_slow_tools_and_spend(database_ur
         seen = await client.json("GET", "/api/admin/overview")
         (replica,) = seen["now"]["replicas"]
         await client.json("POST", f"/api/admin/replicas/{replica['id']}/drain")
-        (entry,) = await AuditTrail(server.services.storage.database).page(None, "replica.", 1, 10)
+        (entry,) = await newest_entries(server.services.storage.database, None, "replica.", 1, 10)
         assert entry.actor == "owner:local", "without a token"
     hour, spend = seen["hour"], seen["spend"]
     assert sum(minute["calls"] for minute in hour["minutes"]) == 2
@@ -168,7 +168,7 @@ async def test_a_replica_drains_at_the_word_of_another_one_and_its_readers_read_
             ready = [(await client.get("/readyz")).status_code for client in (there, here)]
             assert ready == [503, 200]
             await here.json("POST", f"/api/admin/replicas/{old}/drain")
-            entries = await AuditTrail(staying.services.storage.database).page(None, "replica.", 1, 10)
+            entries = await newest_entries(staying.services.storage.database, None, "replica.", 1, 10)
             assert [(entry.kind, entry.owner, entry.detail["replica"]) for entry in entries] == [
                 ("replica.drained", None, old)
             ]

@@ -16,13 +16,14 @@ from tests.support.http_server import Server, pausing, serving
 from tests.support.owner_rows import rows_of
 from tests.support.pictures import PIXEL
 from turnstream.domain.errors import AccountRefused, PermanentError, TransientError
-from turnstream.kit.sealing import SEALED, new_master_key
 from turnstream.libraries.providers.anthropic.parameters import PARAMETERS
 from turnstream.libraries.providers.anthropic.render import render, render_count
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.llm.models.catalog import Model, ProviderModels
 from turnstream.llm.parameters import COMMON
 from turnstream.llm.provider import BlockClosed, BlockOpened, MessageDelta, MessageEnded, ModelRequest
 from turnstream.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.tools.secrets import SEALED
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 

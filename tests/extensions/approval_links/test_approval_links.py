@@ -25,10 +25,10 @@ from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.approval_links import signer_of
 from turnstream.extensions.approval_links.links import Link, LinkSigner
+from turnstream.libraries.audit_entries import newest_entries
 from turnstream.libraries.tool_sources.tables import PolicyTable
 from turnstream.scripted import message_of, text
 from turnstream.storage.database import connect
-from turnstream.storage.owners.audit import AuditTrail
 from turnstream.tools.tool import tool, tools_of
 from turnstream.tools.toolset import Toolset
 
@@ -152,7 +152,7 @@ async def test_a_manager_approves_by_link(desk: Desk) -> None:
         assert (await desk.http.get(path)).status_code == 409
         assert (await desk.http.post(path, data={"decision": "deny"})).status_code == 409
     async with connect(desk.server.database_url, size=1) as database:
-        entries = await AuditTrail(database).page(desk.owner.owner, "approval", 1, 10)
+        entries = await newest_entries(database, desk.owner.owner, "approval", 1, 10)
     (entry,) = [each for each in entries if each.detail["turn"] == turn.url.rpartition("/")[2]]
     assert str(entry.actor).startswith("link:")
 

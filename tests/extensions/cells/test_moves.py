@@ -26,16 +26,16 @@ from turnstream.extensions.encryption.rotation import KeyRotation
 from turnstream.extensions.keys.rotation import KeyCounts, key_counts
 from turnstream.extensions.search.index import SearchIndex
 from turnstream.kit.ids import new_id
-from turnstream.kit.sealing import MasterKeys, new_master_key
 from turnstream.libraries.erasure.erasure import erase_owner
 from turnstream.libraries.erasure.owners import Owners
 from turnstream.libraries.sealed_rows import FORMS
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import MasterKeys, new_master_key
 from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.turns import CANCEL_TURN
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import newest_revision
-from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.runs.queue import Queue

@@ -22,13 +22,13 @@ from turnstream.extensions.doctor.command import Finding, examine
 from turnstream.extensions.otel import endpoint
 from turnstream.extensions.watches.transactions import TransactionWatch
 from turnstream.kit.ids import new_id
-from turnstream.kit.sealing import MasterKeys, new_master_key
 from turnstream.libraries.extension_metrics import OLDEST_TRANSACTION_SECONDS
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import MasterKeys, new_master_key
 from turnstream.main import running
 from turnstream.storage import migrations
 from turnstream.storage.database import connect
 from turnstream.storage.migrations import newest_revision
-from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.row_security import admit, embedded_api_url
 from turnstream.storage.runs.queue import Queue
 

@@ -10,7 +10,7 @@ from turnstream.config import Settings
 from turnstream.extensions.archives.commands import _export, _import
 from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.owner_commands.owners import _erase
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.storage.contents import BYTES_MARK, TEXT_MARK
 from turnstream.storage.owners.uploads import Uploads
 

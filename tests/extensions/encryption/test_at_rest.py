@@ -14,7 +14,7 @@ from tests.faults.postgres import Postgres, own_postgres
 from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing, serving
 from turnstream.extensions.embedded import cluster
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.scripted import Pause
 from turnstream.storage.contents import BYTES_MARK, TEXT_MARK
 from turnstream.storage.database import Statement

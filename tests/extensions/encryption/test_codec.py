@@ -15,8 +15,9 @@ from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.encryption.codec import KEPT, SealingCodec
 from turnstream.extensions.tool_results.rows import CachedResult, ToolCache
 from turnstream.kit.ids import new_id
-from turnstream.kit.sealing import MasterKeys, new_master_key
 from turnstream.libraries.erasure.owners import Owners
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import MasterKeys, new_master_key
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.contents import (
     BYTES_ADDED,
@@ -28,7 +29,6 @@ from turnstream.storage.contents import (
     SealedColumns,
 )
 from turnstream.storage.database import Statement
-from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.rows import columns_of
 from turnstream.storage.runs.queue import Queue

@@ -19,14 +19,14 @@ from turnstream.domain.turns import OutputSpec, TurnRequest
 from turnstream.extensions.encryption.old_contents import change_contents
 from turnstream.extensions.tool_results.rows import TOOL_CACHE
 from turnstream.kit.ids import new_id
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.scripted import ScriptedProvider, message_of, tool_use
 from turnstream.storage import contents
 from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.database import Database, Statement
-from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.tools.tool import Detached, PersonQuestion, ToolContext, tool
 
 pytestmark = pytest.mark.extensions("documents", "encryption", "jobs", "tool_results")

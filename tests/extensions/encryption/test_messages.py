@@ -8,7 +8,7 @@ from msgspec.json import decode
 from tests.support.http_client import Client
 from tests.support.http_server import serving
 from turnstream.extensions.encryption.codec import labels_of
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.scripted import message_of, text, thinking, tool_use
 from turnstream.storage.database import Statement
 from turnstream.tools.tool import ToolResult, tool

@@ -11,11 +11,11 @@ from turnstream.cli import commands
 from turnstream.extensions.documents.store import Documents
 from turnstream.extensions.encryption.old_contents import change_contents
 from turnstream.extensions.search.index import CATCH_UP
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.audit_entries import newest_entries
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.contents import BYTES_MARK, TEXT_MARK
 from turnstream.storage.database import Statement
-from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.owners.uploads import Uploads
 
 pytestmark = pytest.mark.extensions("documents", "encryption", "search")
@@ -99,6 +99,6 @@ async def test_a_command_does_it(harness: Harness, monkeypatch: pytest.MonkeyPat
     done = await asyncio.to_thread(CliRunner().invoke, commands, ["encryption", "apply"])
     assert done.exit_code == 0, done.output
     assert "documents: 1 rows read, 1 changed" in done.output
-    (entry,) = await AuditTrail(harness.database).page(None, "contents.", 1, 9)
+    (entry,) = await newest_entries(harness.database, None, "contents.", 1, 9)
     assert (entry.kind, entry.detail) == ("contents.encrypted", {"documents": 1})
     assert (await stored(harness))[0].startswith(TEXT_MARK)

@@ -30,17 +30,17 @@ from turnstream.extensions.encryption.codec import SealingCodec
 from turnstream.extensions.encryption.rotation import KeyRotation, KeyStep
 from turnstream.extensions.keys.rotation import rotate
 from turnstream.kit.ids import new_id
-from turnstream.kit.sealing import MasterKeys, new_master_key
+from turnstream.libraries.audit_entries import newest_entries
 from turnstream.libraries.erasure.owners import Owners
 from turnstream.libraries.providers.anthropic.parameters import PARAMETERS
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import MasterKeys, new_master_key
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.parameters import COMMON
 from turnstream.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.database import Statement
 from turnstream.storage.migrations import downgrade
-from turnstream.storage.owners.audit import AuditTrail
-from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.runs.queue import Queue
 
@@ -262,7 +262,7 @@ async def test_a_killed_command_is_completed_by_the_next(harness: Harness) -> No
     assert (process.returncode, b"2 keys from before are destroyed" in out) == (0, True), (out, shown)
     assert [row["earlier"] for row in await harness.database.rows(GET_KEYS)] == [None, None]
     await both_open()
-    (entry,) = await AuditTrail(harness.database).page(None, "owner_keys.", 1, 9)
+    (entry,) = await newest_entries(harness.database, None, "owner_keys.", 1, 9)
     assert entry.detail["destroyed"] == 2
 
 

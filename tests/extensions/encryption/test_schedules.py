@@ -10,7 +10,7 @@ from tests.support.http_server import Server, serving
 from turnstream.domain.errors import Conflict
 from turnstream.extensions.encryption.codec import SealingCodec
 from turnstream.extensions.encryption.old_contents import change_contents
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.scripted import message_of, text
 from turnstream.storage.contents import SCHEDULES
 from turnstream.storage.database import Statement

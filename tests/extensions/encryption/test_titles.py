@@ -7,8 +7,8 @@ import pytest
 from tests.support.http_client import Client
 from tests.support.http_server import serving
 from turnstream.extension import installed
-from turnstream.kit.sealing import new_master_key
 from turnstream.libraries.searches.sealed_titles import has_words
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.extensions("encryption", "search", "simple_search")
@@ -26,7 +26,7 @@ async def test_titles_are_found_by_the_beginnings_of_their_words(
     database_url: str, monkeypatch: pytest.MonkeyPatch, search: str
 ) -> None:
     monkeypatch.setattr("turnstream.libraries.searches.sealed_titles._BATCH", 2)
-    chosen = [installed()[name] for name in ("encryption", search)]
+    chosen = [installed()[name] for name in ("encryption", "keys", search)]
     settings: dict[str, Any] = {"master_key": new_master_key(), "encrypt_texts": True}
     async with serving(database_url, extensions=chosen, **settings) as server, Client(server.url) as client:
         for title in ("Tides of Brittany", "Ebb", "The tide table", "Moon"):

@@ -17,15 +17,17 @@ from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from tests.support.owner_rows import rows_of
+from turnstream.domain.errors import CannotOpen
 from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.http_tools.request_tools import RequestToolRules
 from turnstream.extensions.http_tools.tool import HttpTools
-from turnstream.kit.sealing import SEALED, CannotOpen, MasterKeys, new_master_key
 from turnstream.libraries.erasure.owners import Owners
 from turnstream.libraries.outgoing.addresses import Allowed
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import MasterKeys, new_master_key
 from turnstream.scripted import Reply, message_of, text, tool_use
-from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.tools.policy import Policy
+from turnstream.tools.secrets import SEALED
 from turnstream.tools.tool import Tool
 from turnstream.tools.toolset import Toolset
 

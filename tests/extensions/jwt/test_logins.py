@@ -21,10 +21,10 @@ from tests.support.issuer import AUDIENCE, TestIssuer, issuing
 from tests.support.openapi_document import Document
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, Unauthorized
+from turnstream.libraries.audit_entries import newest_entries
 from turnstream.libraries.logins import identity_from
 from turnstream.main import running
 from turnstream.storage.database import connect
-from turnstream.storage.owners.audit import AuditTrail
 
 pytestmark = [pytest.mark.extensions("auth_proxy"), pytest.mark.asyncio(loop_scope="session")]
 
@@ -106,7 +106,7 @@ async def test_a_login_is_the_actor_of_what_it_does(
     async with Client(site.url, document, token) as ada:
         await ada.json("POST", "/api/tokens", json={"scopes": ["read"]})
     async with connect(site.database_url, size=1) as database:
-        (entry,) = await AuditTrail(database).page("ada", "token.exchanged", 1, 1)
+        (entry,) = await newest_entries(database, "ada", "token.exchanged", 1, 1)
     assert entry.actor == actor
 
 

@@ -21,16 +21,16 @@ from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing, serving
 from turnstream.cli import commands
 from turnstream.config import Settings
-from turnstream.domain.errors import ConfigError, StorageUnavailable
+from turnstream.domain.errors import CannotOpen, ConfigError, StorageUnavailable
 from turnstream.extensions.key_service import EXTENSION, service_key
 from turnstream.extensions.key_service.service_key import FRESH, STALE, KeyRefused, ServiceKey
-from turnstream.kit.sealing import CannotOpen, MasterKeys, new_master_key, new_owner_key
+from turnstream.libraries.secrets.master_keys import master_keys
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import MasterKeys, new_master_key, new_owner_key
 from turnstream.llm.models.catalog import Models
 from turnstream.scripted import Pause, message_of, text
-from turnstream.setup.master_keys import master_keys
 from turnstream.storage.contents import TEXT_MARK
 from turnstream.storage.database import Statement
-from turnstream.storage.owners.owner_keys import OwnerKeys
 
 pytestmark = [pytest.mark.extensions("encryption", "key_service", "keys"), pytest.mark.timeout(120)]
 

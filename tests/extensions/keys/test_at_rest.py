@@ -15,8 +15,9 @@ from tests.support.http_client import Client, said, turn_url
 from tests.support.reading import Reader
 from tests.support.server_process import Server
 from turnstream.extensions.embedded import cluster
-from turnstream.kit.sealing import SEALED, new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.scripted import ScriptedProvider
+from turnstream.tools.secrets import SEALED
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.extensions("embedded", "http_tools", "keys", "schedules")]
 

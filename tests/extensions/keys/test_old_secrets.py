@@ -21,15 +21,16 @@ from tests.support.owner_rows import rows_of
 from turnstream.cli import commands
 from turnstream.extensions.keys.old_secrets import COLUMNS, encrypt
 from turnstream.kit.ids import new_id
-from turnstream.kit.sealing import SEALED, MasterKeys, new_master_key
 from turnstream.libraries.providers.anthropic.parameters import PARAMETERS
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import MasterKeys, new_master_key
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.parameters import COMMON
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.all_tables import ALL_TABLES
-from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.runs.queue import Queue
+from turnstream.tools.secrets import SEALED
 
 pytestmark = pytest.mark.extensions("http_tools", "keys", "schedules")
 

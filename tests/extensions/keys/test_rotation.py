@@ -3,10 +3,11 @@
 import pytest
 
 from tests.support.harness import Harness
+from turnstream.domain.errors import CannotOpen
 from turnstream.extensions.keys.rotation import KeyCounts, key_counts, rotate
-from turnstream.kit.sealing import CannotOpen, MasterKeys, new_master_key
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import MasterKeys, new_master_key
 from turnstream.storage.database import Statement
-from turnstream.storage.owners.owner_keys import OwnerKeys
 
 
 async def test_a_rotation_that_was_cut_off_goes_on_while_others_read(harness: Harness) -> None:

@@ -11,9 +11,9 @@ from tests.extensions.login.conftest import ServeLogin
 from tests.support.http_server import Server
 from tests.support.issuer import issuing
 from tests.support.openid_issuer import CookieBrowser, OpenIdIssuer
+from turnstream.libraries.audit_entries import newest_entries
 from turnstream.libraries.erasure.erasure import erase_owner
 from turnstream.storage.database import Statement
-from turnstream.storage.owners.audit import AuditTrail
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -216,7 +216,7 @@ async def test_owners_list_and_revoke_their_sessions(serve: ServeLogin, issuer: 
         revoked = await desk.http.delete(f"/api/account/credentials/{listed[0]['id']}")
         assert revoked.json() == {"revoked": listed[0]["id"]}
         assert (await phone.status(), await desk.status()) == (401, 200)
-        entries = await AuditTrail(site.services.storage.database).page("ada", "session.ended", 1, 10)
+        entries = await newest_entries(site.services.storage.database, "ada", "session.ended", 1, 10)
         assert [each.actor for each in entries] == [f"session:{listed[1]['id']}"]
 
 
@@ -254,7 +254,7 @@ async def test_the_issuer_ends_a_session_or_all_of_a_person(
         assert await end(sid="desk", sub="ada") == [401, 200, 200]
         assert await end(sid=None, sub="ada") == [401, 401, 200]
         assert await end(sid="of bob", sub=None) == [401, 401, 401]
-        entries = await AuditTrail(site.services.storage.database).page("bob", "session.ended", 1, 1)
+        entries = await newest_entries(site.services.storage.database, "bob", "session.ended", 1, 1)
         assert entries[0].actor == f"issuer:{issuer.url}"
 
 

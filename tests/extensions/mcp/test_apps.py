@@ -23,7 +23,7 @@ from turnstream.extensions.mcp import app_turns
 from turnstream.extensions.mcp.apps import origins_of, policy_of
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.own_servers import OwnServers
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.scripted import ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.policy import Policy

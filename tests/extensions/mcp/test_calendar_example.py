@@ -20,7 +20,7 @@ from tests.support.pages import ROOT
 from tests.support.server_process import free_port
 from turnstream.config import Settings
 from turnstream.extension import selected
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.libraries.tool_sources.kinds import source_kinds
 from turnstream.libraries.tool_sources.programs import ToolSettings, open_toolset
 from turnstream.scripted import message_of, text, tool_use

@@ -26,9 +26,9 @@ from turnstream.domain.errors import ConfigError
 from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.extensions.http_tools.tool import HttpTools
 from turnstream.extensions.owner_commands.owners import _erase
-from turnstream.kit.sealing import new_master_key
 from turnstream.libraries.outgoing.addresses import Allowed
 from turnstream.libraries.outgoing.owner_tokens import HttpService
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.libraries.tool_sources.programs import ToolSettings, open_toolset
 from turnstream.main import running
 from turnstream.scripted import message_of, text, tool_use

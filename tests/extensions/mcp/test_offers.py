@@ -23,7 +23,7 @@ from turnstream.extensions.mcp.app_tools import without_hidden
 from turnstream.extensions.mcp.connection import McpTiming
 from turnstream.extensions.mcp.declared import McpServer, McpTable, servers_of
 from turnstream.extensions.mcp.servers import McpServers
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.libraries.tool_sources.declarations import read_declarations
 from turnstream.scripted import message_of, text
 from turnstream.tools.toolset import Toolset

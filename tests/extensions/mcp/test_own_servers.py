@@ -30,8 +30,8 @@ from turnstream.extension import selected
 from turnstream.extensions.mcp.connection import McpTiming
 from turnstream.extensions.mcp.own_servers import OwnServers
 from turnstream.extensions.mcp.servers import McpServers
-from turnstream.kit.sealing import new_master_key
 from turnstream.libraries.outgoing.addresses import Allowed
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.libraries.tool_sources.declarations import Declarations
 from turnstream.libraries.tool_sources.kinds import source_kinds
 from turnstream.libraries.tool_sources.programs import ToolSettings, open_toolset

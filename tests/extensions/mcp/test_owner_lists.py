@@ -18,7 +18,7 @@ from turnstream.domain.errors import ConfigError
 from turnstream.extensions.mcp import owner_lists
 from turnstream.extensions.mcp.declared import McpServer, McpTable, servers_of
 from turnstream.extensions.mcp.servers import McpServers
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.libraries.tool_sources.declarations import read_declarations
 from turnstream.scripted import message_of, text, tool_use
 from turnstream.tools.policy import Policy

@@ -30,8 +30,8 @@ from turnstream.extensions.mcp.connection import McpTiming
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers
 from turnstream.extensions.owner_commands.owners import _erase
-from turnstream.kit.sealing import new_master_key
 from turnstream.libraries.erasure.owners import Owners
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.scripted import message_of, text, tool_use
 from turnstream.storage.database import Statement, connect
 from turnstream.tools.toolset import Toolset

@@ -18,7 +18,7 @@ from tests.extensions.mcp.test_token_exchange import ExchangeIssuer, Service, ex
 from tests.extensions.mcp.test_token_exchange import desk_at as exchange_at
 from tests.support.openapi_document import Document
 from tests.support.server_process import free_port
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.scripted import message_of, text, tool_use
 
 

@@ -35,9 +35,9 @@ from turnstream.extensions.mcp.connection import McpTiming
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.offers import Offers
 from turnstream.extensions.mcp.servers import McpServers
-from turnstream.kit.sealing import new_master_key
 from turnstream.libraries.outgoing.addresses import Allowed
 from turnstream.libraries.outgoing.owner_tokens import HttpService
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.scripted import message_of, text, tool_use
 from turnstream.tools.policy import Policy
 from turnstream.tools.toolset import Toolset

@@ -21,8 +21,9 @@ from tests.support.pages import blocks
 from turnstream.domain.errors import PermanentError
 from turnstream.extensions.keys.old_secrets import encrypt
 from turnstream.extensions.schedules.trigger_store import FIND_TRIGGER
-from turnstream.kit.sealing import SEALED, MasterKeys, new_master_key
-from turnstream.storage.owners.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import MasterKeys, new_master_key
+from turnstream.tools.secrets import SEALED
 
 ASK = {"blocks": [{"type": "text", "text": "Sort this report."}]}
 BODY = {"name": "reports", "request": ASK}

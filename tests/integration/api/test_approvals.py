@@ -20,9 +20,9 @@ from tests.support.openapi_document import Document
 from turnstream.domain.errors import StatementRefused
 from turnstream.domain.identity import Identity
 from turnstream.extensions.inbox.approval_rows import Approvals
+from turnstream.libraries.audit_entries import newest_entries
 from turnstream.scripted import message_of, text
 from turnstream.storage.database import OWNER, Statement, connect
-from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.row_security import admit, embedded_api_url
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import tool, tools_of
@@ -113,7 +113,7 @@ async def test_an_approver_sees_the_call_and_nothing_else_and_decides(
     late = await clients["second"].json("POST", f"/api/approvals/{id}", 409, json=body)
     assert late["code"] in {"call_answered", "call_over"}
     async with connect(desk.database_url, size=1) as database:
-        entries = await AuditTrail(database).page(clients["owner"].owner, "approval", 1, 10)
+        entries = await newest_entries(database, clients["owner"].owner, "approval", 1, 10)
     (entry,) = [each for each in entries if each.detail["turn"] == id]
     assert (entry.kind, str(entry.actor).partition(":")[0]) == ("approval.given", "token")
 
@@ -193,7 +193,7 @@ async def test_a_short_lived_token_leaves_an_entry_that_names_who_made_it(
 ) -> None:
     await clients["approver"].json("POST", "/api/tokens", json={"scopes": ["approve"]})
     async with connect(desk.database_url, size=1) as database:
-        (entry,) = await AuditTrail(database).page(clients["approver"].owner, "token.exchanged", 1, 10)
+        (entry,) = await newest_entries(database, clients["approver"].owner, "token.exchanged", 1, 10)
     assert str(entry.actor).startswith("token:")
     assert entry.detail["scopes"] == ["approve"]
     assert entry.detail["roles"] == ["manager"]

@@ -28,7 +28,7 @@ from turnstream.extensions.mcp.sign_ins import GET_LINKED_ASK, GET_PENDING
 from turnstream.extensions.schedules.trigger_store import FIND_TRIGGER
 from turnstream.extensions.sharing.shares import FIND_SHARE
 from turnstream.extensions.workers.neighbours import FromNeighbours
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.storage import probe
 from turnstream.storage.database import Statement
 from turnstream.tools.toolset import Toolset

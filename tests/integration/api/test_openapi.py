@@ -72,11 +72,11 @@ from turnstream.extensions.schedules.schemas import ScheduleIn, TriggerIn
 from turnstream.extensions.self_service.schemas import ErasureIn
 from turnstream.extensions.sharing.schemas import MemberIn
 from turnstream.kit.clock import CLOCK
-from turnstream.kit.sealing import MasterKeys, new_master_key
 from turnstream.libraries.outgoing.signature import headers_of
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import MasterKeys, new_master_key
 from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import Statement
-from turnstream.storage.owners.owner_keys import OwnerKeys
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -16,9 +16,9 @@ from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from tests.support.pictures import PIXEL
 from turnstream.domain.results import parts_of
+from turnstream.libraries.audit_entries import newest_entries
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, Reply, message_of, text, tool_use
-from turnstream.storage.owners.audit import AuditTrail
 from turnstream.tools.tool import tool, tools_of
 from turnstream.tools.toolset import Toolset
 
@@ -498,7 +498,7 @@ async def test_the_audit_trail_names_the_credential_of_whoever_decided(
         await finished(phone, turn)
         (grant,) = (await phone.json("GET", f"{chat}/grants"))["grants"]
         await phone.json("DELETE", f"{chat}/grants/{grant['id']}")
-    entries = await AuditTrail(desk.services.storage.database).page(clerk.owner, None, 1, 100)
+    entries = await newest_entries(desk.services.storage.database, clerk.owner, None, 1, 100)
     mine = [entry for entry in entries if entry.detail.get("chat") == chat.rpartition("/")[2]]
     assert [entry.kind for entry in mine] == ["grant.revoked", "grant.given", "approval.given"]
     assert {entry.actor for entry in mine} == {f"token:{UUID(token.split('_')[1])}"}

@@ -4,16 +4,8 @@ from typing import Any
 
 import pytest
 
-from turnstream.domain.secret_headers import (
-    MASK,
-    credentials_of,
-    masked_params,
-    masked_settings,
-    masked_tool,
-    needs_sealing,
-    server_of,
-    with_credentials,
-)
+from turnstream.domain.secret_headers import MASK, has_secrets, masked_settings, masked_tool
+from turnstream.libraries.secrets.credentials import credentials_of, needs_sealing, server_of, with_credentials
 
 SECRET = {"name": "crm", "url": "https://crm.example/", "headers": {"Authorization": "Bearer tok", "x": "y"}}
 MCP = {"type": "mcp", "server_url": "https://crm.example/", "authorization": "tok", "headers": {"x": "y"}}
@@ -52,13 +44,22 @@ def test_the_credentials_of_servers_in_parameters_are_masked() -> None:
     server = {"type": "url", "url": "https://crm.example/", "authorization_token": "tok"}
     params = {"max_tokens": 5, "mcp_servers": [server]}
     shown = {"max_tokens": 5, "mcp_servers": [{**server, "authorization_token": MASK}]}
-    assert masked_params(params) == shown
     assert masked_settings({"params": params}) == {"params": shown}
+
+
+@pytest.mark.parametrize("tool", [SECRET, SHOWN, MCP, SHOWN_MCP, {"type": "provider", "definition": MCP}])
+def test_a_tool_with_a_secret_or_its_mask_has_secrets(tool: Any) -> None:
+    assert has_secrets(tool)
+
+
+@pytest.mark.parametrize("tool", ["doc_tree", {"headers": {"a": "Bearer ${secret:KEY}"}}, {"definition": {"x": "y"}}])
+def test_a_tool_without_a_value_of_its_own_has_no_secrets(tool: Any) -> None:
+    assert not has_secrets(tool)
 
 
 @pytest.mark.parametrize("servers", [None, "x", ["x"], {"authorization": "x"}, []])
 def test_a_parameter_of_another_form_stays(servers: Any) -> None:
-    assert masked_params({"mcp_servers": servers}) == {"mcp_servers": servers}
+    assert masked_settings({"params": {"mcp_servers": servers}}) == {"params": {"mcp_servers": servers}}
 
 
 def test_what_is_no_text_is_no_credential() -> None:

@@ -6,9 +6,9 @@ from datetime import UTC
 import click
 
 from turnstream.extension import read_settings
+from turnstream.libraries.audit_entries import newest_entries
 from turnstream.libraries.command_values import OpenGroup
 from turnstream.setup.databases import open_present_database
-from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.rows import to_json
 
 _PAGE = 500
@@ -29,8 +29,7 @@ def audit(context: click.Context, owner: str | None, kind: str | None, days: flo
     async def run() -> None:
         left = limit
         async with open_present_database(read_settings()) as database:
-            trail = AuditTrail(database)
-            entries = await trail.page(owner, kind, days, min(_PAGE, left or _PAGE))
+            entries = await newest_entries(database, owner, kind, days, min(_PAGE, left or _PAGE))
             while entries:
                 for each in entries:
                     at = each.created_at.astimezone(UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
@@ -38,7 +37,7 @@ def audit(context: click.Context, owner: str | None, kind: str | None, days: flo
                 left = None if left is None else left - len(entries)
                 if left == 0:
                     return
-                entries = await trail.page(owner, kind, days, min(_PAGE, left or _PAGE), entries[-1].id)
+                entries = await newest_entries(database, owner, kind, days, min(_PAGE, left or _PAGE), entries[-1].id)
 
     if context.invoked_subcommand is None:
         asyncio.run(run())

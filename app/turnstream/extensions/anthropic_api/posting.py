@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from turnstream.api.actions import decisions_of
 from turnstream.api.caller import with_fixed
 from turnstream.api.exchange import cancel_turn, post_message
-from turnstream.api.sealed_headers import sealed
 from turnstream.api.services import Services
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Identity
@@ -136,7 +135,7 @@ class MessagePosting:
         assert turn.request is not None
         chat = await self.services.storage.chats.get(self.identity.owner, turn.chat_id)
         # Its secrets are encrypted as those of the turn, so that equal ones are equal.
-        new = await sealed(self.services, self.identity.owner, with_fixed(new_turn(self.options, [NO_MESSAGE])))
+        new = await self.services.resolver.sealed(self.identity.owner, with_fixed(new_turn(self.options, [NO_MESSAGE])))
         return _essence(self.services.resolver.resolve(new, chat, turn.request)) == _essence(turn.request)
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from turnstream.domain.errors import ConfigError, StatementRefused
 from turnstream.domain.identity import Identity
-from turnstream.domain.secret_headers import masked_definition, masked_settings
+from turnstream.domain.secret_headers import masked_settings, masked_tool
 from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.contents import (
     ASKS,
@@ -323,7 +323,7 @@ def _masked(line: str) -> str:
     elif request := row.get("request"):
         row["request"] = masked_settings(request)
         if definitions := request.get("provider_tools"):
-            masked = [masked_definition(json.loads(each)) for each in definitions]
+            masked = [masked_tool(json.loads(each)) for each in definitions]
             row["request"]["provider_tools"] = [json.dumps(each, ensure_ascii=False) for each in masked]
     else:
         return line

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 from turnstream.domain.errors import ConfigError
-from turnstream.storage.owners.audit import AuditEntry
+from turnstream.libraries.audit_entries import AuditEntry
 
 # `previous` of the first line.
 BEGIN = "0" * 64

@@ -10,7 +10,7 @@ import msgspec
 
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.audit_files.chain import hash_of
-from turnstream.storage.owners.audit import AuditEntry
+from turnstream.libraries.audit_entries import AuditEntry
 
 _INFO: Final = 9
 _TIMEOUT: Final = 30.0

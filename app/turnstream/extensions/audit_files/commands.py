@@ -18,9 +18,10 @@ from turnstream.engine.upkeep.refusals import REFUSALS_KEPT_DAYS
 from turnstream.extension import read_settings
 from turnstream.extensions.audit_files.chain import BEGIN, ChainedEntry, chained, hash_of, line_of, values_of
 from turnstream.extensions.audit_files.collector import AuditLine, Collector, collector_at
+from turnstream.libraries.audit_entries import AuditEntry, entries_of
 from turnstream.setup.databases import database_name, open_present_database
 from turnstream.storage.database import LONG, Database, Statement
-from turnstream.storage.owners.audit import AuditEntry, AuditTrail
+from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.rows import from_json
 
 EXPORTED = "audit.exported"
@@ -123,7 +124,7 @@ async def _last_id(database: Database) -> int:
 
 async def _entries(database: Database, behind: int, until: int) -> Sequence[AuditEntry]:
     rows = await database.rows(GET_ENTRIES, behind=behind, until=until, most=_PAGE)
-    return [AuditEntry(**{**dict(row), "detail": from_json(row["detail"])}) for row in rows]
+    return entries_of(rows)
 
 
 async def _verify(settings: Settings, path: Path, head: str | None) -> int:

@@ -9,7 +9,6 @@ from starlette.responses import Response
 from turnstream.api.caller import check_named
 from turnstream.api.http.reading import check_path, read_body
 from turnstream.api.schemas.requests import ChatSettings, FixedOptions
-from turnstream.api.sealed_headers import new_settings
 from turnstream.api.services import Services, identity_of, services_and_owner
 from turnstream.api.tokens import shown
 from turnstream.api.views import json_response
@@ -91,4 +90,4 @@ async def _fixed(options: FixedOptions, owner: str, services: Services) -> dict[
     """The options as they are stored. Raises RequestRefused for those that no turn here could have."""
     named = {name: value for name in FIXABLE if (value := getattr(options, name)) is not None}
     prompt = {name: named.pop(name) for name in ("system_prompt",) if name in named}
-    return {**prompt, **await new_settings(services, owner, ChatSettings(**named), "fixed")}
+    return {**prompt, **await services.resolver.new_settings(owner, ChatSettings(**named), "fixed")}

@@ -12,8 +12,8 @@ from turnstream.extension import read_settings
 from turnstream.extensions.cells import cell_name
 from turnstream.extensions.cells.owner_move import TARGET_MASTER_KEY, OwnerMove
 from turnstream.libraries.command_values import checked_owner
+from turnstream.libraries.secrets.master_keys import master_keys, read_master_keys
 from turnstream.setup.databases import actor, addressed, check_present, database_url, session_url
-from turnstream.setup.master_keys import master_keys, read_master_keys
 from turnstream.storage.database import connect
 from turnstream.storage.owners.audit import AuditTrail
 

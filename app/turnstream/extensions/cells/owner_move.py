@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
-from turnstream.domain.errors import ConfigError, NotFound, StorageUnavailable
+from turnstream.domain.errors import CannotOpen, ConfigError, NotFound, StorageUnavailable
 from turnstream.domain.identity import arriving_name, departed_name
 from turnstream.extensions.cells.copying import copy_rows
 from turnstream.extensions.cells.moves import LOOK
 from turnstream.extensions.cells.owner_ahead import AHEAD, OwnerAhead, stored_columns
-from turnstream.kit.sealing import CannotOpen, MasterKeys
 from turnstream.libraries.sealed_rows import FORMS, HAS_SEALED_ROWS, REWRAP
+from turnstream.libraries.secrets.owner_keys import GET_REPLICA_WITHOUT_KEY
+from turnstream.libraries.secrets.sealing import MasterKeys
 from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.database import Database, Statement, Transaction
 from turnstream.storage.migrations import RELATIONS, VERSION_TABLES, newest_revision, version_table
-from turnstream.storage.owners.owner_keys import GET_REPLICA_WITHOUT_KEY
 from turnstream.storage.ownership import Nature, Ownership, Path
 from turnstream.storage.runs.queue import NOTIFY, QUEUED
 

@@ -18,16 +18,17 @@ from turnstream.domain.errors import ConfigError, StorageError
 from turnstream.extension import Extension, left_out, model_apis, read_settings, sections
 from turnstream.extensions.doctor.inspection import gaps, inspect_postgres
 from turnstream.extensions.doctor.pings import ping_providers
+from turnstream.libraries.secrets.master_keys import HOW_TO_MAKE, master_keys
+from turnstream.libraries.secrets.owner_keys import OwnerKeys, count_lost_keys
+from turnstream.libraries.secrets.settings import NAME
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url
 from turnstream.setup.identity import metrics_token
-from turnstream.setup.master_keys import HOW_TO_MAKE, master_keys
 from turnstream.setup.parts import Given, chosen_extensions, chosen_model, opened_models, opened_toolset, opened_ways
 from turnstream.setup.plans import read_plans
 from turnstream.setup.policies import allowances
 from turnstream.storage.database import Database, Row, Statement, connect
 from turnstream.storage.migrations import newest_revision, present_revision
-from turnstream.storage.owners.owner_keys import OwnerKeys, count_lost_keys
 from turnstream.telemetry import configure_logging
 from turnstream.tools.tool import CheckedSource, ToolSource
 from turnstream.tools.toolset import Toolset
@@ -92,6 +93,7 @@ def _list_settings() -> None:
             click.echo(f"{variable}{f' = {shown}' if settings else ''}\n    {section.model_fields[name].description}")
 
 
+_ADD_KEYS = "add the extension keys to TURNSTREAM_EXTENSIONS"
 _SHORT_LEASE = 3.0  # seconds
 _PROXY_PATIENCE = 60.0  # seconds
 
@@ -280,14 +282,15 @@ async def _secrets(settings: Settings, extensions: Sequence[Extension], database
     tried: list[Finding] = []
     found: list[tuple[Literal["ok", "note", "fault"], str]] = []
     with _tried("secrets", "", tried):
+        encrypts = any(each.name == NAME for each in extensions)
         masters = master_keys(settings, extensions, make=False)
         keys = None if masters is None else OwnerKeys(database, masters)
         if lost := await count_lost_keys(database, masters.ids if masters else ()):
-            text = (
-                f"those of {lost} owners cannot be decrypted: TURNSTREAM_MASTER_KEY must have the key from before, too"
-            )
-            found.append(("fault", text))
-        if keys is None and settings.database_url is not None:
+            needed = "TURNSTREAM_MASTER_KEY must have the key from before, too" if encrypts else _ADD_KEYS
+            found.append(("fault", f"those of {lost} owners cannot be decrypted: {needed}"))
+        if not encrypts:
+            found.append(("note", f"requests with secrets are refused; to encrypt them, {_ADD_KEYS}"))
+        elif keys is None and settings.database_url is not None:
             found.append(
                 ("note", f"those of requests are stored in plain text: set TURNSTREAM_MASTER_KEY; {HOW_TO_MAKE}")
             )

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from turnstream.domain.errors import ConfigError
-from turnstream.kit.sealing import new_master_key
+from turnstream.libraries.secrets.sealing import new_master_key
 
 
 def text_of(file: Path) -> str:

@@ -7,11 +7,12 @@ from pydantic import Field
 from turnstream.config import Section, Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import Extension
+from turnstream.libraries.secrets.settings import KeySettings
 
 if TYPE_CHECKING:
+    from turnstream.libraries.secrets.owner_keys import OwnerKeys
     from turnstream.llm.models.catalog import Models
     from turnstream.storage.contents import Codec
-    from turnstream.storage.owners.owner_keys import OwnerKeys
 
 NAME = "encryption"
 
@@ -25,7 +26,7 @@ class EncryptionSettings(Section):
 async def _check(settings: Settings, _: "Models", __: bool) -> str:
     if not settings.section(EncryptionSettings).encrypt_texts:
         return "contents are stored as they are"
-    if settings.master_key is None and settings.database_url is not None:
+    if settings.section(KeySettings).master_key is None and settings.database_url is not None:
         raise ConfigError("TURNSTREAM_ENCRYPT_TEXTS needs TURNSTREAM_MASTER_KEY, which wraps the keys of owners.")
     return "messages, uploads and documents are stored encrypted"
 

@@ -14,15 +14,15 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from turnstream.domain.errors import ClaimLost, Conflict
+from turnstream.domain.errors import CannotOpen, ClaimLost, Conflict
 from turnstream.domain.identity import owner_before_move
 from turnstream.extensions.encryption import NAME
 from turnstream.kit.offload import BLOCK, offload
-from turnstream.kit.sealing import CannotOpen, OwnerKey, new_owner_key
 from turnstream.libraries.sealed_rows import FORMS
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import OwnerKey, new_owner_key
 from turnstream.storage.contents import BYTES_MARK, JSON_MARK, SCHEDULES, TEXT_MARK, Kind, SealedColumns
 from turnstream.storage.database import OWNER, Statement
-from turnstream.storage.owners.owner_keys import OwnerKeys
 
 log = structlog.get_logger(__name__)
 

@@ -12,11 +12,11 @@ from turnstream.extensions.encryption import EncryptionSettings
 from turnstream.extensions.encryption.addresses import sign_in_addresses
 from turnstream.extensions.encryption.old_contents import change_contents
 from turnstream.extensions.encryption.rotation import KeyRotation
+from turnstream.libraries.secrets.master_keys import HOW_TO_MAKE, master_keys
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
 from turnstream.setup.databases import check_present, database_name, open_present_database
-from turnstream.setup.master_keys import HOW_TO_MAKE, master_keys
 from turnstream.storage.database import Database
 from turnstream.storage.owners.audit import AuditTrail
-from turnstream.storage.owners.owner_keys import OwnerKeys
 
 _SHOWN = 10  # owners in one sentence
 _DAY = 86_400.0  # seconds

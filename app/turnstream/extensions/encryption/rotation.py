@@ -11,14 +11,14 @@ from datetime import datetime
 from time import monotonic
 from typing import Any, Final, Literal
 
-from turnstream.domain.errors import Conflict
+from turnstream.domain.errors import CannotOpen, Conflict
 from turnstream.extensions.encryption.codec import ROTATED, SealingCodec
 from turnstream.extensions.encryption.old_contents import OLD, SEALED_BLOCKS, OldContents, change_row, of_texts
-from turnstream.kit.sealing import EARLIER, CannotOpen, OwnerKey, is_sealed, new_owner_key
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import EARLIER, OwnerKey, is_sealed, new_owner_key
 from turnstream.libraries.tool_secrets import SECRET_COLUMNS, with_secrets
 from turnstream.storage.contents import BLOCKS, OPEN_TEXT
 from turnstream.storage.database import LONG, Database, Row, Statement
-from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.retention import NO_ID
 from turnstream.storage.rows import from_json, to_json
 

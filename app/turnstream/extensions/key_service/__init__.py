@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Final
 from pydantic import Field, SecretStr
 
 from turnstream.config import Section, Settings
-from turnstream.domain.errors import ConfigError, StorageUnavailable
-from turnstream.extension import Extension
+from turnstream.domain.errors import CannotOpen, ConfigError, StorageUnavailable
+from turnstream.extension import Extension, MasterKey
+from turnstream.libraries.secrets.settings import KeySettings
 
 if TYPE_CHECKING:
-    from turnstream.kit.sealing import MasterKey
     from turnstream.llm.models.catalog import Models
 
 # Before the name of a key of the service in TURNSTREAM_MASTER_KEY.
@@ -27,7 +27,7 @@ class KeyServiceSettings(Section):
     key_service_timeout: float = Field(5.0, gt=0, description="longest wait for its answer")
 
 
-def _master_key(settings: Settings, name: str) -> "MasterKey | None":
+def _master_key(settings: Settings, name: str) -> MasterKey | None:
     """Raises ConfigError."""
     if not name.startswith(PREFIX):
         return None
@@ -46,14 +46,13 @@ def _master_key(settings: Settings, name: str) -> "MasterKey | None":
 
 
 async def _check(settings: Settings, _: "Models", ping: bool) -> str:
-    text = "" if settings.master_key is None else settings.master_key.get_secret_value()
+    given = settings.section(KeySettings).master_key
+    text = "" if given is None else given.get_secret_value()
     keys = {name: key for name in text.replace(",", " ").split() if (key := _master_key(settings, name))}
     if not keys:
         return "none"
     if not ping:
         return "the keys are asked for when they are needed"
-    from turnstream.kit.sealing import CannotOpen
-
     for name, key in keys.items():
         try:
             await key.unwrap(_TRIAL, await key.wrap(_TRIAL, bytes(32)))

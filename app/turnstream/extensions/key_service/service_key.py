@@ -15,8 +15,8 @@ import httpx2
 import msgspec
 import structlog
 
-from turnstream.domain.errors import StorageUnavailable
-from turnstream.kit.sealing import CannotOpen, id_of
+from turnstream.domain.errors import CannotOpen, StorageUnavailable
+from turnstream.libraries.secrets.sealing import id_of
 
 log = structlog.get_logger(__name__)
 

@@ -1,9 +1,25 @@
-"""Commands for the keys of secrets: their state, a new master key, and the encryption of rows from before."""
+"""Secrets of tools that requests declare, encrypted in rows by keys of owners. Commands show the state of the keys,
+change the master key, and encrypt rows from before it.
+"""
 
-from turnstream.extension import Extension
+from collections.abc import Sequence
+
+from turnstream.config import Settings
+from turnstream.extension import Extension, Secrets
+from turnstream.libraries.secrets.settings import NAME, KeySettings
+
+
+def _secrets(settings: Settings, extensions: Sequence[Extension], make: bool) -> Secrets:
+    """Raises ConfigError."""
+    from turnstream.libraries.secrets.master_keys import secret_rows
+
+    return secret_rows(settings, extensions, make)
+
 
 EXTENSION = Extension(
-    "keys",
-    "the change of the master key, and the encryption of secrets from before it",
+    NAME,
+    "encryption of secrets in rows, and its commands",
+    settings=KeySettings,
+    secrets=_secrets,
     commands={"keys": "turnstream.extensions.keys.command"},
 )

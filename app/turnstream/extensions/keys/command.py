@@ -10,12 +10,12 @@ from turnstream.domain.errors import ConfigError
 from turnstream.extension import read_settings
 from turnstream.extensions.keys.old_secrets import encrypt
 from turnstream.extensions.keys.rotation import key_counts, rotate
-from turnstream.kit.sealing import MasterKeys
+from turnstream.libraries.secrets.master_keys import HOW_TO_MAKE, master_keys
+from turnstream.libraries.secrets.owner_keys import OwnerKeys, count_lost_keys
+from turnstream.libraries.secrets.sealing import MasterKeys
 from turnstream.setup.databases import check_present, database_name, open_present_database
-from turnstream.setup.master_keys import HOW_TO_MAKE, master_keys
 from turnstream.storage.database import Database
 from turnstream.storage.owners.audit import AuditTrail
-from turnstream.storage.owners.owner_keys import OwnerKeys, count_lost_keys
 
 _SHOWN = 10  # owners in one sentence
 

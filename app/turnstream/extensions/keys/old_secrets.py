@@ -4,11 +4,12 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from turnstream.domain.secret_headers import needs_sealing
-from turnstream.kit.sealing import CannotOpen, is_sealed
+from turnstream.domain.errors import CannotOpen
+from turnstream.libraries.secrets.credentials import needs_sealing
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import is_sealed
 from turnstream.libraries.tool_secrets import SECRET_COLUMNS, with_secrets
 from turnstream.storage.database import LONG, Database, Row, Statement
-from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.retention import NO_ID
 from turnstream.storage.rows import from_json, to_json
 

@@ -3,11 +3,12 @@
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
+from turnstream.domain.errors import CannotOpen
 from turnstream.domain.identity import owner_before_move
-from turnstream.kit.sealing import CannotOpen, MasterKeys
 from turnstream.libraries.sealed_rows import REWRAP
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import MasterKeys
 from turnstream.storage.database import LONG, Database, Statement
-from turnstream.storage.owners.owner_keys import OwnerKeys
 
 # By the primary key: keys that were wrapped again leave no gap in the order, and a command that was cut off begins with
 # the first one that is left.

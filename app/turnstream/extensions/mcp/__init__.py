@@ -120,8 +120,8 @@ def _own_servers(context: Context, sign_ins: "SignIns | None") -> "OwnServers | 
     from turnstream.extensions.mcp.oauth import OAuth
     from turnstream.extensions.mcp.own_servers import OwnServers
     from turnstream.extensions.mcp.sign_ins import SignIns
-    from turnstream.setup.master_keys import master_keys
-    from turnstream.storage.owners.owner_keys import OwnerKeys
+    from turnstream.libraries.secrets.master_keys import master_keys
+    from turnstream.libraries.secrets.owner_keys import OwnerKeys
 
     own = next((each for each in context.toolset.sources if isinstance(each, OwnServers)), None)
     if own is not None:
@@ -144,8 +144,8 @@ def _sign_ins(context: Context, sources: Sequence[object], accesses: "Sequence[S
     from turnstream.extensions.mcp.oauth import OAuth
     from turnstream.extensions.mcp.servers import McpServers
     from turnstream.extensions.mcp.sign_ins import SignIns
-    from turnstream.setup.master_keys import master_keys
-    from turnstream.storage.owners.owner_keys import OwnerKeys
+    from turnstream.libraries.secrets.master_keys import master_keys
+    from turnstream.libraries.secrets.owner_keys import OwnerKeys
 
     found = [source for source in sources if isinstance(source, McpServers)]
     servers: dict[str, OAuthResource] = {}

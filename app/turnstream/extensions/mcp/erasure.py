@@ -9,11 +9,11 @@ from turnstream.extensions.mcp.declared import servers_of
 from turnstream.extensions.mcp.oauth import OAuth
 from turnstream.extensions.mcp.sign_ins import GET_TOKENS, SignIns
 from turnstream.libraries.outgoing.owner_tokens import OAuthResource, accesses_of
+from turnstream.libraries.secrets.master_keys import master_keys
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
 from turnstream.libraries.tool_sources.kinds import read_tools_file, source_kinds
 from turnstream.libraries.tools_file_settings import ToolsFileSettings
-from turnstream.setup.master_keys import master_keys
 from turnstream.storage.database import Database
-from turnstream.storage.owners.owner_keys import OwnerKeys
 
 log = structlog.get_logger(__name__)
 

@@ -15,14 +15,13 @@ from typing import Final
 import structlog
 
 from turnstream.api.caller import SUBJECT_TOKEN
-from turnstream.domain.errors import StorageError
+from turnstream.domain.errors import CannotOpen, StorageError
 from turnstream.domain.identity import Identity
 from turnstream.extensions.mcp.oauth import IssuerUnavailable, OAuth, SignInFailed, TokensRefused
 from turnstream.kit.clock import CLOCK
-from turnstream.kit.sealing import CannotOpen
 from turnstream.libraries.outgoing.owner_tokens import NoTokenNow, OAuthResource, Token
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
 from turnstream.storage.database import OF_REQUEST, Database, Statement
-from turnstream.storage.owners.owner_keys import OwnerKeys
 
 log = structlog.get_logger(__name__)
 

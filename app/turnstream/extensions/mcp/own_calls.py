@@ -13,9 +13,8 @@ from turnstream.api.http.reading import read_body
 from turnstream.api.schemas.fields import Body, Storable
 from turnstream.api.services import identity_of, services_of
 from turnstream.api.views import json_response
-from turnstream.domain.errors import Conflict, Forbidden, NotFound, RequestRefused
+from turnstream.domain.errors import CannotOpen, Conflict, Forbidden, NotFound, RequestRefused
 from turnstream.extensions.mcp.declared import MOST_OWN_SERVERS
-from turnstream.kit.sealing import CannotOpen
 from turnstream.tools.tool import ToolUnavailable
 
 if TYPE_CHECKING:

@@ -16,17 +16,17 @@ from mcp import MCPError
 from pydantic import Field
 from yarl import URL
 
+from turnstream.domain.errors import CannotOpen
 from turnstream.extensions.mcp.connection import Changes, McpConnection, McpTiming
 from turnstream.extensions.mcp.declared import MOST_OWN_SERVERS, McpServer
 from turnstream.extensions.mcp.owner_lists import AppTool, OwnerLists, digests_of
 from turnstream.extensions.mcp.session import McpSession
 from turnstream.extensions.mcp.sign_ins import OWN, SignIns, delete_sign_in, note_sign_in
 from turnstream.extensions.mcp.tool import McpTool
-from turnstream.kit.sealing import CannotOpen
 from turnstream.libraries.outgoing.addresses import Allowed
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
 from turnstream.libraries.tool_sources.declarations import Declarations
 from turnstream.storage.database import Database, Statement
-from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.rows import to_json
 from turnstream.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable, tool
 

@@ -20,6 +20,7 @@ from uuid import UUID
 import msgspec
 import structlog
 
+from turnstream.domain.errors import CannotOpen
 from turnstream.engine.recorder import to_the_end
 from turnstream.engine.tool_gate import SIGNED_IN
 from turnstream.extensions.mcp.exchanges import TokenExchanges
@@ -33,11 +34,10 @@ from turnstream.extensions.mcp.oauth import (
     TokensRefused,
 )
 from turnstream.kit.clock import CLOCK
-from turnstream.kit.sealing import CannotOpen
 from turnstream.libraries.outgoing.owner_tokens import OAuthResource, Token
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
 from turnstream.storage.database import Database, Row, Statement, Transaction, retry_while_unavailable
 from turnstream.storage.owners.audit import NOTE
-from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.rows import OPEN_STATUSES, to_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
 from turnstream.storage.runs.session import CHANNEL

@@ -14,7 +14,7 @@ from turnstream.api.views import json_response
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import Forbidden, RequestRefused
 from turnstream.domain.identity import Identity
-from turnstream.domain.secret_headers import credentials_of, masked_settings, servers_of
+from turnstream.domain.secret_headers import masked_settings, servers_of
 from turnstream.extensions.schedules.rules import Rule, shortest
 from turnstream.extensions.schedules.schemas import (
     ScheduleIn,
@@ -28,6 +28,7 @@ from turnstream.extensions.schedules.settings import ScheduleSettings
 from turnstream.extensions.schedules.store import ScheduleDraft, Schedules
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
+from turnstream.libraries.secrets.credentials import credentials_of
 from turnstream.storage.database import Row
 from turnstream.storage.rows import from_json
 

@@ -17,7 +17,7 @@ from turnstream.api.http.reading import id_of, limit_of, read_body, read_bytes
 from turnstream.api.schemas.responses import Deleted
 from turnstream.api.services import Services, path_for, services_and_owner, services_of
 from turnstream.api.views import json_response
-from turnstream.domain.errors import Conflict, MessageBlocked, RequestRefused, TooMany, Unauthorized
+from turnstream.domain.errors import CannotOpen, Conflict, MessageBlocked, RequestRefused, TooMany, Unauthorized
 from turnstream.domain.secret_headers import masked_settings
 from turnstream.extensions.schedules.endpoints import checked_request, last_run, run_out, settings_of, unrestricted
 from turnstream.extensions.schedules.posting import DueMessage, posted
@@ -34,10 +34,11 @@ from turnstream.extensions.schedules.schemas import (
 from turnstream.extensions.schedules.store import Schedules
 from turnstream.extensions.schedules.trigger_store import TriggerDraft, TriggerMessages, TriggerRule, Triggers
 from turnstream.kit.clock import CLOCK
-from turnstream.kit.sealing import CannotOpen, is_sealed
 from turnstream.kit.text import unstorable
 from turnstream.libraries.extension_metrics import SCHEDULE_RUNS
 from turnstream.libraries.outgoing.signature import ID, verify
+from turnstream.libraries.secrets.request_secrets import owner_keys_of
+from turnstream.libraries.secrets.sealing import is_sealed
 from turnstream.storage.chats.exchanges import IdempotencyKey
 from turnstream.storage.database import Row
 from turnstream.storage.rows import from_json
@@ -161,9 +162,9 @@ async def _signed_for(request: Request, services: Services, messages: TriggerMes
     if row is None:
         raise Unauthorized(_WRONG)
     plain = TriggerRule.read(row["trigger"]).valid(now)
-    if services.owner_keys and any(map(is_sealed, plain.values())):
+    if (keys := owner_keys_of(services)) and any(map(is_sealed, plain.values())):
         try:
-            plain = await services.owner_keys.opened_headers(row["owner"], PLACE, plain)
+            plain = await keys.opened_headers(row["owner"], PLACE, plain)
         except CannotOpen:
             plain = {}  # the key was erased, or this server lacks it
     if not any(verify(secret, request.headers, body, now=now) for secret in plain.values()):
@@ -212,8 +213,8 @@ async def _new_secret(services: Services, owner: str) -> tuple[str, str, str]:
     """The id of a new secret, the secret, and the secret as it is stored."""
     id, secret = secrets.token_hex(4), f"whsec_{b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()}"
     stored: Mapping[str, str] = {id: secret}
-    if services.owner_keys:
-        stored = await services.owner_keys.sealed_headers(owner, PLACE, stored)
+    if keys := owner_keys_of(services):
+        stored = await keys.sealed_headers(owner, PLACE, stored)
     return id, secret, stored[id]
 
 

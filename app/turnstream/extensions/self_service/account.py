@@ -9,10 +9,9 @@ from uuid import UUID
 
 from turnstream.domain.errors import NotFound
 from turnstream.domain.identity import Identity
+from turnstream.libraries.audit_entries import AuditEntry, entries_of
 from turnstream.storage.contents import BYTES_SIZE, CHATS
 from turnstream.storage.database import LONG, Database, Row, Statement
-from turnstream.storage.owners.audit import AuditEntry
-from turnstream.storage.rows import from_json
 
 MOST_COUNTED = 100_000  # of each kind: a look at the account reads no more rows
 GET_ACCOUNT = Statement(
@@ -127,7 +126,7 @@ class OwnAccounts:
 
     async def entries(self, owner: str, before: int, limit: int) -> Sequence[AuditEntry]:
         rows = await self._database.rows(LIST_OWN_ENTRIES, owner=owner, before=before, limit=limit)
-        return [AuditEntry(**{**dict(row), "detail": from_json(row["detail"])}) for row in rows]
+        return entries_of(rows)
 
     async def ask_erasure(self, identity: Identity) -> Row:
         """A second request changes nothing."""

@@ -24,7 +24,6 @@ from turnstream.llm.conversation.attachments import upload_ids_in, with_uploads
 from turnstream.llm.conversation.messages import build_messages
 from turnstream.llm.conversation.sendable import RoleBlock, group_by_role
 from turnstream.llm.provider import Message, ModelRequest, count_tokens
-from turnstream.tools.sealed_requests import opened_request
 
 
 async def count_input(
@@ -48,7 +47,7 @@ async def count_input(
         messages = build_messages([*path, user_turn, running])
         contents |= await services.storage.uploads.contents(upload_ids_in(messages) - contents.keys())
     sent = with_uploads(messages, contents)
-    asked = await opened_request(asked, owner, services.resolver.toolset.open_headers)
+    asked = await services.resolver.secrets.opened_request(owner, asked)
     call = ModelRequest(asked.model, sent, asked.system, asked.params, asked.defined_tools, asked.provider_tools)
     count = await count_tokens(services.resolver.models.provider_for(asked.model), call)
     return _estimate(call, messages) if count is None else count

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from turnstream.api import exchange
 from turnstream.api.caller import with_fixed
 from turnstream.api.schemas.requests import NewTurn
-from turnstream.api.sealed_headers import sealed
 from turnstream.api.services import Services
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import RequestRefused
@@ -61,7 +60,7 @@ async def _post(
     history: History,
     opening: Callable[[], Awaitable[AbstractAsyncContextManager[Draft]]],
 ) -> Exchange:
-    new = await sealed(services, owner, with_fixed(new))
+    new = await services.resolver.sealed(owner, with_fixed(new))
     try:
         drafts = await opening()
         await exchange.admit(services, owner, new, history.exchanges)

@@ -6,13 +6,13 @@ from itertools import count
 import pytest
 
 from tests.support.harness import Harness
-from turnstream.domain.errors import Conflict
+from turnstream.domain.errors import CannotOpen, Conflict
 from turnstream.extensions.keys.rotation import KeyCounts, key_counts
 from turnstream.kit.ids import new_id
-from turnstream.kit.sealing import CannotOpen, MasterKeys, is_sealed, new_master_key
 from turnstream.libraries.erasure.owners import Owners
+from turnstream.libraries.secrets.owner_keys import OwnerKeys
+from turnstream.libraries.secrets.sealing import MasterKeys, is_sealed, new_master_key
 from turnstream.storage.database import Statement
-from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.runs.queue import Queue
 
 

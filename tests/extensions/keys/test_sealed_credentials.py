@@ -11,12 +11,13 @@ from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from tests.support.owner_rows import rows_of
 from turnstream.domain.secret_headers import MASK
-from turnstream.kit.sealing import SEALED, new_master_key
 from turnstream.libraries.providers.anthropic.parameters import PARAMETERS as OF_ANTHROPIC
+from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.parameters import COMMON
 from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import ScriptedProvider, message_of, text
+from turnstream.tools.secrets import SEALED
 
 WORDS = ("quite-a-secret", "another-secret", "third-secret")
 MCP = {

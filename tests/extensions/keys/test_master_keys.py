@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.server_process import clean_environment
-from turnstream.config import Settings, read_settings
+from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.kit.sealing import MasterKeys, new_master_key
-from turnstream.setup.master_keys import master_keys
+from turnstream.extension import installed, read_settings
+from turnstream.libraries.secrets.master_keys import master_keys
+from turnstream.libraries.secrets.sealing import MasterKeys, new_master_key
 
 MAKE = """
 from turnstream.extension import read_settings
-from turnstream.setup.master_keys import master_keys
+from turnstream.libraries.secrets.master_keys import master_keys
 print(master_keys(read_settings()).first.hex())
 """
 
@@ -77,6 +78,15 @@ def test_a_named_database_has_a_key_only_by_a_setting() -> None:
         ConfigError, match="TURNSTREAM_MASTER_KEY must be set, because TURNSTREAM_REQUIRE_ENCRYPTION is"
     ):
         master_keys(settings(database_url="postgresql://x", require_encryption=True))
+
+
+def test_a_server_without_the_extension_has_no_key_and_refuses_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [each for each in installed().values() if each.name != "keys"]
+    assert master_keys(settings(), others) is None
+    monkeypatch.setenv("TURNSTREAM_EXTENSIONS", "embedded")
+    monkeypatch.setenv("TURNSTREAM_MASTER_KEY", new_master_key())
+    with pytest.raises(ConfigError, match="TURNSTREAM_MASTER_KEY is a setting of the extension keys, which"):
+        master_keys(read_settings())
 
 
 async def test_an_embedded_database_has_one_key_however_many_processes_make_it(

@@ -5,10 +5,10 @@ No key is kept in memory: each use reads the row, so that a key that an erasure 
 
 from collections.abc import Mapping, Sequence
 
-from turnstream.domain.errors import Conflict
+from turnstream.domain.errors import CannotOpen, Conflict
 from turnstream.domain.identity import owner_before_move
-from turnstream.domain.secret_headers import needs_sealing
-from turnstream.kit.sealing import CannotOpen, MasterKeys, OwnerKey, is_sealed, new_owner_key
+from turnstream.libraries.secrets.credentials import needs_sealing
+from turnstream.libraries.secrets.sealing import MasterKeys, OwnerKey, is_sealed, new_owner_key
 from turnstream.storage.database import LONG, Database, Statement, retry_while_unavailable
 
 GET_OWNER_KEY = Statement("SELECT master, wrapped, earlier FROM owner_keys WHERE owner = :owner")

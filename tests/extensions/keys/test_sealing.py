@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnstream.kit.sealing import EARLIER, CannotOpen, MasterKeys, OwnerKey, is_sealed, new_master_key, new_owner_key
+from turnstream.domain.errors import CannotOpen
+from turnstream.libraries.secrets.sealing import EARLIER, MasterKeys, OwnerKey, is_sealed, new_master_key, new_owner_key
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 

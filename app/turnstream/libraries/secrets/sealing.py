@@ -9,35 +9,21 @@ from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NotBase64
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
-SEALED = "turnstream-sealed:1:"
+from turnstream.domain.errors import CannotOpen
+from turnstream.extension import MasterKey
+from turnstream.tools.secrets import SEALED
+
 EARLIER: Final = "earlier key"  # the place of a key that is encrypted by the next one
 _MASTER_BYTES = 32
 _OWNER_BYTES = 64  # AES-SIV uses one half for the authentication
 _NONCE_BYTES = 12
 _ID_BYTES = 8
 _CHANGED = "A stored secret was changed, or belongs to another owner or place."
-
-
-class CannotOpen(Exception):
-    """A value or key was encrypted with another key, for another place, or was changed since."""
-
-
-class MasterKey(Protocol):
-    """Wraps keys of owners: a key of the settings, or one that never leaves a key service. `id` names it in rows."""
-
-    @property
-    def id(self) -> bytes: ...
-
-    async def wrap(self, owner: str, key: bytes) -> bytes: ...
-
-    async def unwrap(self, owner: str, wrapped: bytes) -> bytes:
-        """Raises CannotOpen if the answer is final, StorageUnavailable if another try may have another one."""
-        ...
 
 
 class _GivenKey:
