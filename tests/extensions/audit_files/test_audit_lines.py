@@ -8,7 +8,7 @@ import pytest
 from turnstream.extensions.admin.statement_list import statements
 from turnstream.extensions.audit_files.chain import BEGIN, line_of, values_of
 from turnstream.extensions.self_service.schemas import AuditEntryOut
-from turnstream.storage.owners.audit import AuditEntry
+from turnstream.libraries.audit_entries import AuditEntry
 
 pytestmark = pytest.mark.extensions("admin", "self_service")
 
