@@ -225,7 +225,7 @@ def _consent(ask: "LinkedAsk", issuer: "McpIssuer", *, changed: bool, for_anothe
         f'<form method="post" action="?seen={_digest_of(issuer)}"><button>Continue</button></form>'
         "<p>You can sign out at any time. To refuse, close this page and decline in the chat.</p>"
     )
-    # The form is redirected to the issuer, which browsers count as a part of the form.
+    # The form redirects to the issuer, and browsers treat the redirect as a part of the form.
     return _page(f"Sign in to {ask.server}", body, actions=f"'self' {where.scheme}://{where.netloc}")
 
 
@@ -248,7 +248,7 @@ async def _callback(request: Request) -> Response:
 
 
 async def _client_document(request: Request) -> Response:
-    """The client metadata document: issuers read it in place of a registration."""
+    """The client metadata document: issuers read it instead of a registration."""
     oauth = _sign_ins(request).oauth
     document = oauth.client_metadata().model_dump(mode="json", by_alias=True, exclude_none=True)
     return JSONResponse({"client_id": oauth.document_url, **document})

@@ -1,4 +1,4 @@
-"""The MCP servers of a replica, as one source of tools. Each connects again after a failure; its tools stay listed."""
+"""The MCP servers of a replica, as one source of tools. Each reconnects after a failure; its tools stay listed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -31,17 +31,17 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_STEADY = 10.0  # a connection that lasted for so many seconds is made again at once
+_STEADY = 10.0  # a connection that lasted for this many seconds is renewed at once
 _LONGEST_PAUSE = 60.0
 MAX_TOOLS = 500  # of one server
-_NAMED, _NAMED_CHARS = 10, 100  # of tools that are left out, in the log
-_MAX_REASON = 1000  # characters of an error that the server may have written
+_NAMED, _NAMED_CHARS = 10, 100  # of omitted tools, in the log
+_MAX_REASON = 1000  # characters of an error, perhaps with the server's text
 # Errors inside a client leave its task groups as an ExceptionGroup.
 _FAILURES = (OSError, ValueError, MCPError, ExceptionGroup)
 
 
 def _shortened(reason: str) -> str:
-    """A sentence of a server."""
+    """A sentence of a server, shortened."""
     reason = storable(reason[:_MAX_REASON]).strip()
     return reason if reason.endswith((".", "!", "?")) else f"{reason}."
 
@@ -64,10 +64,10 @@ class Changes:
 @dataclass(frozen=True, slots=True)
 class McpTiming:
     """In seconds. A server has `start_timeout` to start, and `answer_timeout` to list its tools again. After two
-    failures in a row there is a pause before each further try: `pause` at first, then twice that, and so on. Between
-    two lists of tools there is a `pause`, too. The start of this program, and a call, wait up to `connect_timeout` for
-    a try to connect that is under way. A list of tools is kept for `shortest_ttl` at least, and a task is polled after
-    `shortest_poll` at the earliest.
+    failures in a row there is a pause before each further try: first `pause`, doubled each time. Between two lists of
+    tools there is a `pause`, too. The start of this program, and a call, wait up to `connect_timeout` for a running
+    connection attempt. A list of tools is cached for at least `shortest_ttl`, and a task is polled after at least
+    `shortest_poll`.
     """
 
     connect_timeout: float = 5.0
@@ -79,7 +79,7 @@ class McpTiming:
 
 
 class McpConnection:
-    """`run` connects, and connects again after a failure; the `tools` that were listed last stay meanwhile."""
+    """`run` connects, and reconnects after a failure; meanwhile the last listed `tools` stay."""
 
     def __init__(self, server: McpServer, changes: Changes, timing: McpTiming) -> None:
         self.server = server
@@ -102,7 +102,7 @@ class McpConnection:
     # --- staying connected -------------------------------------------------------------------------------------------
 
     async def run(self) -> NoReturn:
-        """Runs in one task: a client must be left in the task that entered it."""
+        """Runs in one task: the task that entered a client must leave it."""
         failures = 0
         while True:
             self._connected_at = None
@@ -114,10 +114,10 @@ class McpConnection:
             except _FAILURES as error:
                 self._log_failure(error)
                 task = asyncio.current_task()
-                if task is not None and task.cancelling():  # a group of the SDK reports the other error alone
+                if task is not None and task.cancelling():  # a task group of the SDK reports only the other error
                     raise asyncio.CancelledError from None
             failures = 0 if self._was_steady() else failures + 1
-            if failures >= 2:  # the first is forgiven: a server that was there a moment ago is probably back
+            if failures >= 2:  # no pause after the first failure: the server is probably back
                 self._pausing = True
                 self._publish()
                 await asyncio.sleep(jittered(backoff(failures - 1, self._timing.pause, _LONGEST_PAUSE)))
@@ -137,7 +137,7 @@ class McpConnection:
                     async with asyncio.timeout(self._timing.answer_timeout):
                         await self._list_tools(session)
                     self._publish()
-                    await asyncio.sleep(self._timing.pause)  # a server may notify changes all the time
+                    await asyncio.sleep(self._timing.pause)  # a server may send notifications of changes all the time
         finally:
             self._session = None
             self._publish()
@@ -147,12 +147,12 @@ class McpConnection:
         if changed := sorted(
             name for name in tools.keys() & self.tools.keys() if tools[name].spec != self.tools[name].spec
         ):
-            # Texts of a server are part of the prompt: a change that nobody has reviewed should be visible.
+            # Texts of a server are part of the prompt: an unreviewed change should be visible.
             log.warning("mcp.tools_changed", server=self.server.name, tools=changed[:_NAMED], number=len(changed))
         self.tools = tools
 
     async def listed(self, session: McpSession) -> Mapping[str, McpTool]:
-        """The present tools of the server, by their names here. Raises what the session raises, and ValueError."""
+        """The present tools of the server, by their names here. Raises the session's exceptions, and ValueError."""
         names, room = self.server.tools, SchemaRoom()
         tools: dict[str, McpTool] = {}
         left_out: dict[str, str] = {}
@@ -196,7 +196,7 @@ class McpConnection:
     async def call(
         self, tool: McpTool, arguments: Mapping[str, Any], progress: ProgressFnT, context: ToolContext
     ) -> types.CallToolResult | Outcome:
-        """Raises ToolError for a call that the server refused, ToolUnavailable when there is no server."""
+        """Raises ToolError if the server refused the call, ToolUnavailable without a server."""
         try:
             if self.server.per_owner:
                 return await self.owner_calls().call(tool.name, arguments, progress, context)
@@ -224,7 +224,7 @@ class McpConnection:
     async def use_for(
         self, context: ToolContext, use: Callable[[McpSession], Awaitable[T]], seconds: float
     ) -> T | Outcome:
-        """Uses a session with the owner's token. The outcome asks for a sign-in. Raises ToolUnavailable."""
+        """Uses a session with the owner's token. The outcome may ask for a sign-in. Raises ToolUnavailable."""
         try:
             async with asyncio.timeout(seconds):
                 return await self.owner_calls().use(context, use)
@@ -252,7 +252,7 @@ class McpConnection:
         raise ToolUnavailable(f"The MCP server {self.server.name} does not answer as it should: {reason}")
 
     async def offers(self, owner: str, kind: OfferKind) -> OfferList:
-        """A list of the server for an owner. Raises as `use_as` does."""
+        """Returns a list of the server for an owner. Raises as `use_as` does."""
         return await self.use_as(owner, lambda session: session.offers(kind, self._timing.shortest_ttl))
 
     async def send_task(self, owner: str, request: TaskRequest) -> TaskState | types.EmptyResult:
@@ -304,12 +304,12 @@ class McpServers:
 
     @property
     def _kept_open(self) -> Sequence[McpConnection]:
-        """The connections of all owners together."""
+        """The connections that all owners share."""
         return [each for each in self._connections.values() if not each.server.owner_tools]
 
     @property
     def connected(self) -> frozenset[str]:
-        """The names of the servers that are connected now."""
+        """The names of the connected servers."""
         return frozenset(each.server.name for each in self._connections.values() if each.connected)
 
     async def failures(self) -> Mapping[str, str]:
@@ -320,7 +320,7 @@ class McpServers:
         }
 
     def tools(self) -> Mapping[str, Tool]:
-        """The tools that each server listed last, connected or not."""
+        """The last listed tools of each server, connected or not."""
         lists: list[Mapping[str, Tool]] = [each.tools for each in self._kept_open]
         lists += [each.tools for each in self._lists]
         return {name: tool for tools in lists for name, tool in tools.items()}
@@ -331,11 +331,11 @@ class McpServers:
 
     @property
     def with_sign_in(self) -> Mapping[str, McpServer]:
-        """The servers to which owners sign in, by their names."""
+        """The servers with sign-ins of owners, by name."""
         return {each.server.name: each.server for each in self._connections.values() if each.server.oauth}
 
     def use(self, sign_ins: SignIns) -> None:
-        """The server runs: owners can sign in from now on."""
+        """Called when the server runs: from now on owners can sign in."""
         self._sign_ins = sign_ins
         for each in self._connections.values():
             each.sign_ins = sign_ins
