@@ -430,7 +430,7 @@ class KeyPool:
         return taken
 
     async def _refill(self, model: _ModelQueue, need: Amounts) -> float:
-        """Reserves shares for the waiting calls. Returns the seconds until the first can start; 0 if a share is enough."""
+        """Reserves shares for the waiting calls. Returns the seconds until the first starts; 0 if a share is enough."""
         wanted = NONE
         for each in model.waiting.heads(_AHEAD_OF_QUEUE):
             wanted = wanted.plus(each.need)
