@@ -163,7 +163,7 @@ async def test_a_screen_reader_announces_the_beginning_and_end_of_an_answer_and_
     assert await ada.page.evaluate("window.told.length") <= 4
 
 
-async def test_it_fits_a_phone(people: SitDown, site: Server, api: Client, harbour: Harbour) -> None:
+async def test_the_page_fits_a_phone(people: SitDown, site: Server, api: Client, harbour: Harbour) -> None:
     harbour.open.set()
     wide = "| " + " | ".join("column" for _ in range(20)) + " |\n" + "|---" * 20 + "|\n\n`" + "x" * 300 + "`"
     ada = await people(

@@ -140,7 +140,7 @@ def test_an_unprintable_or_long_name_is_rejected(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ada (arriving)", "ada (moved to 08)"])
-def test_the_names_that_a_move_gives_are_refused_for_what_is_made_by_hand(name: str) -> None:
+def test_names_reserved_for_moves_are_refused_in_other_commands(name: str) -> None:
     for arguments in (
         ("tokens", "create", name),
         ("tokens", "create", "ada", "--owner", name),

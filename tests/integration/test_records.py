@@ -180,7 +180,7 @@ async def test_a_turn_that_does_not_know_what_has_come_goes_back_into_the_queue_
     assert ended_at is not None
 
 
-async def test_an_end_says_whether_another_turn_stands_behind(harness: Harness) -> None:
+async def test_an_end_reports_whether_another_turn_is_queued_behind(harness: Harness) -> None:
     asked = await harness.ask()
     turn = await claimed(harness, asked)
     exchanges = Exchanges(harness.database)

@@ -43,7 +43,7 @@ _CUTS = "test_an_answer_goes_on_after_a_reload_and_after_a_cut_and_"
 _ANSWERS = f"{_NODE_OPENAI}::test_answers_are_returned_and_assembled_from_streams"
 _CONVERSATION = f"{_UI}::test_a_conversation_with_tools_that_run_on_the_server"
 _RUN = f"{_AG_UI}::test_a_run_with_reasoning_text_and_tools_of_the_server"
-_FOLLOWED = f"{_MESSAGES}::test_a_message_goes_on_where_its_history_came_from"
+_FOLLOWED = f"{_MESSAGES}::test_a_message_continues_behind_its_history"
 _ASKED = f"{_TERMINAL}::test_a_person_sees_the_answer_with_its_tools_folded_and_can_stop_the_next_one"
 _WATCHED = f"{_TALK}::test_an_answer_is_watched_with_its_thoughts_and_its_tools_side_by_side"
 _SIX_TOOLS = f"{_COPILOTKIT}::test_tools_of_server_and_page_and_approvals"
@@ -216,7 +216,7 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
         _PAGE_FILES,
         _WATCHED,
         f"{_TALK}::test_a_message_that_was_refused_says_why_and_can_be_changed",
-        f"{_RESTART}::test_an_answer_goes_on_when_the_server_was_killed_and_started_again",
+        f"{_RESTART}::test_an_answer_continues_after_the_server_was_killed_and_restarted",
     ),
 }
 

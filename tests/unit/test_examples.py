@@ -138,12 +138,12 @@ CHECKED = {
         "app/turnstream_conformance/README.md",
         "Servers",
         "sh",
-    ): f"{CONFORMANCE}test_our_server_holds_what_can_be_seen_from_outside",
+    ): f"{CONFORMANCE}test_our_server_keeps_all_promises_that_are_visible_from_outside",
     (
         "app/turnstream_conformance/README.md",
         "Servers",
         "text",
-    ): f"{CONFORMANCE}test_our_server_holds_what_can_be_seen_from_outside",
+    ): f"{CONFORMANCE}test_our_server_keeps_all_promises_that_are_visible_from_outside",
     ("app/turnstream_conformance/README.md", "Proxies", "sh"): (
         "tests/faults/test_conformance_proxies.py::test_a_proxy_as_it_is_documented_holds_all_promises"
     ),
@@ -161,7 +161,7 @@ CHECKED = {
     ("docs/embedding.md", "Logs", "python"): LOGS,
     ("docs/embedding.md", "Logs", "text"): LOGS,
     ("docs/frontends.md", "turnstream.js", "js"): (
-        "tests/browser/test_client_module.py::test_the_example_of_the_documentation_works_as_it_stands"
+        "tests/browser/test_client_module.py::test_the_example_of_the_documentation_works_unchanged"
     ),
     ("docs/frontends.md", "Tokens", "js"): (
         "tests/extensions/browsers/test_browser_tokens.py::test_the_client_of_the_page_renews_its_token_in_mid_stream"
@@ -171,7 +171,7 @@ CHECKED = {
         "tests/unit/test_docs.py::test_the_example_with_event_source_listens_to_every_event"
     ),
     ("docs/frontends.md", "Other origins", "js"): (
-        "tests/browser/test_other_origin.py::test_an_event_source_of_another_origin_goes_on_when_its_token_has_ended"
+        "tests/browser/test_other_origin.py::test_an_event_source_of_another_origin_continues_after_the_end_of_its_token"
     ),
     ("docs/extensions.md", "Writing one", "python"): OF_THE_PAGE,
     ("docs/extensions.md", "Writing one", "toml"): OF_THE_PAGE,
@@ -238,7 +238,7 @@ CHECKED = {
     ("docs/protocol.md", "The request", "http"): "the forms of a request; test_openapi.py compares all paths",
     ("docs/protocol.md", "The wire format", "text"): "frames as they are on the wire, shortened",
     ("docs/protocol.md", "Duties of a client", "python"): (
-        "tests/integration/test_promises.py::test_a_page_read_as_json_goes_on_as_a_stream_without_a_seam"
+        "tests/integration/test_promises.py::test_a_page_read_as_json_continues_as_a_stream_without_gaps"
     ),
     ("docs/protocol.md", "Calls that wait for a person", "http"): "the form of a request, with … in it",
     ("docs/protocol.md", "One stream for a chat", "http"): "the forms of a request",

@@ -423,7 +423,7 @@ async def test_one_owner_may_get_a_new_key_alone(harness: Harness) -> None:
     assert (after[0] != before[0], after[1] == before[1]) == (True, True)
 
 
-async def test_the_command_names_what_is_missing(harness: Harness) -> None:
+async def test_the_command_names_the_missing_setting(harness: Harness) -> None:
     key = new_master_key()
     env = {**os.environ, "DATABASE_URL": harness.url, "TURNSTREAM_MASTER_KEY": key}
 

@@ -140,9 +140,7 @@ def test_the_file_of_the_page_can_be_read(tmp_path: Path, monkeypatch: pytest.Mo
         ("[guardrails", "TURNSTREAM_GUARDRAILS_FILE"),
     ],
 )
-def test_a_wrong_file_is_refused_with_the_key_and_what_would_be_right(
-    tmp_path: Path, content: str, problem: str
-) -> None:
+def test_a_wrong_file_is_refused_with_the_key_and_the_correct_form(tmp_path: Path, content: str, problem: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read_guardrails(declared_in(tmp_path, content))
     assert problem in str(refused.value)

@@ -46,7 +46,7 @@ def test_a_secret_is_masked_whole(kind: PatternKind, secret: str) -> None:
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_what_is_no_secret_is_left_alone(text: str) -> None:
+def test_text_without_a_secret_is_unchanged(text: str) -> None:
     assert masked(text, spans_of(text, KINDS)) == text
 
 
@@ -99,7 +99,7 @@ async def ruled(check: Patterns, text: str, start: int = 0, *, final: bool = Fal
     return await check(Passage("text", text, "ada", start, final))
 
 
-async def test_only_what_may_go_on_is_held_back() -> None:
+async def test_only_unfinished_matches_are_held_back() -> None:
     check = Patterns(KINDS)
     assert await ruled(check, "All is well so far, and ") == Pass(0)
     assert await ruled(check, "All is well so far") == Pass(3)

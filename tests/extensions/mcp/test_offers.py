@@ -121,7 +121,7 @@ async def test_resources_become_attachments(place: Place) -> None:
     assert (await place.ada.get(f"/api/uploads/{monday['source']['id']}")).text == "Nothing on monday."
 
 
-async def test_what_cannot_be_attached_is_refused_with_a_reason(place: Place) -> None:
+async def test_an_unattachable_resource_is_refused_with_a_reason(place: Place) -> None:
     song = await place.attached("files://song.ogg", 422)
     assert "of no type that a message may have" in song["detail"]
     assert "offers has refused this: " in (await place.attached("files://none", 422))["detail"]

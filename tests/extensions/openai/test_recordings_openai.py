@@ -410,7 +410,7 @@ def assert_sorted(error: ProviderError, file: str, status: int) -> None:
 
 
 @pytest.mark.parametrize("file", errors_of_others())
-async def test_a_recorded_error_is_told_as_transient_or_permanent_with_what_the_provider_said(
+async def test_a_recorded_error_is_transient_or_permanent_and_has_the_text_of_the_provider(
     file: str, server: CannedServer, provider: OpenAIChatProvider
 ) -> None:
     recorded, server.answer = recorded_error(file)
