@@ -278,7 +278,7 @@ async def _open_long(people: SitDown, site: Server, api: Client, turns: int) -> 
 
 @pytest.mark.full
 @pytest.mark.extensions("openai_api")
-async def test_a_chat_of_a_thousand_turns_costs_the_page_what_one_of_a_hundred_does(
+async def test_a_chat_of_a_thousand_turns_costs_the_page_no_more_than_one_of_a_hundred(
     people: SitDown, site: Server, api: Client
 ) -> None:
     """Counted, not timed: what is read, and what there is to be laid out."""

@@ -185,7 +185,7 @@ def test_the_search_for_the_highest_load_comes_close_from_below(limit: int) -> N
     assert found >= min(limit * 0.9 - 5, 1500)
 
 
-def test_what_turns_and_frames_cost_is_found_from_as_many_loads() -> None:
+def test_the_costs_of_turns_and_frames_follow_from_as_many_loads() -> None:
     values, loads = (0.02, 0.008, 0.0001), [(0, 400, 800), (6, 1, 60), (7, 50, 15_000)]
     equations = [[*counts, sum(map(float.__mul__, map(float, counts), values))] for counts in loads]
     assert solved(equations) == pytest.approx(values)

@@ -128,7 +128,7 @@ async def test_summaries_of_results_are_charged_also_those_that_failed(harness: 
     assert sorted(row["output_tokens"] for row in rows) == [5, 7]
 
 
-async def test_a_write_that_is_repeated_charges_once_and_what_a_failover_lost_is_charged_again(
+async def test_a_repeated_write_charges_once_and_a_charge_lost_in_a_failover_is_repeated(
     harness: Harness,
 ) -> None:
     turn = await begun(harness, await harness.ask())
@@ -145,7 +145,7 @@ async def test_a_write_that_is_repeated_charges_once_and_what_a_failover_lost_is
     assert await harness.charged(turn.id) == expected
 
 
-async def test_usage_is_summed_by_what_is_asked_for(harness: Harness) -> None:
+async def test_usage_is_summed_by_the_requested_groups(harness: Harness) -> None:
     provider = ScriptedProvider([message_of(text(str(n)), usage=USAGE) for n in range(3)])
     async with harness.replica(provider, policy=PRICED) as replica:
         first = await harness.ask()

@@ -87,7 +87,7 @@ def test_the_version_is_that_of_the_package() -> None:
     assert (done.exit_code, done.output) == (0, f"turnstream {version('turnstream')}\n")
 
 
-def test_the_list_of_commands_says_of_each_in_one_line_what_it_does() -> None:
+def test_the_list_of_commands_describes_each_in_one_line() -> None:
     for group in ((), ("tokens",), ("owners",), ("docs",), ("conformance",)):
         help = CliRunner().invoke(commands, [*group, "--help"], terminal_width=80).output
         assert "..." not in help.partition("Commands:")[2]

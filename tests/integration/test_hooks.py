@@ -255,7 +255,9 @@ async def test_a_cancellation_that_comes_too_late_does_not_cut_the_last_hook_sho
     assert hook.done
 
 
-async def test_the_example_of_the_page_hears_what_it_says(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_hooks_of_the_example_get_the_events_of_the_page(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)[0]
     page: dict[str, Any] = {"__name__": "page"}
     monkeypatch.chdir(Path(__file__).parents[2])

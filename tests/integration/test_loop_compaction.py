@@ -131,7 +131,7 @@ async def test_facts_of_every_kind_survive_each_summary(harness: Harness) -> Non
     assert model.summaries >= 3
 
 
-async def test_the_summary_is_a_block_of_the_turn_and_what_it_tells_stays_in_its_rows(harness: Harness) -> None:
+async def test_the_summary_is_a_block_of_the_turn_and_the_summarised_rows_stay(harness: Harness) -> None:
     model = Small(window=1000)
     asked: Asked | None = None
     limits = Limits(context_window=1000)

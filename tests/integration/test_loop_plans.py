@@ -212,7 +212,7 @@ async def test_a_summary_that_the_plan_has_no_room_for_is_left_out(harness: Harn
     assert '"summary_failed":"budget"' in (results_of(turn)["a"].notes or "")
 
 
-async def test_an_account_begins_with_what_the_ledger_has(harness: Harness) -> None:
+async def test_an_account_begins_with_the_sums_of_the_ledger(harness: Harness) -> None:
     provider = ScriptedProvider([message_of(text("One."), usage=USAGE), message_of(text("Never."))])
     async with harness.replica(provider) as replica:
         await harness.finish(replica, await harness.ask())

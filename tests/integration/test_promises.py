@@ -377,7 +377,7 @@ async def test_the_request_of_a_turn_stays_after_changes_of_its_chat(client: Cli
 # --- the client of the documentation ---------------------------------------------------------------------------------
 
 
-async def test_the_client_of_the_documentation_assembles_what_the_database_holds(
+async def test_the_client_of_the_documentation_assembles_the_stored_turn(
     client: Client, server: Server, apply: Apply
 ) -> None:
     new = await asked(client, server, *conversation())

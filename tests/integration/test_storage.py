@@ -579,7 +579,7 @@ async def queue_up(database_url: str, count: int) -> list[UUID]:
     return turns
 
 
-async def test_whoever_claims_does_not_wait_for_others_and_gets_what_they_leave(database_url: str) -> None:
+async def test_a_claim_does_not_wait_for_others_and_gets_the_remaining_turns(database_url: str) -> None:
     turns = await queue_up(database_url, 5)
     async with connect(database_url, size=2) as database:
         async with database.transaction() as slow:

@@ -27,9 +27,9 @@ from turnstream.setup.policies import allowances
 from turnstream_lab.comparison import Question, read_plan
 
 QUICKSTART = "tests/acceptance/test_quickstart.py::test_the_commands_of_the_quickstart_work_as_written"
-COMPARE = "tests/lab/test_replay_page.py::test_the_comparisons_of_the_page_print_what_it_says"
+COMPARE = "tests/lab/test_replay_page.py::test_the_comparisons_of_the_page_print_its_output"
 README = "tests/acceptance/test_quickstart.py::test_the_commands_of_the_readme_work_as_written"
-REPLAY = "tests/lab/test_replay_page.py::test_the_commands_of_the_page_print_what_it_says"
+REPLAY = "tests/lab/test_replay_page.py::test_the_commands_of_the_page_print_its_output"
 OWN_TOOLS = "tests/acceptance/test_tools_page.py::test_tools_in_process_and_of_an_mcp_server_are_called_without_a_key"
 MCP = "tests/extensions/mcp/test_declared.py::"
 DECLARED = f"{MCP}test_the_examples_of_declarations_work"
@@ -50,7 +50,7 @@ TOOLS_PAGE = "tests/integration/test_tools_page.py::"
 CLIENT_TOOL = f"{TOOLS_PAGE}test_the_example_of_a_client_tool_works"
 APPROVAL = f"{TOOLS_PAGE}test_the_example_of_an_approval_with_another_input_works"
 OPENAI_PAGE = "tests/extensions/openai_api/test_openai_page.py::"
-AG_UI = "tests/node/test_ag_ui.py::test_the_examples_of_the_page_work_as_they_stand"
+AG_UI = "tests/node/test_ag_ui.py::test_the_examples_of_the_page_work_unchanged"
 PACKAGES = "tests/node/test_packages.py::test_the_examples_of_the_page_fit_the_packages"
 CONFORMANCE = "tests/conformance/test_conformance.py::"
 PYTHON = "tests/client/test_python_client.py::test_the_client_installed_alone_talks_to_a_server_as_the_page_says"
@@ -181,7 +181,7 @@ CHECKED = {
         f"{GUARDRAILS}test_a_server_that_checks_gets_a_signed_body_as_on_the_page"
     ),
     ("docs/hooks.md", "Hooks", "python"): (
-        "tests/integration/test_hooks.py::test_the_example_of_the_page_hears_what_it_says"
+        "tests/integration/test_hooks.py::test_the_hooks_of_the_example_get_the_events_of_the_page"
     ),
     ("docs/hooks.md", "The webhook", "sh"): (
         "tests/acceptance/test_pages.py::test_the_secret_of_the_webhook_is_made_as_the_page_says"
@@ -191,7 +191,7 @@ CHECKED = {
         "tests/extensions/webhooks/test_webhooks.py::test_the_webhook_of_a_turn_that_waits_is_as_on_the_page"
     ),
     ("docs/hooks.md", "Signature and delivery", "python"): (
-        "tests/extensions/webhooks/test_webhooks.py::test_the_receiver_of_the_page_knows_what_is_genuine"
+        "tests/extensions/webhooks/test_webhooks.py::test_the_receiver_of_the_page_detects_forged_deliveries"
     ),
     ("docs/models.md", "The file of models", "toml"): f"{MODELS}test_the_file_of_models_can_be_read",
     ("docs/models.md", "Images and documents", "json"): f"{MODELS}test_the_bodies_are_accepted",

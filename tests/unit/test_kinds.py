@@ -195,7 +195,7 @@ def test_anthropic_is_sent_every_kind_as_it_came(kind: BlockKind) -> None:
 
 @pytest.mark.parametrize("render", [render_chat, render_responses])
 @each_rendered_kind
-def test_openai_is_sent_what_holds_for_every_provider(kind: BlockKind, render: Callable[[ModelRequest], bytes]) -> None:
+def test_openai_gets_blocks_valid_for_every_provider(kind: BlockKind, render: Callable[[ModelRequest], bytes]) -> None:
     holds_everywhere = kind.portable or kind.family in {"file", "result"}
     assert (CONTENT.encode() in render(request_with(kind))) == holds_everywhere
 

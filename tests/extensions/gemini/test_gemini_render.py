@@ -248,7 +248,7 @@ def test_a_named_cache_holds_system_prompt_and_tools() -> None:
     assert body_of(request).keys() == {"contents", "cachedContent"}
 
 
-def test_a_count_is_of_the_whole_request_or_of_what_vertex_takes() -> None:
+def test_a_count_covers_the_whole_request_or_the_part_that_vertex_accepts() -> None:
     request = asked(tools=TOOLS, system="Be brief.", params={"temperature": 1})
     whole = msgspec.json.decode(render_count(request, vertex=False))["generateContentRequest"]
     assert whole == {"model": f"models/{MODEL}", **body_of(request)}

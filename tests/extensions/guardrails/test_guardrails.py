@@ -472,7 +472,7 @@ async def test_every_dialect_takes_back_a_retracted_text_or_fails(database_url: 
 # --- retraction is durable -------------------------------------------------------------------------------------------
 
 
-async def test_what_is_derived_from_a_retracted_text_has_the_other_one(database_url: str, tmp_path: Path) -> None:
+async def test_derived_data_of_a_retracted_text_has_the_replacement(database_url: str, tmp_path: Path) -> None:
     async with checking(verdict("secret", {"verdict": "retract", "text": "Something else."})) as checker:
         declared = f'[guardrails.policy]\non = ["text"]\nurl = "{checker.url}"\nwindow = 1\n'
         titles = ScriptedProvider([message_of(text("A title"))])

@@ -68,9 +68,7 @@ def _cut_texts(draw: st.DrawFn) -> list[str]:
 
 
 @given(_cut_texts(), st.sets(st.sampled_from(KINDS), min_size=1))
-async def test_no_cut_of_a_reply_lets_through_what_a_check_of_the_whole_finds(
-    pieces: list[str], chosen: set[PatternKind]
-) -> None:
+async def test_no_cut_of_a_reply_passes_a_match_of_the_whole_text(pieces: list[str], chosen: set[PatternKind]) -> None:
     kinds = sorted(chosen)
     check, whole = Patterns(kinds), "".join(pieces)
     right = masked(whole, spans_of(whole, kinds))

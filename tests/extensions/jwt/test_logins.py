@@ -72,7 +72,7 @@ async def refusal_of(site: Server, document: Document, token: str) -> str:
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA"])
-async def test_a_token_of_the_issuer_opens_what_its_subject_has(
+async def test_a_token_of_the_issuer_gives_access_to_its_subject(
     site: Server, issuer: TestIssuer, document: Document, algorithm: str
 ) -> None:
     issuer.add_key("mine", algorithm)

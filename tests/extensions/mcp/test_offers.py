@@ -194,7 +194,7 @@ async def test_selected_tools_are_all_that_a_server_offers(database_url: str, do
     [("", True, True), ('tools = ["add"]', False, False), ('tools = ["add"]\nprompts = true', True, False)],
     ids=["all", "tools", "prompts"],
 )
-def test_the_table_decides_what_people_may_use(tmp_path: Any, keys: str, prompts: bool, resources: bool) -> None:
+def test_the_table_defines_the_offers_for_people(tmp_path: Any, keys: str, prompts: bool, resources: bool) -> None:
     file = tmp_path / "tools.toml"
     file.write_text(f'[mcp.offers]\nurl = "https://offers.example.com/mcp"\n{keys}\n')
     (server,) = servers_of(read_declarations(file, {}, {"mcp": McpTable}))

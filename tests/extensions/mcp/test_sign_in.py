@@ -208,7 +208,7 @@ async def test_a_call_waits_for_the_consent_of_its_owner_and_is_made_then(desk: 
     assert LIST_TOKEN not in desk.calendar.seen
 
 
-async def test_one_sign_in_answers_all_calls_of_the_owner_and_no_call_of_another(desk: Desk, browser: Browser) -> None:
+async def test_a_sign_in_answers_all_calls_of_its_owner_and_no_other_call(desk: Desk, browser: Browser) -> None:
     tokens = [await desk.server.token(owner) for owner in ("ada", "bob")]
     async with (
         Client(desk.server.url, desk.document, tokens[0]) as ada,

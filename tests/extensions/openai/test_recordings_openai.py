@@ -233,7 +233,7 @@ def last_reason(file: str) -> str | None:
 
 
 @pytest.mark.parametrize("file", streams(CHAT))
-async def test_a_recorded_stream_gives_what_the_sdk_makes_of_it_or_what_is_right(
+async def test_a_recorded_stream_gives_the_result_of_the_sdk_or_the_correct_one(
     file: str, server: CannedServer, provider: OpenAIChatProvider
 ) -> None:
     server.answer = Answer(read(file), sizes=Random(file).choices([20, 200, 2_000, 20_000], k=20))

@@ -243,7 +243,7 @@ async def test_a_turn_has_the_chats_parameters_and_its_own_over_them(
     assert asked(offers, "gpt-4o") == params
 
 
-async def test_a_turn_with_another_model_leaves_out_what_that_one_does_not_take(
+async def test_a_turn_with_another_model_omits_parameters_unknown_to_it(
     client: Client, offers: list[ProviderModels]
 ) -> None:
     choice = {"type": "tool", "name": "look"}
