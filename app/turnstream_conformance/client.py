@@ -28,7 +28,7 @@ from turnstream_conformance.wire import ENDS, Event, Json, assemble, difference
 _BEATS = 8
 _SLACK = 0.05  # seconds by which two clocks, or a timer, may differ
 _GROWTH = 1.5  # the last of four pauses exceeds the shortest by at least this factor, with any jitter
-_ALIKE = 0.05  # of a pause, or seconds: pauses with a smaller difference have no random part
+_ALIKE = 0.05  # as a share of a pause, or seconds: a smaller difference between pauses is no random part
 _SIDE_BY_SIDE = 12  # scenarios
 
 

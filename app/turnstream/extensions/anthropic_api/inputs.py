@@ -152,8 +152,8 @@ def _of_answer(part: BlockIn) -> Iterator[PastItem]:
 
 
 def _reminder(block: Json, place: str) -> Json:
-    """A system message within a conversation: as a text of the user's side it keeps its position, and earlier requests
-    keep their bytes.
+    """A system message within a conversation. As a user's text it keeps its position, so that the provider's cache
+    stays valid.
     """
     if block["type"] != "text":
         raise RequestRefused(f"`{place}.type` must be `text` in a message of the system.", field=f"{place}.type")

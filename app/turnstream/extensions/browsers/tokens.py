@@ -19,8 +19,8 @@ from turnstream.storage.owners.tokens import BROWSER_TOKEN
 @dataclass(frozen=True, slots=True)
 class TokensInBrowsers:
     """Authenticates only tokens of POST /api/tokens. `in_urls`: also in URLs of streams, for tokens that may only read.
-    `cookie`: the name of a cookie, valid only for pages of this server's own origin and of `origins`: a browser also
-    sends it with requests of any other page.
+    `cookie`: the name of a cookie. It is accepted only from pages of this server's origin and of `origins`, because
+    browsers send it with requests of any page.
     """
 
     stored: StoredTokens

@@ -36,7 +36,7 @@ _COPY = 1800.0
 _PAUSE = 0.1
 
 _MOVED: Final[Collection[Nature]] = {"content", "state", "credential"}
-# No webhook of the departed owner is sent; a repeated move makes it due again.
+# Webhooks of the departed owner are not sent. A repeated move makes them due again.
 _CHANGED: Final[Mapping[str, str]] = {
     "owner": "CAST(:name AS text)",
     "due_at": "CASE WHEN due_at = 'infinity' THEN now() ELSE due_at END",

@@ -180,8 +180,8 @@ class FeedReader:
         return _cursor(self._seen_at, [turn.id for turn in self._open])
 
     def _cursor_meanwhile(self) -> FeedCursor:
-        """The cursor before the last event of a read. It lists the turns that the client may then regard as open: an
-        older row would not be found again.
+        """The cursor before the last event of a read. The cursor lists the turns that the client may regard as open:
+        the next query would not find their older rows.
         """
         before, now = self._cursor, [turn.id for turn in self._open]
         return before if before.open is None else _cursor(before.time, list(dict.fromkeys([*before.open, *now])))

@@ -128,7 +128,7 @@ class TriggerList(BaseModel):
 
 
 class TriggeredTurnOut(BaseModel):
-    """The turn started by a message. A repeated message has the same one."""
+    """The turn started by a message. A repeated message gets the turn of the first one."""
 
     turn: UUID
     chat: UUID

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 PAUSE = 0.05  # seconds between two requests for a sign of life of the loop
 LIMIT = 0.02  # seconds without one after which the stack of the loop's thread is read
 _LOGGED = 0.1  # seconds
-_LONG = 1.0  # seconds after which it is logged before its end, which may never come
+_LONG = 1.0  # seconds after which a block is logged before its end, since it may never end
 
 
 class LoopWatch:
