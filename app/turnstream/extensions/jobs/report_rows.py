@@ -124,7 +124,7 @@ class JobReports:
         return [row["id"] for row in await self._database.rows(DISCARD_REPORTS)]
 
     async def deleted(self, jobs: Collection[UUID]) -> Sequence[UUID]:
-        """Those of the jobs whose rows no longer exist."""
+        """The jobs without a row."""
         return [row["id"] for row in await self._database.rows(GET_DELETED, jobs=list(jobs))]
 
     async def undelivered(self, most: int, but: Collection[UUID]) -> Sequence[JobReport]:
