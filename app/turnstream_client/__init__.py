@@ -1,4 +1,4 @@
-"""A client of turnstream servers. It imports nothing of the server, and is installed alone as `turnstream_client`."""
+"""A client of turnstream servers. It does not import the server, and is installed separately as `turnstream_client`."""
 
 from turnstream_client.assembler import Assembler
 from turnstream_client.blocking import Client

@@ -1,4 +1,4 @@
-"""Assembly of a turn from the events of its stream, as every client does it. No I/O."""
+"""Assembly of a turn from the events of its stream, the same in every client. No I/O."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,9 +12,9 @@ ENDS: Final = frozenset({"turn_complete", "turn_cancelled", "turn_error"})
 class Assembler:
     """The state of one turn after the events so far.
 
-    `blocks` are JSON objects as in `GET …/turns/{turn}`; a block that still grows has `open` set. `rounds` maps the
-    number of a round to the members of its start and stop; a repeated round replaces the one before. `actions` are the
-    calls that wait for a person, `jobs` those that run in the background, as far as the events tell.
+    `blocks` are JSON objects as in `GET …/turns/{turn}`; an open block has `open` set. `rounds` maps the number of a
+    round to the members of its start and stop; a repeated round replaces the one before. `actions` are the calls that
+    wait for a person, `jobs` the background calls, according to the events.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Assembler:
 
     @classmethod
     def of(cls, turn: Mapping[str, Any]) -> "Assembler":
-        """Starts from a turn that was read as JSON. Apply the events after its `cursor`."""
+        """Starts from a turn as JSON. Apply the events after its `cursor`."""
         state = cls()
         state.start = {"turn": turn["id"], "chat": turn["chat_id"], "model": turn["model"], "status": turn["status"]}
         state.blocks = [dict(block) for block in turn["blocks"]]
@@ -52,7 +52,7 @@ class Assembler:
 
     @property
     def waits(self) -> bool:
-        """True if every call without a result is one of `actions`, so nothing happens until a person answers."""
+        """True if every call without a result is one of `actions`, so the turn waits for a person."""
         if self.end is not None or not self.actions or self.open_block is not None:
             return False
         answered = {(block["round"], block.get("tool_use_id")) for block in self.blocks}
@@ -61,9 +61,7 @@ class Assembler:
         return open_calls <= {action["tool_use_id"] for action in self.actions}
 
     def apply(self, event: str, data: Mapping[str, Any]) -> None:
-        """Applies the next event. Notices, except those of jobs, and unknown events change nothing. Raises
-        StreamError.
-        """
+        """Applies the next event. Notices (except of jobs) and unknown events have no effect. Raises StreamError."""
         if self.end is not None:
             raise StreamError(f"{event} came after {self.end}")
         match event:

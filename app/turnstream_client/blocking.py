@@ -16,12 +16,12 @@ Result = TypeVar("Result")
 
 
 class Client:
-    """An `AsyncClient` on an event loop of its own, in a thread of its own. Any thread may call it. Once it is closed,
-    every call raises ClientClosed.
+    """An `AsyncClient` on its own event loop, in its own thread. Any thread may call it. After `close`, every call
+    raises ClientClosed.
     """
 
     def __init__(self, server: str, token: str | None = None) -> None:
-        self._lock = threading.Lock()  # work that is begun before the end is ended with the rest
+        self._lock = threading.Lock()  # work that starts before the close ends with the rest
         self._is_closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="turnstream-client", daemon=True)
@@ -104,7 +104,7 @@ class Client:
         return self._events(self._client.feed(cursor))
 
     def _events(self, follower: StreamFollower) -> Iterator[ServerEvent]:
-        """Takes one event from the loop at a time: what is not asked for yet stays in the connection."""
+        """Takes one event at a time from the loop: unrequested events stay in the connection."""
         events = follower.events()
         try:
             with suppress(ClientClosed):
@@ -124,7 +124,7 @@ class Client:
             return future.result()
         except CancelledError:
             raise ClientClosed from None
-        except BaseException:  # a KeyboardInterrupt too: nobody waits for the work any more
+        except BaseException:  # also for a KeyboardInterrupt: nobody waits for the work any more
             future.cancel()
             raise
 

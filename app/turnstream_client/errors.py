@@ -25,8 +25,8 @@ class StreamError(ClientError):
 
 
 class ConnectionLost(ClientError):
-    """`reason` says what happened. `retry_after` is the wait the server asks for, in seconds. `key` is the idempotency
-    key of a call that may have arrived: the same call with this key is done once.
+    """`reason` is the cause. `retry_after` is the server's requested wait, in seconds. `key` is the idempotency key of
+    a call that may have arrived: a repetition with this key has no second effect.
     """
 
     def __init__(self, reason: str, retry_after: float | None = None) -> None:
@@ -41,8 +41,8 @@ class ServerUnreachable(ConnectionLost):
 
 
 class RequestRejected(ClientError):
-    """`status` is the HTTP status, or 0 if no request was sent. `code` is the server's word for what is wrong, and
-    `request_id` its id for the request, if it is turnstream that has answered.
+    """`status` is the HTTP status, or 0 if no request was sent. `code` is the server's code of the problem, and
+    `request_id` its id of the request, if the answer is turnstream's.
     """
 
     def __init__(self, status: int, message: str, code: str | None = None, request_id: str | None = None) -> None:

@@ -9,7 +9,7 @@ Json = dict[str, Any]
 
 
 class ConnectionEvent(StrEnum):
-    """Names of events that the client adds to the server's events."""
+    """Names of the client's own events, besides the server's."""
 
     OPENED = "connected"
     LOST = "disconnected"  # data: `reason`, and `seconds` until the next try
@@ -17,9 +17,7 @@ class ConnectionEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerEvent:
-    """`data` has all members, also those that this version does not know. `cursor` is the position behind the event; a
-    notice has none.
-    """
+    """`data` has all members, including unknown ones. `cursor` is the position behind the event; a notice has none."""
 
     name: str
     data: Json
@@ -83,7 +81,7 @@ class BlocksTakenBack(ServerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnDone(ServerEvent):
-    """The last event of a turn. `error` is set if the turn failed."""
+    """The last event of a turn. `error` is set for a failed turn."""
 
     stop_reason: str | None
     usage: Json

@@ -1,4 +1,4 @@
-"""HTTP client of a turnstream server: its calls with retries, and the stream of a turn over many connections."""
+"""HTTP client of a turnstream server: calls with retries, and the stream of a turn over many connections."""
 
 import asyncio
 import json
@@ -17,8 +17,8 @@ from turnstream_client.events import ConnectionEvent, Json, ServerEvent, event_o
 from turnstream_client.sse import FrameParser, StreamFrame
 
 # All in seconds.
-_HEARTBEAT: Final = 15.0  # of a server that does not say otherwise
-_MISSED: Final = 3  # heartbeats without a byte, after which a stream is dead
+_HEARTBEAT: Final = 15.0  # of a server without a heartbeat header
+_MISSED: Final = 3  # heartbeats without a byte before a stream counts as dead
 _RESPONSE_TIMEOUT: Final = 20.0
 _CONNECT_TIMEOUT: Final = 10.0
 _LONGEST_PAUSE: Final = 5.0
@@ -30,7 +30,7 @@ _TRANSIENT: Final = frozenset({408, 425, 429, 502, 503, 504})
 
 
 class Backoff:
-    """Pauses between tries, in seconds: each is longer, and random, so that clients do not come back all at once."""
+    """Pauses between tries, in seconds: growing, and random, so that clients do not all return at once."""
 
     def __init__(self, first: float = 1.0) -> None:
         self.first = first
@@ -46,7 +46,7 @@ class Backoff:
 
 
 class AsyncClient:
-    """`server` is a URL. Calls of which `chat` or `turn` is a parameter take ids. Every call raises ConnectionLost or
+    """`server` is a URL. The parameters `chat` and `turn` of calls are ids. Every call raises ConnectionLost or
     RequestRejected.
     """
 
@@ -83,7 +83,7 @@ class AsyncClient:
         return found[:limit]
 
     async def find_chat(self, prefix: str) -> Json:
-        """Returns the one chat whose id begins with `prefix`."""
+        """Returns the only chat with an id that begins with `prefix`."""
         if len(prefix) == _ID_LENGTH:
             return await self._call("GET", f"/api/chats/{prefix}")
         found: list[Json] = []
@@ -96,7 +96,7 @@ class AsyncClient:
         raise RequestRejected(404, f"{matches} an id that begins with {prefix}; {remedy}")
 
     async def search(self, words: str, limit: int) -> list[Json]:
-        """Returns the first `limit` chats in which the words are found, each with an `excerpt`."""
+        """Returns the first `limit` chats with the words, each with an `excerpt`."""
         found: list[Json] = (await self._call("GET", "/api/chats", params={"q": words, "limit": limit}))["chats"]
         return found
 
@@ -105,14 +105,14 @@ class AsyncClient:
         return found
 
     async def path(self, chat: str, limit: int, through: str | None = None) -> Json:
-        """Returns the newest `limit` turns of the path to the newest turn, or to the newest one that follows the turn
+        """Returns the newest `limit` turns of the path to the newest turn, or to the newest descendant of the turn
         `through`, oldest first; `next` is set if there are older ones.
         """
         params = {"limit": limit, **({"through": through} if through else {})}
         return await self._call("GET", f"/api/chats/{chat}/turns", params=params)
 
     async def siblings(self, chat: str, turn: str) -> list[Json]:
-        """Returns all turns with the same parent, the turn included."""
+        """Returns all turns with the same parent, including this turn."""
         found: list[Json] = (await self._call("GET", f"/api/chats/{chat}/turns/{turn}/siblings"))["turns"]
         return found
 
@@ -131,16 +131,14 @@ class AsyncClient:
         return await self._post(f"/api/chats/{chat}/turns/{turn}/regenerate", options or {}, key)
 
     async def fork(self, chat: str, key: str | None = None) -> Json:
-        """Copies the chat, up to its newest turn, into a new one."""
+        """Copies the chat, up to its newest turn, into a new chat."""
         turns = (await self.path(chat, 1))["turns"]
         if not turns:
             raise RequestRejected(404, "this chat has no turn yet that could be copied")
         return await self._post(f"/api/chats/{chat}/turns/{turns[-1]['id']}/fork", {"into": "chat"}, key)
 
     async def upload(self, data: bytes) -> Json:
-        """Stores an image, a PDF or a text, for blocks to refer to by its `id`. A file that is stored already is not
-        stored again.
-        """
+        """Stores an image, a PDF or a text, for blocks to refer to by its `id`. Stored bytes are not stored twice."""
         return await self._retry("POST", "/api/uploads", _RETRY_FOR, content=data)
 
     async def turn(self, chat: str, turn: str) -> Json:
@@ -151,7 +149,7 @@ class AsyncClient:
         return await self._post(f"/api/chats/{chat}/turns/{turn}/actions", {"actions": [action]}, key)
 
     async def grants(self, chat: str) -> list[Json]:
-        """Returns the approvals that are remembered for a chat."""
+        """Returns the stored approvals of a chat."""
         found: list[Json] = (await self._call("GET", f"/api/chats/{chat}/grants"))["grants"]
         return found
 
@@ -164,25 +162,25 @@ class AsyncClient:
         return found
 
     async def change_queued(self, chat: str, entry: str, version: str, **changes: object) -> Json:
-        """Edits (`blocks`), moves (`after`) or converts (`kind`) a message that waits. Refused with 409 once it is
-        delivered, or has another version.
+        """Edits (`blocks`), moves (`after`) or converts (`kind`) a waiting message. Refused with 409 after its
+        delivery, or with another version.
         """
         return await self._call("PATCH", f"/api/chats/{chat}/queue/{entry}", json={"version": version, **changes})
 
     async def withdraw(self, chat: str, entry: str, version: str) -> Json:
-        """Takes a message out of the queue, for good. Refused as `change_queued` is."""
+        """Removes a message from the queue for ever. Refused like `change_queued`."""
         return await self._call("DELETE", f"/api/chats/{chat}/queue/{entry}?version={version}")
 
     async def cancel(self, chat: str, turn: str) -> Json:
         return await self._retry("POST", f"/api/chats/{chat}/turns/{turn}/cancel", _RETRY_CANCEL_FOR)
 
     async def cancel_call(self, chat: str, turn: str, tool_use_id: str) -> Json:
-        """Stops one call that runs in the background. The turn continues with its result."""
+        """Stops a background call. The turn continues with its result."""
         call = quote(tool_use_id, safe="")
         return await self._retry("POST", f"/api/chats/{chat}/turns/{turn}/calls/{call}/cancel", _RETRY_CANCEL_FOR)
 
     async def schedules(self) -> list[Json]:
-        """The schedules of the owner, and behind them the triggers, which have a `path`."""
+        """The schedules of the owner, followed by the triggers, which have a `path`."""
         schedules = (await self._call("GET", "/api/schedules"))["schedules"]
         return [*schedules, *(await self._call("GET", "/api/triggers"))["triggers"]]
 
@@ -196,23 +194,23 @@ class AsyncClient:
         return await self._call(method, path + call, json=body)
 
     def follow(self, chat: str, turn: str, cursor: str | None = None, *, caught_up: bool = False) -> "StreamFollower":
-        """The events of a turn after `cursor`, to its last one. With `caught_up` each connection has a notice of this
-        name behind what there was.
+        """Yields the events of a turn after `cursor`, to the last one. With `caught_up` each connection has a notice of
+        this name behind the stored events.
         """
         path = f"/api/chats/{chat}/turns/{turn}/stream"
         return StreamFollower(self, path + "?caught_up=true" * caught_up, ENDS, cursor)
 
     def follow_chat(self, chat: str, cursor: str | None = None, *, caught_up: bool = False) -> "StreamFollower":
-        """The events of a chat and all its turns after `cursor`, until it is deleted; `caught_up` as for a turn."""
+        """Yields the events of a chat and its turns after `cursor`, until its deletion; `caught_up` as for a turn."""
         path = f"/api/chats/{chat}/stream"
         return StreamFollower(self, path + "?caught_up=true" * caught_up, frozenset({"chat_deleted"}), cursor)
 
     def feed(self, cursor: str | None = None) -> "StreamFollower":
-        """The changes in all chats of the owner after `cursor`, without end."""
+        """Yields the changes in all chats of the owner after `cursor`, until it is closed."""
         return StreamFollower(self, "/api/stream", frozenset(), cursor)
 
     async def answer(self, chat: str, turn: str) -> Assembler:
-        """Follows a turn until it has ended or waits for a person, and returns it assembled."""
+        """Follows a turn until it ends or waits for a person, and returns the assembled turn."""
         page = await self.turn(chat, turn)
         state = Assembler.of(page)
         is_settled = state.waits or state.end is not None
@@ -223,14 +221,14 @@ class AsyncClient:
                     is_settled = state.waits or state.end is not None
                     if is_settled:
                         break
-        # A turn that ended if the stream had nothing to send is in the rows.
+        # If the stream has nothing to send, the rows have the end of the turn.
         return state if is_settled else Assembler.of(await self.turn(chat, turn))
 
     @asynccontextmanager
     async def stream(self, path: str, cursor: str | None) -> AsyncIterator[AsyncIterator[StreamFrame] | None]:
         """Yields the events after `cursor` until the connection ends; None if there are no more."""
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": cursor} if cursor else {})}
-        # How long a stream may be silent, its own heartbeat says.
+        # The heartbeat of a stream determines how long it may be silent.
         timeout = httpx2.Timeout(_RESPONSE_TIMEOUT, connect=_CONNECT_TIMEOUT, read=None)
         with self._errors_translated():
             async with asyncio.timeout(_RESPONSE_TIMEOUT):
@@ -266,7 +264,7 @@ class AsyncClient:
             raise
 
     async def _retry(self, method: str, path: str, seconds: float, **request: Any) -> Json:
-        """Retries for `seconds`, unless no server has answered yet: a wrong address must fail at once."""
+        """Retries for `seconds`, unless no server has ever answered: a wrong address must fail at once."""
         clock, backoff = asyncio.get_running_loop().time, Backoff(0.3)
         deadline = clock() + seconds
         while True:
@@ -311,7 +309,7 @@ class AsyncClient:
 
 
 async def _frames(response: httpx2.Response) -> AsyncIterator[StreamFrame]:
-    """The events of a body. Raises TimeoutError when it has gone silent."""
+    """Yields the events of a body. Raises TimeoutError when it has gone silent."""
     silence = _MISSED * float(response.headers.get("turnstream-heartbeat", _HEARTBEAT))
     chunks, parser = response.aiter_bytes(), FrameParser()
     while True:
@@ -332,7 +330,7 @@ def _raise_for_status(response: httpx2.Response) -> None:
         problem = json.loads(response.content)
         detail = str(problem.get("detail") or problem["title"])
         code, request_id = problem.get("code"), problem.get("request_id")
-    except (ValueError, AttributeError, KeyError):  # it is no problem document
+    except (ValueError, AttributeError, KeyError):  # not a problem document
         detail = f"the server answered {status} {response.reason_phrase}"
     if status in _TRANSIENT:
         after = response.headers.get("retry-after", "")
@@ -346,8 +344,8 @@ def _raise_for_status(response: httpx2.Response) -> None:
 
 
 class StreamFollower:
-    """The events of one stream, however many connections they take. `cursor` is the id of the last event that was
-    yielded: a reader that stops can call `events` again and continues there.
+    """The events of one stream, over any number of connections. `cursor` is the id of the last yielded event: after a
+    stop, `events` can be called again and continues there.
     """
 
     def __init__(self, client: AsyncClient, path: str, ends: Set[str], cursor: str | None) -> None:

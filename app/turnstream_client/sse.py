@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes. No I/O."""
+"""Server-sent events from bytes. No I/O."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StreamFrame:
-    """The fields of a complete event; those that it does not have are empty. `retry` is in milliseconds."""
+    """The fields of a complete event; missing ones are empty. `retry` is in milliseconds."""
 
     id: str = ""
     event: str = ""
@@ -15,7 +15,7 @@ class StreamFrame:
 
 
 class FrameParser:
-    """Takes bytes however they are cut. An event whose empty line never comes is none."""
+    """Accepts bytes in pieces of any size. An event without its final empty line is ignored."""
 
     def __init__(self) -> None:
         self._rest = b""

@@ -1,4 +1,4 @@
-"""The resumable profile of AG-UI (docs/ag-ui-profile.md), examined from outside, with any model."""
+"""The resumable profile of AG-UI (docs/ag-ui-profile.md), checked from outside, with any model."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _MOST_CUTS = 40
 _AWAY = 1.0  # seconds without a reader
 _ENDS = {"RUN_FINISHED", "RUN_ERROR"}
 _TEXT = {"TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END"}
-# An event that opens something, and the event that closes it, with the member that names it.
+# Each opening event, its closing event, and the member with their common id.
 _PAIRS = {
     "TEXT_MESSAGE_START": ("TEXT_MESSAGE_END", "messageId"),
     "TOOL_CALL_START": ("TOOL_CALL_END", "toolCallId"),
@@ -77,13 +77,13 @@ class AgUiChecks:
         return Thread(str(uuid4()), {"id": str(uuid4()), "role": "user", "content": words})
 
     def copy(self, thread: Thread) -> Thread:
-        """The same thread at a client that has nothing of it but the user's message."""
+        """The same thread at a client with only the user's message."""
         return Thread(thread.id, thread.question)
 
     async def run(
         self, thread: Thread, path: str = "", most: int | None = None, *, knows: bool = True
     ) -> httpx2.Headers:
-        """A run, or a connection, to its end or until it has had so many pieces of text."""
+        """A run or a connection, to its end or until it has had `most` pieces of text."""
         thread.events = []
         body: dict[str, Any] = {
             "threadId": thread.id,
@@ -116,7 +116,7 @@ class AgUiChecks:
         return response.headers
 
     async def connect(self, thread: Thread, most: int | None = None) -> None:
-        """Checks too that all that was there comes first, in one snapshot."""
+        """Also checks that one snapshot with all earlier content comes first."""
         await self.run(thread, "/connect", most)
         types = thread.types
         first = next((place for place, type in enumerate(types) if type == "MESSAGES_SNAPSHOT"), None)
@@ -124,7 +124,7 @@ class AgUiChecks:
             raise Failed(f"A connection began with {', '.join(types[:4])}; a MESSAGES_SNAPSHOT comes before all text.")
 
     async def stored(self, thread: Thread) -> Thread:
-        """The thread when its run has ended, for a client that has nothing."""
+        """The thread after its run, for a client without any content."""
         found = self.copy(thread)
         await self.connect(found)
         if found.types[-1] != "RUN_FINISHED":
@@ -135,7 +135,7 @@ class AgUiChecks:
         return found
 
     async def begun(self, times: int = _LATER) -> Thread:
-        """A thread whose reader has gone in the middle of the answer."""
+        """A thread whose reader left in the middle of the answer."""
         thread = self.thread(times)
         await self.run(thread, most=2)
         if thread.types[-1] in _ENDS:
@@ -269,7 +269,7 @@ def _check_order(events: Sequence[Json], thread: str, run: str) -> None:
 
 
 async def examine(url: str, token: str | None, message: str, patience: float) -> Report:
-    """Examines the agent at `url`, in threads of its own."""
+    """Checks the agent at `url`, in new threads."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx2.AsyncClient(headers=headers, timeout=patience, limits=limits) as client:

@@ -1,4 +1,4 @@
-"""A scripted server that takes a client through the scenarios, and examines what it asked for and what it assembled."""
+"""A scripted server that takes a client through the scenarios, and checks its requests and its assembled turns."""
 
 import asyncio
 import json
@@ -27,15 +27,15 @@ from turnstream_conformance.wire import ENDS, Event, Json, assemble, difference
 
 _BEATS = 8
 _SLACK = 0.05  # seconds by which two clocks, or a timer, may differ
-_GROWTH = 1.5  # the last of four pauses is longer than the shortest by this factor, whatever the jitter
-_ALIKE = 0.05  # of a pause, or seconds: pauses that differ by less have no random part
+_GROWTH = 1.5  # the last of four pauses exceeds the shortest by at least this factor, with any jitter
+_ALIKE = 0.05  # as a share of a pause, or seconds: a smaller difference between pauses is no random part
 _SIDE_BY_SIDE = 12  # scenarios
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request of the client and what became of it: the id of the last event that was sent whole, and the time of the
-    end. `is_sure` unless what was sent may have been lost on the way.
+    """A request of the client and its result: the id of the last completely sent event, and the time of the end.
+    `is_sure` unless sent bytes may have been lost.
     """
 
     request: Request
@@ -47,7 +47,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Session:
-    """One scenario while a client goes through it. `reported` is set with what it assembled."""
+    """A client's run through one scenario. `reported` is set with its assembled turn."""
 
     scenario: Scenario
     chat: UUID
@@ -65,11 +65,11 @@ class Session:
 
     @property
     def events_in_json(self) -> Sequence[Event]:
-        """The scenarios of which `GET …/turns/{turn}` knows."""
+        """The scenarios for `GET …/turns/{turn}`."""
         return self.events[: self.scenario.in_json]
 
     def as_json(self) -> Json:
-        """The turn as `GET …/turns/{turn}` answers it."""
+        """The turn in the form of `GET …/turns/{turn}`."""
         blocks, status = assemble(self.events_in_json)
         last = self.events_in_json[-1]
         turn = {"id": str(self.turn), "chat_id": str(self.chat), "role": "assistant", "status": status}
@@ -80,7 +80,7 @@ class Session:
         }  # fmt: skip
 
     def as_exchange(self) -> Json:
-        """The answer to a POST: the turn has not begun."""
+        """The response to a POST: the turn has not started."""
         begun: Json = {"status": "queued", "blocks": [], "cursor": None, "stop_reason": None, "usage": {}}
         user = {"id": str(self.turn), "chat_id": str(self.chat), "role": "user", "status": "complete", "blocks": []}
         return {"user_turn": user, "assistant_turn": self.as_json() | begun, "stream_url": f"{self.address}/stream"}
@@ -91,7 +91,7 @@ Customer = Callable[[str, Session], Awaitable[None]]
 
 
 class ScriptedServer:
-    """`patience` is how many seconds a client may take for anything."""
+    """`patience` is the longest time in seconds for any step of the client."""
 
     def __init__(self, patience: float) -> None:
         self.sessions = {scenario.promise: _session(scenario, patience) for scenario in SCENARIOS}
@@ -150,7 +150,7 @@ def _problem(status: int) -> Json:
 async def _answer(
     session: Session, answers: Sequence[Answer], asked: list[Asked], request: Request, response: Response
 ) -> None:
-    """Answers the n-th request with the n-th answer, and records both; 204 if the scenario has no more answers."""
+    """Answers the n-th request with the n-th answer, and records both; 204 after the scenario's last answer."""
     answer = answers[len(asked)] if len(asked) < len(answers) else PlainAnswer(204)
     place = len(asked)
     asked.append(Asked(request, answer, None, time.monotonic()))
@@ -175,7 +175,7 @@ async def _answer(
 
 
 async def _send(session: Session, answer: Stream, request: Request, response: Response) -> str | None:
-    """Sends the events after the cursor as `answer` says. Returns the id of the last one that was sent whole."""
+    """Sends the events after the cursor according to `answer`. Returns the id of the last completely sent event."""
     ids = [event.id for event in session.events]
     if request.cursor is not None and request.cursor not in ids:
         await response.json(400, _problem(400))
@@ -207,7 +207,7 @@ async def _send(session: Session, answer: Stream, request: Request, response: Re
 
 class StreamBody:
     """The bytes of events for `answer`: the part that is `sent`, and the part `held_back` after the cut. `last_id` is
-    the id of the last event that was sent completely.
+    the id of the last completely sent event.
     """
 
     def __init__(self, events: Sequence[Event], answer: Stream, retry: int) -> None:
@@ -283,7 +283,7 @@ def _check_cursor(session: Session, asked: Asked, again: Asked) -> None:
 
 
 def _check_pauses(session: Session) -> str:
-    """Returns the pauses that the scenario is about."""
+    """Returns the pauses that the scenario checks."""
     scenario, asked = session.scenario, session.posts if session.scenario.posts else session.streams
     gaps = _gaps(asked)
     pauses = _seconds(gap for _, gap in gaps)
@@ -292,7 +292,7 @@ def _check_pauses(session: Session) -> str:
             silent = [each for each in asked if isinstance(each.answer, Stream) and each.answer.then == "silence"]
             return f"given up after {silent[0].ended - silent[0].request.at:.1f} s" if silent else ""
         case "growing":
-            # The shortest, not the first: a machine that is busy makes any of them longer.
+            # The shortest, not the first: a busy machine makes any of them longer.
             shortest = min(gap for _, gap in gaps)
             if shortest < 0.1 or gaps[-1][1] < _GROWTH * shortest:
                 raise Failed(f"The pauses were {pauses} s; each is to be longer than the one before, and none short.")
@@ -316,7 +316,9 @@ def _seconds(pauses: Iterable[float]) -> str:
 
 
 async def examine_jitter(sessions: Sequence[Session]) -> str:
-    """Compares the pauses of the same number in scenarios that fail alike: without a random part they are alike too."""
+    """Compares the pauses with the same number in scenarios with the same failures: without a random part they are
+    equal.
+    """
     runs = [_gaps(session.streams) for session in sessions if len(session.streams) == len(session.scenario.answers)]
     if len(runs) < 2:
         raise Skipped("needs two scenarios whose pauses grow")
@@ -343,8 +345,8 @@ def _check_report(session: Session) -> None:
 
 
 def command(follow: str, post: str | None) -> Customer:
-    """A client that is a command, started for each scenario. `{url}`, `{chat}` and `{turn}` in it are replaced. It
-    prints the turn that it assembled as JSON. `post` is the command that sends a message first.
+    """A client as a command, started for each scenario. `{url}`, `{chat}` and `{turn}` in it are replaced. It prints
+    its assembled turn as JSON. `post` is the command that sends a message first.
     """
 
     async def run(url: str, session: Session) -> None:
@@ -369,7 +371,7 @@ def command(follow: str, post: str | None) -> Customer:
 
 
 async def visitor(url: str, session: Session) -> None:  # noqa: ARG001, of a customer
-    """A client that reads `/scenarios` and posts its reports by itself."""
+    """A client that reads `/scenarios` and posts its reports on its own."""
     await session.reported
     if session.reported.result().get("skipped"):
         raise Skipped(str(session.reported.result()["skipped"]))
@@ -383,7 +385,7 @@ async def scripted_server(port: int, patience: float) -> AsyncIterator[tuple[str
 
 
 async def examine(url: str, server: ScriptedServer, customer: Customer, subject: str) -> Report:
-    """Takes the client through all scenarios, several side by side."""
+    """Takes the client through all scenarios, several at once."""
     gate = asyncio.Semaphore(_SIDE_BY_SIDE)
 
     async def run(session: Session) -> PromiseResult:

@@ -1,4 +1,4 @@
-"""`turnstream conformance`: examines clients, proxies and servers of other makes, and our own."""
+"""`turnstream conformance`: checks clients, proxies and servers of any make, including our own."""
 
 import asyncio
 import sys

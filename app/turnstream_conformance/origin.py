@@ -1,6 +1,4 @@
-"""An HTTP server whose user decides every byte: the ends of chunks, the cuts of connections, and the kind of each
-cut.
-"""
+"""An HTTP server with full control over every byte: the ends of chunks, and the time and type of each cut."""
 
 import asyncio
 import json
@@ -14,7 +12,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-# So that the client under test may be a page of another origin.
+# So that the tested client may be a page of another origin.
 _CROSS_ORIGIN = {
     "Access-Control-Allow-Origin": "*",
     "Access-Control-Allow-Headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID",
@@ -29,7 +27,7 @@ STREAM = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`headers` have names in lower case. `at` is the time of arrival, of the monotonic clock."""
+    """`headers` have names in lower case. `at` is the time of arrival, by the monotonic clock."""
 
     method: str
     path: str
@@ -44,18 +42,18 @@ class Request:
 
 
 class Response:
-    """The response to one request. A response that was not ended when its handler returns is cut off."""
+    """The response to one request. If its handler returns without an end, the response is cut."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
-        """Begins a body of chunks."""
+        """Starts a chunked body."""
         await self._head(status, {**headers, "Transfer-Encoding": "chunked"})
 
     async def send(self, chunk: bytes) -> None:
-        """Sends one chunk. Raises OSError if the other end has gone."""
+        """Sends one chunk. Raises OSError if the other end is gone."""
         self._writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
         await self._writer.drain()
 
@@ -80,7 +78,7 @@ class Response:
                 pass
 
     def reset(self) -> None:
-        """Ends the connection with a TCP reset: what the other end has not read yet is lost there."""
+        """Ends the connection with a TCP reset: data that the other end has not read is lost."""
         sock: socket.socket = self._writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
@@ -97,7 +95,7 @@ Handler = Callable[[Request, Response], Awaitable[None]]
 
 @asynccontextmanager
 async def origin(handler: Handler, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """Serves, and yields its URL. Raises OSError if the address is taken."""
+    """Serves, and yields its URL. Raises OSError if the address is in use."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -108,7 +106,7 @@ async def origin(handler: Handler, host: str = "127.0.0.1", port: int = 0) -> As
             else:
                 await handler(request, response)
         except (OSError, asyncio.IncompleteReadError):
-            pass  # the other end has gone
+            pass  # the other end is gone
         finally:
             writer.close()
             with suppress(OSError):

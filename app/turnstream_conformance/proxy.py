@@ -1,5 +1,5 @@
-"""Probes of a proxy between a server and its clients. The kit is client and origin in one process, so that one
-clock measures both ends.
+"""Probes of a proxy between a server and its clients. One process is client and origin, so that one clock measures both
+ends.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from turnstream_conformance.wire import Event, Parser
 _PATH = "/api/conformance/"
 _DELTAS = 20
 _PAUSE = 0.1  # seconds between two deltas
-_LATE = 0.5  # seconds after which a delta counts as held back
-_PATIENCE = 20.0  # seconds for an answer that is not about time
-_SIDE_BY_SIDE = 12  # streams; browsers open six to one server, and people have several windows
-_LONG_CURSOR = 6_000  # characters; that of a chat with a hundred open turns
-_LARGE_BODY = 4_000_000  # bytes; the server takes a little more
+_LATE = 0.5  # seconds after which a delta counts as held
+_PATIENCE = 20.0  # seconds for an answer, if its time is not checked
+_SIDE_BY_SIDE = 12  # streams; browsers open six per server, and people have several windows
+_LONG_CURSOR = 6_000  # characters of the cursor of a chat with a hundred open turns
+_LARGE_BODY = 4_000_000  # bytes; the server accepts slightly more
 _HEADERS = {
     "Authorization": "Bearer of-the-kit",
     "Last-Event-ID": "1-5-120",
@@ -35,7 +35,7 @@ _ENCODINGS = {"Accept-Encoding": "gzip, deflate, br, zstd"}
 
 @dataclass(slots=True)
 class Origin:
-    """The server behind the proxy: what it got, when it sent each delta, and which clients have gone, by probe."""
+    """The server behind the proxy: for each probe its requests, the time of each delta, and the clients that left."""
 
     idle: float
     duration: float
@@ -45,7 +45,7 @@ class Origin:
     gone: dict[str, asyncio.Event] = field(default_factory=dict)
 
     async def handle(self, request: Request, response: Response) -> None:
-        if not request.path.startswith(_PATH):  # the proxy looks whether the origin is well
+        if not request.path.startswith(_PATH):  # the health check of the proxy
             await response.json(200, {})
             return
         probe = request.path.removeprefix(_PATH).partition("/")[0]
@@ -83,7 +83,7 @@ class Origin:
                     await asyncio.sleep(min(self.heartbeat, left))
                     await response.send(b": ping\n\n")
                 await response.end()
-            case _:  # until its client has gone
+            case _:  # until its client leaves
                 await self._until_gone(probe, response, _PATIENCE)
 
     async def _until_gone(self, probe: str, response: Response, seconds: float) -> None:
@@ -163,7 +163,7 @@ class Probes:
             headers = response.headers
         wrong = [f"{name}: {headers[name]}" for name in ("content-encoding", "content-length") if name in headers]
         for name, value in {**STREAM, "Turnstream-Heartbeat": f"{self.origin.heartbeat:g}"}.items():
-            # nginx takes this one as meant for itself.
+            # nginx interprets this header itself.
             if name != "X-Accel-Buffering" and headers.get(name) != value:
                 wrong.append(f"{name}: {headers.get(name)} in place of {value}")
         if wrong:
@@ -259,7 +259,7 @@ class Probes:
 
 
 def _delays(delays: list[float]) -> str:
-    """Raises Failed if deltas were held back."""
+    """Raises Failed if deltas were held."""
     worst = max(delays)
     if worst > _LATE:
         late = sum(delay > _LATE for delay in delays)
@@ -276,7 +276,7 @@ async def _to(url: str, token: str | None = None) -> AsyncIterator[httpx2.AsyncC
 
 
 async def _ready(client: httpx2.AsyncClient) -> None:
-    """Returns once the proxy has seen that its origin is there, or does not seem to see it at all."""
+    """Returns when the proxy has detected its origin, or does not seem to check it."""
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         with suppress(httpx2.TransportError):
@@ -286,7 +286,7 @@ async def _ready(client: httpx2.AsyncClient) -> None:
 
 
 async def examine(url: str, host: str, port: int, idle: float, duration: float, heartbeat: float) -> Report:
-    """Examines the proxy at `url`, which forwards requests to the kit at `host` and `port`."""
+    """Checks the proxy at `url`, which forwards requests to the kit at `host` and `port`."""
     behind = Origin(idle, duration, heartbeat)
     async with origin(behind.handle, host, port), _to(url) as client:
         await _ready(client)

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 import httpx2
 
-_LONGEST_TEXT = 300  # characters, of what was seen
+_LONGEST_TEXT = 300  # characters of an observation
 
 Status = Literal["held", "failed", "skipped"]
 
@@ -20,16 +20,18 @@ _UNPRINTABLE = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Failed(Exception):
-    """A promise was not held. The text says what was seen, and what would have been right."""
+    """A promise was broken. The text has the observed and the correct behaviour."""
 
 
 class Skipped(Exception):
-    """A promise could not be checked. The text says what that needs."""
+    """A promise could not be checked. The text names the missing condition."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromiseResult:
-    """`rule` is the number of the promise in docs/protocol.md; `text` what was measured or seen; `seconds` it took."""
+    """`rule` is the number of the promise in docs/protocol.md; `text` the measured or observed value; `seconds` the
+    duration.
+    """
 
     promise: str
     rule: str
@@ -40,14 +42,14 @@ class PromiseResult:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A promise, and the function that examines it: returns what it measured, raises Failed or Skipped."""
+    """A promise, and the function that checks it: it returns a measurement, or raises Failed or Skipped."""
 
     promise: str
     rule: str
     examine: Callable[[], Awaitable[str]]
 
     async def run(self, limit: float | None = None) -> PromiseResult:
-        """Examines the promise, for at most `limit` seconds."""
+        """Checks the promise, for at most `limit` seconds."""
         start = time.monotonic()
         status: Status = "held"
         try:
@@ -68,7 +70,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`subject` says what was examined: `client`, `server` or `proxy`, and its name or address."""
+    """`subject` is the checked object: `client`, `server` or `proxy`, and its name or address."""
 
     subject: str
     results: Sequence[PromiseResult]

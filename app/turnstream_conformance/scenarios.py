@@ -1,4 +1,4 @@
-"""The scenarios that a client is put through: for each the turn, and the answers to the client's requests."""
+"""The scenarios for clients: for each the turn, and the answers to the client's requests."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Texts = Sequence[str]
 
 
 def numbered(steps: Sequence[Step]) -> list[Event]:
-    """The events of a turn with the ids of a server. Steps that are no events of the protocol have no id."""
+    """The events of a turn with the ids of a server. Steps that are not events of the protocol have no id."""
     events: list[Event] = []
     attempt, place, offset = 1, 0, 0
     for name, data in steps:
@@ -55,7 +55,7 @@ def _sealed(number: int, stop_reason: str) -> Step:
     return "round_stop", {"round": number, "stop_reason": stop_reason, "usage": _USAGE}
 
 
-# Characters of one to four bytes, a line break within JSON, and characters that some languages take for line breaks.
+# Characters of one to four bytes, a line break within JSON, and characters that some languages treat as line breaks.
 _TIDE = ("Tide 潮 🌊🌊 is é", " at 4:20.\r\n\r\ndata: no field\n", "\u2028\u2029\x85\x0b\x0cdone")
 
 TURN: Sequence[Step] = (
@@ -86,7 +86,7 @@ def _texts(*texts: str) -> Sequence[Step]:
 
 
 def _reported() -> Sequence[Step]:
-    """A turn that begins with the report of a call of an earlier turn, and gets another report behind its round."""
+    """A turn that starts with the report of an earlier turn's call, and gets another report behind its round."""
     call: Json = {"job": "0198c0de-0000-7000-8000-000000000001", "tool_use_id": "toolu_1", "name": "dredge"}
     first, second = (
         _block(index, round, "report", text, data={"type": "report", **call, "is_error": False})
@@ -98,7 +98,7 @@ def _reported() -> Sequence[Step]:
 
 
 def _taken_back() -> Sequence[Step]:
-    """A round that failed after a whole block and in the midst of another, and was written again."""
+    """A round that failed after a complete block and within another one, and was written again."""
     begun = (*_block(0, 1, "thinking", "Hm."), *_block(1, 1, "text", "High ", "tid"))[:-1]
     reset: Step = ("reset", {"attempt": 2, "index": 1})
     again = (*_block(1, 1, "text", "Low ", "tide."), _sealed(1, "end_turn"), _END)
@@ -106,12 +106,12 @@ def _taken_back() -> Sequence[Step]:
 
 
 def _of_a_later_version() -> Sequence[Step]:
-    """A turn with events, members, notices and types of blocks that no client knows."""
+    """A turn with unknown events, members, notices and types of blocks."""
     unknown: Sequence[Step] = (("x_aurora", {"index": 0, "text": "no"}), ("x_zenith", {"blocks": [1]}))
     notices: Sequence[Step] = (("status", {"stage": "streaming"}), ("tool_progress", {"name": "x", "message": "…"}))
     steps: list[Step] = [*unknown]
     for number, (name, data) in enumerate((*TURN[:-1], *_block(5, 2, "x_hologram", "seen", x_depth=3), _END)):
-        # In changing orders, so that none of them is right by chance.
+        # In varying orders, so that no order is right by chance.
         around = (unknown, notices, unknown[::-1], notices[::-1])[number % 4]
         steps += [*around, (name, {**data, "x_member": {"index": 99}})]
     return steps
@@ -122,7 +122,7 @@ def _of_a_later_version() -> Sequence[Step]:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The first place in the bytes of a stream that has `before` on one side and `behind` on the other."""
+    """The first position in the bytes of a stream with `before` on one side and `behind` on the other."""
 
     before: bytes
     behind: bytes
@@ -130,9 +130,9 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The events after the client's cursor, up to `cut`. Then the connection ends as HTTP wants it (`end`), without the
-    end of the body (`cut`), with a TCP reset, or not at all (`silence`); or comments are sent for a while before the
-    rest (`beat`). Without `cut` all events are sent. `bytewise` sends each byte in a chunk of its own.
+    """The events after the client's cursor, up to `cut`. Then the connection ends regularly (`end`), without the end of
+    the body (`cut`), with a TCP reset, or not at all (`silence`); or comments are sent for a while before the rest
+    (`beat`). Without `cut` all events are sent. `bytewise` sends each byte in a separate chunk.
     """
 
     cut: Cut | None = None
@@ -144,7 +144,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class PlainAnswer:
-    """A response without a stream, with `retry_after` in seconds: a problem document, or the HTML of a proxy."""
+    """A response without a stream, with `retry_after` in seconds: a problem document, or the HTML page of a proxy."""
 
     status: int
     retry_after: int | None = None
@@ -153,7 +153,7 @@ class PlainAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The request arrives, and the connection ends without a response."""
+    """The request arrives, and the connection closes without a response."""
 
 
 Answer = Stream | PlainAnswer | Lost
@@ -162,10 +162,10 @@ WHOLE = Stream()
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`rule` is the number of the promise in docs/protocol.md. `answers` are those to the client's requests for the
-    stream, one after the other; `posts` those to its POSTs, of a scenario in which it sends the message itself; if
-    they end, a 201 follows. A client that `stops` does not come to the end of the turn. `pauses` are examined if the
-    answers give no event. The turn as JSON has the first `in_json` of its events, or all.
+    """`rule` is the number of the promise in docs/protocol.md. `answers` are the answers to the client's requests for
+    the stream, in order; `posts` those to its POSTs, if the client sends the message itself; after the last one, 201
+    follows. A client that `stops` does not reach the end of the turn. `pauses` are checked for answers without events.
+    The turn as JSON has the first `in_json` of its events, or all.
     """
 
     promise: str

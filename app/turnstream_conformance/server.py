@@ -1,4 +1,4 @@
-"""The promises of a server, as far as they can be examined from outside, with any model."""
+"""The promises of a server that can be checked from outside, with any model."""
 
 import asyncio
 import json
@@ -17,15 +17,15 @@ from turnstream_conformance.wire import ENDS, Disorder, Event, Json, Parser, ass
 
 # Short, and with characters that languages count differently. The demo obeys the command, a model understands it.
 MESSAGE = "/say The tide 🌊 comes in 🌊, and the tide goes out. É voilà. 🌊"
-_CURSORS = 25  # of one turn, from each of which the rest is read
+_CURSORS = 25  # of one turn; the rest is read from each of them
 _LONGEST_DELTA = 131_072
 _SOON = 2.0  # seconds
-_AT_ONCE = 0.25  # seconds: a whole answer that took less may come as one piece
+_AT_ONCE = 0.25  # seconds: a faster answer may arrive in one piece
 _LATER = 4  # times the message, for an answer whose readers come and go
-_LONG = 40  # times the message, for an answer that is stopped
-_ANSWERS = 3  # so many times the patience a check may take
-_CUTS = 3  # connections that are cut off while a call runs in the background
-_FRUITLESS = 3  # connections in a row without an event, after which a reader gives up
+_LONG = 40  # times the message, for an answer to stop
+_ANSWERS = 3  # the limit of a check, in multiples of the patience
+_CUTS = 3  # connections cut during a background call
+_FRUITLESS = 3  # consecutive connections without an event after which a reader gives up
 _MOST_BYTES = 16 * 1024 * 1024  # of one body
 _REPLY = {"text", "thinking", "tool_use"}  # types of blocks that a model writes
 _T = TypeVar("_T")
@@ -34,7 +34,7 @@ _NOTICES = {"status", "tool_progress", "tool_output", "access_ended", "retry"}
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """A message that was posted, and the addresses of the turn that answers it."""
+    """A posted message, and the addresses of the turn that answers it."""
 
     chat: str
     user: str
@@ -53,15 +53,15 @@ class ServerChecks:
     message: str
     patience: float
     has_token: bool
-    background: str | None = None  # a message that makes the model call a tool in the background
+    background: str | None = None  # a message that makes the model call a background tool
     chats: list[str] = field(default_factory=list)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _answer(self, method: str, path: str, **request: Any) -> AsyncIterator[httpx2.Response]:
-        """The answer. A busy server is asked again after the seconds that it names, as C7 wants it of clients. Each
-        POST has a key, so that one which is repeated has one effect.
+        """Returns the response. A busy server gets the request again after the requested seconds, as C7 demands. Each
+        POST has a key, so that a repetition has no second effect.
         """
         if method == "POST":
             request["headers"] = {"Idempotency-Key": str(uuid4()), **request.get("headers", {})}
@@ -75,7 +75,7 @@ class ServerChecks:
             await asyncio.sleep(int(wait))
 
     async def json(self, method: str, path: str, *expect: int, **request: Any) -> Json:
-        """The JSON of an answer with one of these statuses. A stream that is answered in its place is not read."""
+        """Returns the JSON of a response with one of these statuses. If the response is a stream, it is not read."""
         async with asyncio.timeout(self.patience), self._answer(method, path, **request) as response:
             if response.status_code not in expect:
                 wanted = " or ".join(map(str, expect))
@@ -92,7 +92,7 @@ class ServerChecks:
         return {"blocks": [{"type": "text", "text": " ".join([self.message] * times) + more}]}
 
     async def post(self, times: int = 1, more: str = "") -> Exchanged:
-        """Posts the message, so many `times` over if the answer is to take long, with `more` behind it."""
+        """Posts the message, repeated `times` times for a long answer, followed by `more`."""
         return await self.post_body(self.body(times, more))
 
     async def post_body(self, body: Json) -> Exchanged:
@@ -104,7 +104,7 @@ class ServerChecks:
     async def open(
         self, path: str, cursor: str | None = None, *, posted: Json | None = None, key: str | None = None
     ) -> AsyncIterator[tuple[httpx2.Response, Parser, AsyncGenerator[Event, None]]]:
-        """A stream: of a GET, or the answer to the message `posted` with the idempotency `key`."""
+        """A stream: of a GET, or of the POST of the message `posted` with the idempotency `key`."""
         method = "GET" if posted is None else "POST"
         headers = {"Accept": "text/event-stream", "Accept-Encoding": "gzip"}
         headers |= {"Last-Event-ID": cursor} if cursor else {}
@@ -120,7 +120,7 @@ class ServerChecks:
                 yield response, parser, events
 
     async def read(self, path: str, cursor: str | None = None, most: int | None = None) -> list[Event]:
-        """The events after the cursor, to the end, or as many as `most` with an id."""
+        """Reads the events after the cursor, to the end, or up to `most` with an id."""
         found: list[Event] = []
         async with self.open(path, cursor) as (_, _, events):
             async for event in events:
@@ -132,7 +132,7 @@ class ServerChecks:
     async def read_on(
         self, path: str, portion: int, last_portion: bool = False, cursor: str | None = None
     ) -> list[list[Event]]:
-        """The events of each connection of a reader that is cut off after every `portion`, or only after the first."""
+        """Yields the events of each connection of a reader that is cut after every `portion`, or only the first."""
         found: list[list[Event]] = []
         seen: set[str] = set()
         fruitless = 0
@@ -149,7 +149,7 @@ class ServerChecks:
         return found
 
     async def whole(self, url: str) -> Json:
-        """The turn as JSON when it has ended. Raises Failed unless it is complete."""
+        """Returns the turn as JSON after its end. Raises Failed unless it is complete."""
         end = time.monotonic() + self.patience
         while (turn := await self.json("GET", url, 200))["status"] not in ENDS.values():
             if time.monotonic() > end:
@@ -160,7 +160,7 @@ class ServerChecks:
         return turn
 
     async def ended(self, times: int = 1) -> tuple[Exchanged, list[Event], Json]:
-        """A turn that has ended: its events as they came live, and its JSON."""
+        """Returns an ended turn: its events from the live stream, and its JSON."""
         new = await self.post(times)
         events = await self.read(new.stream)
         return new, events, await self.json("GET", new.url, 200)
@@ -168,7 +168,7 @@ class ServerChecks:
     # --- turns -------------------------------------------------------------------------------------------------------
 
     async def cuts(self) -> str:
-        """The turn is read in portions of three events, while it runs."""
+        """Reads a running turn in portions of three events."""
         new = await self.post()
         connections = await self.read_on(new.stream, 3)
         events = [event for each in connections for event in each]
@@ -176,7 +176,7 @@ class ServerChecks:
         return f"{sum(event.id is not None for event in events)} events over {len(connections)} connections"
 
     async def side_by_side(self) -> str:
-        """The answers of the demo are known."""
+        """Only the demo's answers are known."""
         news = await _all(*(self.post(more=f" {number}") for number in range(4)))
         read = await _all(*(self.read(new.stream) for new in news))
         turns = await _all(*(self.json("GET", new.url, 200) for new in news))
@@ -190,7 +190,7 @@ class ServerChecks:
         return f"{len(turns)} answers"
 
     async def readers_at_once(self) -> str:
-        """Some read from the beginning, some join later, some come back with a cursor."""
+        """Some readers start at the beginning, some join later, some return with a cursor."""
         new = await self.post(_LATER)
 
         async def joining(after: int) -> list[Event]:
@@ -310,8 +310,8 @@ class ServerChecks:
         return ""
 
     async def without_readers(self) -> str:
-        """One reader leaves a stream, one the answer to its POST. Their turns are compared with turns whose readers
-        stayed, unless the model writes each answer differently.
+        """One reader leaves a stream, another one the response to its POST. Their turns are compared with turns whose
+        readers stay, unless the model varies its answers.
         """
         left, chat = await self.post(_LATER), await self.chat()
         await self.read(left.stream, most=1)
@@ -414,8 +414,8 @@ class ServerChecks:
     # --- calls in the background -------------------------------------------------------------------------------------
 
     async def in_the_background(self) -> str:
-        """One reader stays, one is cut off while the call runs. Then the stream of the turn that works on the call is
-        read, if there is one.
+        """One reader stays, one is cut during the call. Then the stream of the turn behind the call is read, if there
+        is one.
         """
         message = self.background or await self._message_with_a_call()
         new = await self.post_body({"blocks": [{"type": "text", "text": message}]})
@@ -443,7 +443,7 @@ class ServerChecks:
         return f"of the kind {cut.job['kind']}, with {cut.cuts} cuts in {stayed.seconds:.1f} s"
 
     async def _message_with_a_call(self) -> str:
-        """The demo obeys the command, and many a model understands it."""
+        """The demo obeys the command, and many models understand it."""
         for tool in (await self.json("GET", "/api/tools", 200, 404)).get("tools", ()):
             required = set(tool["input_schema"].get("required", ()))
             if tool.get("background") and tool["approval"] == "never" and required <= {"task"}:
@@ -463,7 +463,7 @@ class ServerChecks:
         return WatchedCall(None, events, 0, seconds)
 
     async def _cut_while_a_call_runs(self, new: Exchanged) -> "WatchedCall":
-        """A reader that is cut off after each notice about the call, and then after every second event."""
+        """A reader that is cut after each notice about the call, and then after every second event."""
         start = time.monotonic()
         while not (turn := await self.json("GET", new.url, 200))["jobs"]:
             if turn["status"] in ENDS.values():
@@ -496,7 +496,7 @@ class ServerChecks:
         return WatchedCall(job, events, cuts)
 
     async def _check_child(self, child: Json) -> None:
-        """The turn that has worked on the call has ended. It has a stream of its own, in a chat that is in no list."""
+        """The turn behind the call has ended. It has its own stream, in a chat outside of all lists."""
         url = f"/api/chats/{child['chat']}/turns/{child['turn']}"
         turn = await self.json("GET", url, 200)
         if turn["status"] not in ENDS.values():
@@ -533,7 +533,7 @@ class ServerChecks:
         return f"{len(events)} events"
 
     async def from_page(self) -> str:
-        """T3: the stream continues after the events of a chat's page."""
+        """T3: the stream continues after the events in a chat's page."""
         first, _, _ = await self.ended()
         page = await self.json("GET", f"{first.chat}/turns", 200)
         new = await self.json("POST", f"{first.chat}/turns", 201, json=self.body())
@@ -623,8 +623,8 @@ class ServerChecks:
 
 @dataclass(frozen=True, slots=True)
 class WatchedCall:
-    """A call in the background, as a reader has seen it: with so many `cuts`, or for so many `seconds` from the reply
-    with the call to its result. `job` is from the turn's JSON.
+    """A background call for one reader: after `cuts` cuts, or `seconds` seconds from the reply with the call to its
+    result. `job` is from the turn's JSON.
     """
 
     job: Json | None
@@ -634,7 +634,7 @@ class WatchedCall:
 
 
 async def _bounded(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
-    """The body, decompressed. Raises Failed if it does not end."""
+    """Yields the decompressed body. Raises Failed if it does not end."""
     count = 0
     async for chunk in response.aiter_bytes():
         count += len(chunk)
@@ -644,7 +644,7 @@ async def _bounded(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
 
 
 async def _all(*checks: Awaitable[_T]) -> list[_T]:
-    """The results of all. Raises the first error, when all have ended."""
+    """The results of all. Raises the first error after the end of all."""
     results = await asyncio.gather(*checks, return_exceptions=True)
     if errors := [result for result in results if isinstance(result, BaseException)]:
         raise errors[0]
@@ -658,14 +658,14 @@ async def _next(events: AsyncIterator[Event]) -> Event:
 
 
 async def _named(events: AsyncIterator[Event]) -> Event:
-    """The next event that is no comment."""
+    """Returns the next event except comments."""
     while not (event := await _next(events)).name:
         pass
     return event
 
 
 async def _until_the_end(events: AsyncIterator[Event], turn: str) -> list[Event]:
-    """The events of a chat until that turn has ended."""
+    """Yields the events of a chat until the turn has ended."""
     found = [await _named(events)]
     while found[-1].name not in ENDS or found[-1].data["turn"] != turn:
         found.append(await _named(events))
@@ -673,7 +673,7 @@ async def _until_the_end(events: AsyncIterator[Event], turn: str) -> list[Event]
 
 
 async def _events(response: httpx2.Response, parser: Parser) -> AsyncGenerator[Event, None]:
-    """The events of a body; one without id and name for bytes that are none, so that a reader sees comments."""
+    """Yields the events of a body; for comments one without id and name."""
     async for chunk in _bounded(response):
         events = list(parser.feed(chunk))
         for event in events or [Event(None, "", {})]:
@@ -681,7 +681,7 @@ async def _events(response: httpx2.Response, parser: Parser) -> AsyncGenerator[E
 
 
 def _check_same(events: Sequence[Event], stored: Json, begun: Json | None = None) -> None:
-    """Raises Failed unless the events, after what `begun` holds, make the turn as it is stored."""
+    """Raises Failed unless the events, added to `begun`, make the stored turn."""
     try:
         blocks, _ = assemble(events, begun["blocks"] if begun else ())
     except (Disorder, KeyError, IndexError) as error:
@@ -698,14 +698,14 @@ def _position(cursor: str) -> tuple[int, ...]:
 
 
 def _check_order(events: Sequence[Event]) -> None:
-    """Raises Failed unless rounds and blocks open and close one after the other, and one end comes last."""
+    """Raises Failed unless rounds and blocks open and close in order, and a single end comes last."""
     names = [event.name for event in events]
     if sum(name in ENDS for name in names) != 1 or names[-1] not in ENDS:
         raise Failed(f"The last events were {', '.join(names[-3:])}; one end must come last.")
     if names[0] != "turn_start":
         raise Failed(f"The first event was {names[0]}.")
     is_open, blocks = False, 0
-    in_round: bool | None = False  # None: not known, after a reset
+    in_round: bool | None = False  # None: unknown, after a reset
     for event in events:
         if is_open and event.name in {"block_start", "round_start", "round_stop", *ENDS}:
             raise Failed(f"{event.name} came while a block was open.")
@@ -739,7 +739,7 @@ def _last_id(events: Sequence[Event]) -> str | None:
 
 
 def _is_decided(action: Json) -> bool:
-    """Whether a person decides about a call, or makes it. A call in the background may ask a question."""
+    """Whether a person decides about a call, or runs it. A background call may ask a question."""
     return action["type"] in {"client", "approval"}
 
 
@@ -762,7 +762,7 @@ def _place_of_result(job: Json, events: Sequence[Event]) -> int | None:
 
 
 def _check_call(events: Sequence[Event], job: Json) -> None:
-    """Raises Failed unless the call has one result, and the notices about it have no id and come before that."""
+    """Raises Failed unless the call has one result, and the notices about it have no id and come earlier."""
     place, call = _place_of_result(job, events), job["tool_use_id"]
     if place is None:
         raise Failed(f"The call {call} has no result.")
@@ -787,7 +787,7 @@ def _check_end(events: Sequence[Event], stop_reason: str) -> None:
 
 
 async def examine(url: str, token: str | None, message: str, patience: float, background: str | None = None) -> Report:
-    """Examines a server with chats of its own, which are deleted at the end."""
+    """Checks a server with new chats, which are deleted at the end."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=patience, limits=limits) as client:

@@ -1,5 +1,5 @@
-"""The wire form of docs/protocol.md: events as bytes and back, and the assembling of a turn. Written for the kit alone,
-so that it shares no mistake with a server or client that it examines.
+"""The wire format of docs/protocol.md: events as bytes and back, and the assembly of a turn. Separate code for the kit,
+so that it shares no error with the checked server or client.
 """
 
 import json
@@ -14,8 +14,8 @@ ENDS = {"turn_complete": "complete", "turn_cancelled": "cancelled", "turn_error"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A server-sent event. An event without an id is a notice. An event without a name has only an id, as at the
-    beginning of a feed.
+    """A server-sent event. An event without an id is a notice. An event without a name has only an id, for example at
+    the start of a feed.
     """
 
     id: str | None
@@ -29,7 +29,9 @@ class Event:
 
 
 class Parser:
-    """Bytes to events, however they are cut. Also counts the comments. Raises ValueError for what is no event."""
+    """Converts bytes, in pieces of any size, to events. Also counts the comments. Raises ValueError for an invalid
+    event.
+    """
 
     def __init__(self) -> None:
         self.comments = 0
@@ -46,11 +48,11 @@ class Parser:
 
 
 class Disorder(ValueError):
-    """Events do not fit those before them."""
+    """Events do not match earlier ones."""
 
 
 def assemble(events: Iterable[Event], blocks: Iterable[Json] = ()) -> tuple[list[Json], str]:
-    """Returns the blocks and the status that the events lead to, from `blocks`. Raises Disorder."""
+    """Returns the blocks and the status after the events, starting with `blocks`. Raises Disorder."""
     found, status = [dict(block) for block in blocks], "running"
     for event in events:
         data = event.data
@@ -77,7 +79,7 @@ def assemble(events: Iterable[Event], blocks: Iterable[Json] = ()) -> tuple[list
 
 
 def difference(blocks: Sequence[Json], expected: Sequence[Json]) -> str:
-    """The first difference in what every client must have of a block, as a sentence; empty if there is none."""
+    """The first difference in the members of a block that every client must have, as a sentence; empty without any."""
     for index, (one, other) in enumerate(zip(blocks, expected, strict=False)):
         for member in ("type", "text", "input", "is_error"):
             if one.get(member) != other.get(member):

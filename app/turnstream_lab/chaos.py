@@ -1,7 +1,7 @@
 """Injection of provider faults between an adapter and the network, by a seeded plan.
 
-Faults are made in the bytes of a call, because half of them cannot occur above that layer: a cut event, bytes that are
-not text, a connection that stays open and silent. So adapters and parsers are tested too.
+Faults are injected into the bytes of a call, because half of them cannot occur above that layer: a cut event, invalid
+UTF-8, a connection that stays open and silent. So adapters and parsers are tested too.
 """
 
 import asyncio
@@ -59,8 +59,8 @@ _EVENTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ChaosPlan:
-    """The n-th call has the same fault for the same seed. `share` of all calls, 0 to 1, have a fault. Waits, and those
-    that a response asks for, last up to `longest_wait` seconds. Faults in a body come after about `reach` bytes.
+    """The n-th call has the same fault for the same seed. `share` of all calls, 0 to 1, have a fault. Waits, including
+    those requested by a response, last up to `longest_wait` seconds. Faults in a body occur after about `reach` bytes.
     """
 
     seed: int
@@ -76,7 +76,7 @@ class ChaosPlan:
 
 
 class ChaosInterceptor:
-    """An interceptor that makes the faults of a plan. `happened` counts them; a body may end before its fault."""
+    """An interceptor that injects the faults of a plan. `happened` counts them; a body may end before its fault."""
 
     def __init__(self, plan: ChaosPlan) -> None:
         self.happened: Counter[Fault] = Counter()
@@ -139,9 +139,9 @@ class ChaosInterceptor:
                     for byte in rest:
                         yield bytes([byte])
                     await self._wait(random)
-                case "garbage_bytes":  # before the rest, or in the place of its beginning
+                case "garbage_bytes":  # before the rest, or instead of the beginning
                     yield random.randbytes(random.randrange(1, 40)) + rest[random.choice([0, random.randrange(40)]) :]
-                case _:  # an event between two others, if the chunk has the place
+                case _:  # an event between two others, if the chunk has a boundary
                     before, end, after = rest.partition(b"\n\n")
                     yield before + end + random.choice(_EVENTS) + after
             break
@@ -150,5 +150,5 @@ class ChaosInterceptor:
 
 
 async def _unread(body: bytes) -> AsyncIterator[bytes]:
-    """Streams the body, as from the network: interceptors above must see it pass."""
+    """Streams the body, as from the network: interceptors above must receive it in parts."""
     yield body

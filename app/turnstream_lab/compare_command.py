@@ -27,7 +27,7 @@ from turnstream_lab.comparison import (
 from turnstream_lab.judging import Judge, Score, ended_turn, function_judge, rubric_judge, shortfall
 from turnstream_terminal.errors import client_errors_explained
 
-_PIPE_WIDTH = 160  # columns of the table when the output is not a terminal
+_PIPE_WIDTH = 160  # columns of the table if the output is not a terminal
 
 
 @click.command()

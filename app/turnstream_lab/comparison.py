@@ -44,7 +44,7 @@ _HEADS: Final = ("answer", "rounds", "tools", "tokens in (cached) / out", "secon
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`expected` is what judges compare the answers with; any JSON."""
+    """`expected` is the reference for judges; any JSON."""
 
     text: str
     expected: Any = None
@@ -52,7 +52,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPlan:
-    """Questions, and for each side by name the members of the POST of a turn besides the question."""
+    """Questions, and for each side by name the members of a turn's POST besides the question."""
 
     questions: Sequence[Question]
     sides: Mapping[str, Json]
@@ -79,12 +79,12 @@ class Result:
     score: Score | None = None
 
 
-# The answers of each side by name: for each question those of all repetitions.
+# The answers of each side by name: for each question the answers of all repetitions.
 Answers = Mapping[str, Sequence[Sequence[Result]]]
 
 
 def read_plan(file: Path, first: Sequence[str], second: Sequence[str]) -> ComparisonPlan:
-    """Reads a file with a question in each line, or a TOML file with `questions` and the tables [first] and [second].
+    """Reads a file with one question per line, or a TOML file with `questions` and the tables [first] and [second].
     Options override the file. Raises click.UsageError.
     """
     text = file.read_text(encoding="utf-8")
@@ -163,7 +163,7 @@ def total_of(results: Sequence[Result]) -> Json:
 
 
 def standings(found: Answers) -> Mapping[str, Standing] | None:
-    """None if nothing was judged."""
+    """None without scores."""
     scores = {
         side: [result.score.value if result.score else None for results in answers for result in results]
         for side, answers in found.items()

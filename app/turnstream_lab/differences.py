@@ -15,7 +15,7 @@ _SINGULARS = {"messages": "message", "content": "block", "tools": "tool", "tool_
 
 
 def request_difference(then: bytes, now: bytes) -> str | None:
-    """Describes the first difference of two bodies; None if all bytes are equal."""
+    """Describes the first difference of two bodies; None for equal bytes."""
     if then == now:
         return None
     place = _common_length(then, now)
@@ -31,7 +31,7 @@ def _common_length(one: Sequence[object], other: Sequence[object]) -> int:
 
 
 def difference(then: Any, now: Any, path: Path = ()) -> str | None:
-    """Describes the first difference of two JSON values; None if they are equal."""
+    """Describes the first difference of two JSON values; None for equal values."""
     match then, now:
         case Mapping(), Mapping():
             for name in dict.fromkeys((*then, *now)):

@@ -1,4 +1,4 @@
-"""The extension of the lab: recordings and chaos. Commands load this module, so it imports little."""
+"""The extension of the lab: recordings and chaos. Commands load this module, so its imports are few."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -41,7 +41,7 @@ def _recordings(settings: Settings) -> "Recordings | None":
     given = settings.section(LabSettings)
     if given.record is None:
         return None
-    every_owner = given.record_turns == "all" or given.record_owners == "*"  # all turns are recorded anyway
+    every_owner = given.record_turns == "all" or given.record_owners == "*"  # all turns are recorded in any case
     names = (name.strip() for name in given.record_owners.split(","))
     return Recordings(given.record, owners=None if every_owner else frozenset(filter(None, names)))
 
@@ -80,7 +80,7 @@ def _interceptors(settings: Settings) -> "Iterator[Sequence[Interceptor]]":
 
     with ExitStack() as stack:
         if (recordings := _recordings(settings)) is not None:
-            # After the chaos in this list: a recording holds the bytes that an adapter got, chaos included.
+            # Behind the chaos in this list: a recording has the bytes that an adapter received, including faults.
             found.append(RecordingInterceptor(stack.enter_context(recordings), is_recorded))
         yield found
 

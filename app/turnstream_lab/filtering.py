@@ -1,4 +1,4 @@
-"""Model calls as interceptors see them: whose they are, and their bodies as they pass."""
+"""Model calls for interceptors: their identity, and their passing bodies."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -27,12 +27,12 @@ class _FilteredStream(httpx2.AsyncByteStream):
 def filter_body(
     response: httpx2.Response, filter: BodyFilter, on_close: Callable[[], None] = lambda: None
 ) -> httpx2.Response:
-    """Returns the response with its body passed through `filter`. `on_close` is called when it is closed."""
+    """Returns the response with a body that passes through `filter`. `on_close` is called at its close."""
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     response.stream = _FilteredStream(response.stream, filter, on_close)
     return response
 
 
 def current_call() -> ModelCall | None:
-    """The model call that the request belongs to; None if its provider is no CallPublisher."""
+    """The model call of the request; None if its provider is no CallPublisher."""
     return CALL.get()

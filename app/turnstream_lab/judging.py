@@ -1,4 +1,4 @@
-"""Judges of answers: a function of the user's, or a model with a rubric. Each gives a score from 0 to 1."""
+"""Judges of answers: a function of the user, or a model with a rubric. Each gives a score from 0 to 1."""
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +17,7 @@ from turnstream_client.assembler import Assembler
 from turnstream_client.events import Json
 from turnstream_client.http import AsyncClient
 
-# In the form that providers hold a model to: bounds are checked here.
+# In the form that providers enforce; bounds are checked here.
 _SCHEMA: Final = {
     "type": "object",
     "properties": {"reason": {"type": "string"}, "score": {"type": "number"}},
@@ -32,8 +32,8 @@ _DUTY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`value` is None if an answer could not be judged; `reason` says why. `cost` is the cost of a model's
-    judgement.
+    """`value` is None for an answer that could not be judged; `reason` explains this. `cost` is the cost of a judgement
+    by a model.
     """
 
     value: float | None
@@ -41,24 +41,24 @@ class Score:
     cost: float | None = None
 
 
-# Gets the members of a result with its question and what is expected of the answer.
+# Gets the members of a result with its question and the expected answer.
 Judge = Callable[[Json], Awaitable[Score]]
 
 
 async def ended_turn(client: AsyncClient, text: str, options: Json) -> Json:
-    """Posts a message to a new chat, and returns the turn that answers it once it has ended."""
+    """Posts a message to a new chat, and returns the answering turn after its end."""
     exchange = await client.post_turn(None, text, None, str(uuid4()), options)
     turn: Json = exchange["assistant_turn"]
     ids, state = (turn["chat_id"], turn["id"]), Assembler.of(turn)
     async for event in client.follow(*ids, turn["cursor"]):
         state.apply(event.name, event.data)
-        if state.waits:  # for a person, and nobody is there to answer
+        if state.waits:  # for a person, and nobody can answer
             await client.cancel(*ids)
     return await client.turn(*ids)
 
 
 def function_judge(reference: str) -> Judge:
-    """The judge `module:function`, from the current folder too. Raises click.UsageError."""
+    """Returns the judge `module:function`, also from the current folder. Raises click.UsageError."""
     module, _, name = reference.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
@@ -104,7 +104,7 @@ def rubric_judge(client: AsyncClient, rubric: str, model: str | None) -> Judge:
 
 
 def _enclosed(value: object) -> str:
-    """The value as JSON, in which no text can end the element that it is in."""
+    """The value as JSON, without any text that could end its element."""
     return msgspec.json.encode(value).decode().replace("<", "\\u003c")
 
 
@@ -116,8 +116,8 @@ def _checked(value: Any, reason: str, cost: float | None = None) -> Score:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The scores of one setting: their mean and standard deviation, and the comparison of its answers with the other
-    setting's answers to the same questions. `unjudged` answers have no score and count nowhere else.
+    """The scores of one setting: their mean and standard deviation, and the comparison with the other setting's answers
+    to the same questions. `unjudged` answers have no score and are not counted elsewhere.
     """
 
     mean: float | None
@@ -142,7 +142,7 @@ def standing_of(own: Sequence[float | None], other: Sequence[float | None]) -> S
 
 
 def shortfall(first: Standing, second: Standing, least: float | None, most_worse: float | None) -> str | None:
-    """Why the second setting does not pass: a sentence, or None if it does or nothing was demanded."""
+    """The reason why the second setting fails: a sentence; None if it passes or without demands."""
     if least is None and most_worse is None:
         return None
     if first.unjudged or second.unjudged or first.mean is None or second.mean is None:

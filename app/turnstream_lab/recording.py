@@ -1,7 +1,7 @@
 """Recordings of model calls: the bytes of the request and of the response, each read with its time.
 
-A file has JSON lines: the call, the request, the head of the response, the reads, the end. Bytes that are UTF-8 are
-stored as text, others as base64. Secrets are replaced by stars.
+A file has lines of JSON: the call, the request, the head of the response, the reads, the end. Valid UTF-8 is stored as
+text, other bytes as base64. Secrets are replaced by stars.
 """
 
 import re
@@ -16,10 +16,10 @@ import msgspec
 
 from turnstream.llm.provider import ModelCall
 
-# How the response ended: by itself, because we closed the connection, or because it failed.
+# The end of the response: regular, by our close of the connection, or by a failure.
 Ending = Literal["whole", "closed", "failed"]
 
-_SHORTEST_SECRET = 8  # bytes of one that is replaced wherever it is
+_SHORTEST_SECRET = 8  # minimum bytes of a secret that is replaced everywhere
 _HEADERS = re.compile(rb'(?<!\\)"headers"\s*:\s*\{(?:[^{}"]|"(?:[^"\\]|\\.)*+")*+\}', re.IGNORECASE)
 _VALUE = re.compile(rb':\s*"((?:[^"\\]|\\.)+)"')
 _SECRET = re.compile(
@@ -44,7 +44,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One model call. Without `status` no response came. Times are in seconds after the request."""
+    """One model call. Without `status` there was no response. Times are in seconds after the request."""
 
     began: str
     url: str
@@ -64,8 +64,8 @@ class Recording:
 
 
 def redact(body: bytes, secrets: Sequence[bytes] = ()) -> bytes:
-    """Replaces `secrets`, and values at the places of secrets, by stars. The length stays. A short secret, such as
-    `none` for a local server, is replaced at those places only: it may be a part of words.
+    """Replaces `secrets`, and values at known positions of secrets, by stars. The length stays. A short secret, such as
+    `none` for a local server, is only replaced at those positions: it may be a part of words.
     """
     for secret in secrets:
         if len(secret) >= _SHORTEST_SECRET:
@@ -80,7 +80,7 @@ def _starred(found: re.Match[bytes]) -> bytes:
 
 
 def redact_reads(reads: Sequence[RecordedChunk], secrets: Sequence[bytes]) -> tuple[RecordedChunk, ...]:
-    """Redacts the whole body, because two reads may divide a secret, and cuts it again."""
+    """Redacts the whole body, because a secret may span two reads, and divides it again."""
     body = redact(b"".join(read.data for read in reads), secrets)
     places = accumulate((len(read.data) for read in reads), initial=0)
     return tuple(RecordedChunk(read.at, body[a:b]) for read, (a, b) in zip(reads, pairwise(places), strict=True))
@@ -103,7 +103,7 @@ def encode(recording: Recording) -> bytes:
 
 
 def decode(file: bytes) -> Recording:
-    """Raises ValueError if the file is no recording, or an incomplete one."""
+    """Raises ValueError for a file that is not a complete recording."""
     try:
         first, request, *lines, end = (msgspec.json.decode(line) for line in file.splitlines())
         head = lines.pop(0) if lines and "status" in lines[0] else {}

@@ -1,4 +1,6 @@
-"""Recording of model calls: an interceptor, and the folder that a thread writes. It neither delays nor fails a call."""
+"""Recording of model calls: an interceptor, and a folder with a writing thread. Recording neither delays nor fails a
+call.
+"""
 
 import asyncio
 import os
@@ -26,7 +28,7 @@ from turnstream_lab.recording import Ending, Failure, RecordedChunk, Recording, 
 
 log = structlog.get_logger(__name__)
 
-# Response headers that are kept. Others may name an account, or set cookies.
+# Response headers to record. Others may name an account, or contain cookies.
 _KEPT: Final = frozenset(
     {
         "apim-request-id",
@@ -43,15 +45,15 @@ _KEPT: Final = frozenset(
 _KEYS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "x-amz-security-token")
 _OTHERS: Final = "other"
 _STEP: Final = 100  # folders
-# Bytes that may wait for the disk, and seconds for which a server that stops waits for what is left.
+# The most bytes that wait for the disk, and the seconds for which a stopping server waits for the rest.
 _MOST_WAITING: Final = 64 << 20
 _EXIT_PATIENCE: Final = 5.0
 _NAME: Final = re.compile(r"attempt-\d+-round-\d+-try-\d+\.jsonl")
 
 
 class Recordings:
-    """A folder of recordings, with one folder for each turn. As a context manager it accepts new ones. Recordings that
-    cannot be written, or find no room, are dropped and logged. `owners` may ask for them; None means all.
+    """A folder of recordings, with one folder for each turn. Within its context it accepts new ones. Recordings that
+    cannot be written or queued are dropped and logged. `owners` may request them; None means all.
     """
 
     def __init__(self, folder: Path, most_waiting: int = _MOST_WAITING, owners: frozenset[str] | None = None) -> None:
@@ -70,12 +72,12 @@ class Recordings:
     def __exit__(self, *_: object) -> None:
         self._waiting.put(None)
         self._writer.join(_EXIT_PATIENCE)
-        if self._writer.is_alive():  # a disk that hangs must not hold the exit
+        if self._writer.is_alive():  # a hanging disk must not delay the exit
             log.warning("recording.dropped", note="the server stops", bytes=self._enqueued - self._written)
 
     def enqueue(self, make: Callable[[], Recording], size: int) -> None:
-        """Stores a recording of `size` bytes. The writing thread calls `make`, so that redaction and JSON take no time
-        here.
+        """Stores a recording of `size` bytes. The writing thread calls `make`, so that redaction and JSON cost the
+        caller no time.
         """
         if self._enqueued - self._written + size > self._most_waiting:
             log.warning("recording.dropped", note="the disk is too slow", bytes=size)
@@ -99,7 +101,7 @@ class Recordings:
             yield path.name, path.read_bytes()
 
     def keep(self, turn: UUID, name: str, content: bytes) -> bool:
-        """Stores a recording of `files`. False if there is one, or if it is none of ours."""
+        """Stores a recording of `files`. Returns False if it exists, or is not one of ours."""
         path = self.folder / str(turn) / name
         if not _NAME.fullmatch(name) or path.exists():
             return False
@@ -107,7 +109,7 @@ class Recordings:
         return True
 
     def delete(self, turn: UUID) -> int:
-        """Deletes the recordings of a turn. Their number."""
+        """Deletes the recordings of a turn. Returns their number."""
         folder = self.folder / str(turn)
         count = len([*folder.glob("*.jsonl")])
         shutil.rmtree(folder, ignore_errors=True)
@@ -116,8 +118,8 @@ class Recordings:
     async def sweep(
         self, present: Callable[[Sequence[UUID]], Awaitable[set[UUID]]], days: float | None
     ) -> AsyncGenerator[int, None]:
-        """Deletes recordings of deleted turns, and recordings older than `days`. `present` returns the turns that
-        exist. Yields the number of recordings in each portion.
+        """Deletes recordings of deleted turns, and recordings older than `days`. `present` returns the existing turns.
+        Yields the number of recordings in each portion.
         """
         before = float("-inf") if days is None else time.time() - days * 86_400
         try:
@@ -134,10 +136,10 @@ class Recordings:
             yield count
 
     def _turns(self) -> list[tuple[UUID, float]]:
-        """The turns that have recordings, with the times of the last ones."""
+        """The turns with recordings, and the times of their last ones."""
         found = []
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            with suppress(ValueError, FileNotFoundError):  # another folder, or one that is just being deleted
+            with suppress(ValueError, FileNotFoundError):  # another folder, or one in deletion
                 found.append((UUID(path.name), path.stat().st_mtime))
         return found
 
@@ -153,7 +155,7 @@ class Recordings:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Writes under a temporary name at first, so that nobody reads half a file. Only our account can read it."""
+    """Writes under a temporary name first, so that nobody reads a partial file. Only our account can read it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
     with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -185,7 +187,7 @@ class RecordingInterceptor:
         recorder = _CallRecorder(self._recordings, request, call)
         try:
             response = await send(request)
-        except BaseException as error:  # a call that was cancelled while it waited is recorded too
+        except BaseException as error:  # a call that was cancelled while waiting is recorded, too
             recorder.end(error)
             raise
         recorder.begin(response)
@@ -193,7 +195,7 @@ class RecordingInterceptor:
 
 
 class _CallRecorder:
-    """The recording of a call in progress. For each read it only takes the time and keeps the bytes."""
+    """The recording of a call in progress. Per read it only takes the time and stores the bytes."""
 
     def __init__(self, recordings: Recordings, request: httpx2.Request, call: ModelCall | None) -> None:
         self._recordings = recordings
@@ -222,7 +224,7 @@ class _CallRecorder:
         self.end(whole=True)
 
     def end(self, error: BaseException | None = None, *, whole: bool = False) -> None:
-        """Ends the recording. Only the first end counts: a whole body is closed afterwards too."""
+        """Ends the recording. Only the first end counts: a complete body is closed afterwards, too."""
         if self._ended:
             return
         self._ended = True

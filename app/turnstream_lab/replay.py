@@ -1,4 +1,4 @@
-"""Replay of recordings in place of the network: the same bytes in the same pieces, with the same end."""
+"""Replay of recordings instead of the network: the same bytes in the same pieces, with the same end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -16,9 +16,9 @@ _NO_MORE = msgspec.json.encode(
 
 class ReplayInterceptor:
     """Answers the n-th request with the n-th recording. `requests` are the bodies so far. `over` is set when the last
-    response has reached the point at which its reader closed it, or when there are more requests than recordings.
+    response has reached the point where its reader closed it, or when there are more requests than recordings.
 
-    `speed` 1 takes the recorded time, 0 none.
+    `speed` 1 keeps the recorded times, 0 has no waits.
     """
 
     def __init__(self, recordings: Sequence[Recording], *, speed: float = 0.0) -> None:
@@ -57,7 +57,7 @@ class ReplayInterceptor:
         await asyncio.sleep(max(0.0, seconds) * self._speed)
 
     async def _end(self, recording: Recording) -> None:
-        """Ends as recorded: by a failure, or in a silence that lasts until the reader closes it."""
+        """Ends as recorded: with a failure, or with a silence until the reader closes it."""
         if recording.failure is None:
             if len(self.requests) == len(self._recordings):
                 self.over.set()

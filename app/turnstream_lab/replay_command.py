@@ -36,7 +36,7 @@ from turnstream_lab.recordings import Recordings
 from turnstream_lab.rerun import Rerun, rerun
 from turnstream_lab.transfer import find_turn
 
-# Members that differ from run to run and that no provider sees.
+# Members that vary from run to run and are not sent to providers.
 _NOT_COMPARED = frozenset({"notes"})
 
 
@@ -111,7 +111,7 @@ async def _temporary_database(settings: Settings) -> AsyncIterator[Database]:
 
 
 def divergences(original: Turn, recordings: Sequence[Recording], repeated: Rerun) -> Iterator[str]:
-    """Describes each difference, in the order in which they came about."""
+    """Describes each difference, in order of occurrence."""
     recorded = {(recording.call.round, recording.call.attempt) for recording in recordings if recording.call}
     for round in original.rounds:
         if (round.number, round.attempt) not in recorded:
@@ -133,7 +133,7 @@ def divergences(original: Turn, recordings: Sequence[Recording], repeated: Rerun
 
 
 def _blocks_of(turn: Turn) -> object:
-    # The text of an assembled answer names times.
+    # The text of an assembled answer contains times.
     assembled = {round.number for round in turn.rounds if round.stop_reason == ASSEMBLED}
     blocks = [block_json(block) for block in _in_call_order(turn.blocks) if block.round not in assembled]
     compared = [{name: value for name, value in block.items() if name not in _NOT_COMPARED} for block in blocks]
@@ -141,7 +141,7 @@ def _blocks_of(turn: Turn) -> object:
 
 
 def _in_call_order(blocks: Sequence[Block]) -> Iterator[Block]:
-    """Sorts results as the model gets them, by call: which of several tools finished first is chance."""
+    """Sorts results by call, as for the model: the order of the tools' ends is random."""
     call_index = {block.key: block.index for block in blocks if block.is_call}
     results = [block for block in blocks if block.type == TOOL_RESULT]
     results.sort(key=lambda block: (block.round, call_index.get(block.key, 0)))

@@ -1,4 +1,4 @@
-"""Rerun of an ended turn by the real engine, with recorded answers of the model and stored results of tools."""
+"""Rerun of an ended turn by the real engine, with recorded answers of the model and stored tool results."""
 
 import asyncio
 import secrets
@@ -33,7 +33,7 @@ from turnstream_lab.replay import ReplayInterceptor
 from turnstream_lab.transfer import answer_as_recorded, copy_path, steer_as_recorded
 
 _LOOK = 0.02  # seconds
-# A recorded silence ended in a stall timeout then, and does so now: the only thing that takes time.
+# A recorded silence ended in a stall timeout, and does so again: the only part that takes time.
 _STALL = 1.0
 _LEASE = 86_400.0
 OpenModels = Callable[[Sequence[Interceptor]], AbstractAsyncContextManager[Models]]
@@ -60,14 +60,14 @@ async def rerun(
     policy: WorkerPolicy,
     speed: float = 0.0,
 ) -> Rerun:
-    """Runs `then` again in `target`, which is changed; `source` is only read. No server is called, no tool runs.
+    """Runs `then` again in `target`, which is changed; `source` is read only. No server is called, and no tool runs.
 
-    `open_models` gives the models, with interceptors in place of the network.
+    `open_models` gives the models, with interceptors instead of the network.
     """
     await copy_path(source, target, owner, then)
     replay = ReplayInterceptor(recordings, speed=speed)
     steering, results = _SteerInterceptor(target, then), _Results(then, replay.over)
-    # Without a recorded silence nothing is to stall: a busy machine, too, may be silent for a second.
+    # Without a recorded silence no stall must occur: a busy machine may also be silent for a second.
     is_silent = any(recording.ending == "closed" for recording in recordings)
     stall = _STALL if is_silent and not speed else policy.model.stall_timeout
     async with (
@@ -113,7 +113,7 @@ async def _worker(
 
 
 async def _ended(worker: Worker, database: Database, owner: str, then: Turn) -> Turn:
-    """Returns the turn once it has ended, or waits for an answer that was not given then either."""
+    """Returns the turn after its end, or when it waits for an answer that was missing originally, too."""
     while True:
         worker.wake()
         turn = await Turns(database).get(owner, then.chat_id, then.id)
@@ -129,7 +129,8 @@ async def _stop_as_then(worker: Worker, database: Database, owner: str, then: Tu
     turns, cut = Turns(database), next((block.index for block in then.blocks if _was_cut_short(block)), 0)
     with suppress(TimeoutError):
         async with asyncio.timeout(_STALL):
-            # Until the rows hold as many blocks as before the end: some of several tools may have finished.
+            # Waits until the rows have as many blocks as the original before its end: some of several tools may have
+            # finished.
             while len((await turns.get(owner, then.chat_id, then.id)).blocks) < cut:  # noqa: ASYNC110, nothing notifies here
                 await asyncio.sleep(_LOOK)
     await turns.cancel(owner, then.chat_id, then.id)
@@ -137,7 +138,7 @@ async def _stop_as_then(worker: Worker, database: Database, owner: str, then: Tu
 
 
 class _SteerInterceptor(Interceptor):
-    """Steers the turn as then, during the same round."""
+    """Steers the turn during the same round as originally."""
 
     def __init__(self, database: Database, then: Turn) -> None:
         self.refresh: Callable[[UUID], Awaitable[None]] | None = None
@@ -159,7 +160,7 @@ class _SteerInterceptor(Interceptor):
 
 
 class _RecordedToolset(Toolset):
-    """Tools that return the stored result of each call, whether a tool, a person or a client gave it."""
+    """Tools that return the stored result of each call, whether from a tool, a person or a client."""
 
     def __init__(self, results: "_Results") -> None:
         self._results = results
@@ -194,8 +195,8 @@ class _RecordedOutputs(Outputs):
 
 
 class _Results:
-    """The stored results by call, in the order of rounds, because an id may be used again. A call that a cancellation
-    cut short has none: it sets `over`, which cancels the turn, and waits.
+    """The stored results by call, in the order of rounds, because ids may be repeated. A call interrupted by a
+    cancellation has none: it sets `over`, which cancels the turn, and waits.
     """
 
     def __init__(self, then: Turn, over: asyncio.Event) -> None:
@@ -219,7 +220,7 @@ class _Results:
         return outcome
 
     def next(self, tool_use_id: str) -> Outcome:
-        """Returns the next result. A call that was not made then shows as a difference of the blocks."""
+        """Returns the next result. A call that was not made originally appears as a difference of the blocks."""
         return next(self._by_call.get(tool_use_id, iter(())), _NOT_MADE)
 
 

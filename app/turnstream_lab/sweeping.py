@@ -1,4 +1,4 @@
-"""The removal of recordings on this machine whose turns have gone, or by their age."""
+"""The removal of this machine's recordings whose turns are deleted, or by their age."""
 
 import asyncio
 import random
@@ -17,12 +17,12 @@ GET_PRESENT_TURNS = Statement("SELECT id FROM turns WHERE id = ANY(CAST(:turns A
 
 
 async def present_turns(database: Database, turns: Sequence[UUID]) -> set[UUID]:
-    """Returns the ids of those `turns` that exist."""
+    """Returns the existing ones of `turns`."""
     return {row["id"] for row in await database.rows(GET_PRESENT_TURNS, turns=turns)}
 
 
 async def sweep_here(period: float, steps: Callable[[], AsyncGenerator[int, None]]) -> None:
-    """Sweeps without end what belongs to the machine of this process: what other replicas sweep is not the same."""
+    """Sweeps this machine's data until it is cancelled: other replicas sweep other data."""
     while True:
         await asyncio.sleep(period * random.uniform(0.5, 1.0))  # noqa: S311, processes of one machine sweep in turn
         try:

@@ -1,4 +1,4 @@
-"""A turn and what it followed, taken over into another database, if it can be run again."""
+"""Copies a turn and its path into another database, if it can be run again."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -18,7 +18,7 @@ from turnstream.storage.rows import to_json
 _ANY_SIZE: Final = 2**62  # bytes
 
 GET_PLACE = Statement("SELECT owner, chat_id FROM turns JOIN chats ON chats.id = chat_id WHERE turns.id = :turn")
-# A row as its text keeps every byte; the columns of both databases are those of the same migrations.
+# The text form of a row keeps every byte; both databases have the columns of the same migrations.
 GET_CHAT = Statement("SELECT chats::text AS line FROM chats WHERE id = :chat")
 PUT_CHAT = Statement("INSERT INTO chats SELECT (CAST(CAST(:line AS text) AS chats)).*")
 _COLUMNS: Final = """id, chat_id, parent_id, role, status, request, tool_set, attempt, recoveries, deaths, replica,
@@ -74,7 +74,7 @@ async def find_turn(database: Database, turn: UUID) -> tuple[str, Turn]:
 
 
 async def copy_path(source: Database, target: Database, owner: str, turn: Turn) -> None:
-    """Copies the turns that `turn` follows as they are, and `turn` itself as it was when it was made."""
+    """Copies the ancestors of `turn` unchanged, and `turn` itself in its initial state."""
     async with source.transaction(snapshot=True) as there, target.transaction() as here:
         place = {"leaf": turn.id, "chat": turn.chat_id, "owner": owner}
         path = await there.rows(GET_PATH, limit=WHOLE_PATH, bytes=_ANY_SIZE, **place)
@@ -108,7 +108,7 @@ async def _copy_many(there: Transaction, here: Transaction, get: Statement, put:
 
 
 async def answer_as_recorded(database: Database, then: Turn) -> bool:
-    """Gives the waiting calls in `database` the answers of the recorded turn `then`. False if it has none."""
+    """Gives the waiting calls in `database` the answers of the recorded turn `then`. Returns False if it has none."""
     given = {ask.key: ask.answer for ask in then.asks if ask.answer is not None}
     async with database.transaction() as connection:
         rows = await connection.rows(GET_OPEN_ASKS, turn=then.id)

@@ -1,4 +1,4 @@
-"""Answers of a person to calls that wait: the loop over a turn, the questions, and the commands for scripts."""
+"""Answers of a person to waiting calls: the loop over a turn, the questions, and the commands for scripts."""
 
 import json
 import shlex
@@ -44,7 +44,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "sign_in": ("answer", "decline", "skip"),
 }
 _WITH_QUESTION: Final = {"elicitation", "sign_in"}
-# Offered where the server allows it.
+# Offered if the server allows it.
 _REMEMBER: Final = "chat"
 _LABELS: Final = {_REMEMBER: "allow for this (c)hat"}
 _SYNONYMS: Final = {"y": "allow", "yes": "allow", "n": "deny", "no": "deny"}
@@ -71,10 +71,10 @@ class WaitingTurn(Protocol):
 
 
 class Approver(Protocol):
-    """Asks a person. None skips the call, EOFError skips all of them, KeyboardInterrupt stops the turn.
+    """Asks a person. None skips the call, EOFError skips all calls, KeyboardInterrupt stops the turn.
 
-    `choose_call` asks which of `jobs`, each with the `input` of its call, is to stop: None for none of them,
-    KeyboardInterrupt for the turn.
+    `choose_call` asks which of `jobs`, each with the `input` of its call, to stop: None for none, KeyboardInterrupt for
+    the turn.
     """
 
     def choose_call(self, jobs: Sequence[Json], /) -> Json | None: ...
@@ -84,7 +84,7 @@ class Approver(Protocol):
 
 
 class ApprovalLoop:
-    """Asks about the waiting calls of a turn. `run` runs a coroutine of the session to its end."""
+    """Asks about the waiting calls of a turn. `run` completes a coroutine of the session."""
 
     def __init__(self, session: WaitingTurn, approver: Approver, run: RunCoroutine) -> None:
         self._session = session
@@ -92,7 +92,7 @@ class ApprovalLoop:
         self._run = run
 
     def complete(self, state: Assembler) -> Assembler:
-        """Returns when the turn has ended, or waits for skipped calls only."""
+        """Returns when the turn has ended, or waits only for skipped calls."""
         skipped: set[CallKey] = set()
         while state.end is None:
             try:
@@ -117,7 +117,7 @@ class ApprovalLoop:
                 self._approver.notify(explained(error))
 
     def _ask_all(self, skipped: set[CallKey]) -> None:
-        # The calls are read again after each answer: others may answer them too, or they expire meanwhile.
+        # Reads the calls again after each answer: others may answer them, too, or they may expire.
         while calls := [call for call in self._run(self._session.pending_calls()) if call_key(call) not in skipped]:
             call = calls[0]
             try:
@@ -139,7 +139,7 @@ class ApprovalLoop:
 
 
 class ApprovalPrompt:
-    """`read` reads a line after a prompt, or raises EOFError. `edit` returns a text as edited; None for no change."""
+    """`read` reads a line after a prompt, or raises EOFError. `edit` returns the edited text; None for no change."""
 
     def __init__(
         self,
@@ -173,7 +173,9 @@ class ApprovalPrompt:
             self.notify(f"answer with a number from 1 to {len(jobs)}, with a, or with Enter")
 
     def ask(self, call: Json, remaining: int) -> Json | None:
-        """Returns the action for the server; None if the call is skipped. `remaining` more calls wait."""
+        """Returns the action for the server; None if the call is skipped. `remaining` is the number of further waiting
+        calls.
+        """
         self._show(call, remaining)
         choices = _CHOICES.get(call["type"], ("skip",))
         if call.get("can_remember"):
@@ -231,7 +233,7 @@ class ApprovalPrompt:
                 return _result(call, f"{_DECLINED} {self._read(_REASON)}".strip()) | {"is_error": True}
 
     def _answer(self, call: Json) -> Json:
-        """Reads a value for each member that the question asks for; an empty line leaves one out."""
+        """Reads a value for each member of the question; an empty line omits one."""
         schema = call["input"].get("schema")
         accepted: Json = _decision("answer", call) | {"action": "accept"}
         if schema is None:
@@ -265,7 +267,7 @@ class ApprovalPrompt:
 
 
 def _typed(line: str, kind: str | None) -> Any:
-    """The value of a line. A value of a wrong type stays a text, which the server refuses with an error."""
+    """The value in a line. A value of a wrong type stays a text, which the server refuses with an error."""
     if kind == "boolean":
         return {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}.get(line.lower(), line)
     try:

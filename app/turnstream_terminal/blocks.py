@@ -44,12 +44,12 @@ _REASONS_NOT_RUN: Final[Mapping[str, str]] = {
     "expired": "not answered in time",
     "superseded": "not run, because the user wrote something else",
 }
-# Every result has the times; the approval is shown by `reason_not_run` and `edited_input`.
+# Every result has the durations; `reason_not_run` and `edited_input` show the approval.
 _NOT_REMARKED: Final = frozenset({"started_at", "seconds", "approval"})
 
 
 def result_remarks(result: Json) -> list[str]:
-    """Describes how a tool_result came about, if that was unusual."""
+    """Describes unusual causes of a tool_result."""
     edited = ["edited"] if edited_input(result) is not None else []
     edited += ["allowed for this chat"] if _approval(result).get("decision") == "remembered" else []
     edited += [f"decided by {by}"] if (by := _approval(result).get("by")) else []
@@ -63,14 +63,14 @@ def file_labels(result: Json) -> list[str]:
 
 
 def reason_not_run(result: Json) -> str:
-    """Says why a call did not run, or not to its end; empty for one that did."""
+    """Returns why a call did not run, or not to its end; empty if it did."""
     if _notes(result).get("stopped"):
         return "stopped by a person"
     return _REASONS_NOT_RUN.get(_approval(result).get("decision", ""), "")
 
 
 def edited_input(result: Json) -> Any:
-    """Returns the arguments as a person edited them; None for no edit."""
+    """Returns a person's edited arguments; None without an edit."""
     text = _approval(result).get("input")
     try:
         return json.loads(text) if isinstance(text, str) else text
@@ -79,7 +79,7 @@ def edited_input(result: Json) -> Any:
 
 
 def shortened_summary(data: Json) -> tuple[str, str]:
-    """Describes a `shortened` block: the number of results, and the characters or files left out."""
+    """Describes a `shortened` block: the number of results, and the omitted characters or files."""
     count, sent, files = data["results"], data["results"] * data["head"], data.get("files", 0)
     results = f"{count:,} older tool result{'s' if count > 1 else ''} sent shortened"
     if files:
@@ -88,12 +88,14 @@ def shortened_summary(data: Json) -> tuple[str, str]:
 
 
 def verdict_problem(verdict: Json) -> str:
-    """Returns the reason why an output was not accepted."""
+    """Returns the reason of a rejected output."""
     return str(verdict["text"]).removeprefix("The output is not right. ")
 
 
 def degraded_line(degraded: Sequence[Json]) -> str:
-    """Sums up a turn: `degraded: search cut, tried again · fetch timed out · all tools failed`; empty for nothing."""
+    """Summarises the degradations of a turn: `degraded: search cut, tried again · fetch timed out · all tools failed`;
+    empty without any.
+    """
     by_tool: dict[str, list[str]] = {}
     for item in degraded:
         remarks = by_tool.setdefault(item.get("tool") or "", [])
@@ -104,7 +106,7 @@ def degraded_line(degraded: Sequence[Json]) -> str:
 
 
 def full_blocks(blocks: Sequence[Json]) -> Iterator[RenderableType]:
-    """Renders everything that a turn is made of, uncut."""
+    """Renders all parts of a turn, uncut."""
     for block in blocks:
         yield Rule(Text(_heading(block)), align="left", style="dim")
         yield Padding(Text(printable(_content(block))), (0, 2))
@@ -144,7 +146,7 @@ def _approval(result: Json) -> Mapping[str, Any]:
 
 
 def _cost(item: Json) -> str:
-    """The cost of a reply that was cut off, or the used part of a limit."""
+    """The cost of a cut reply, or the used part of a limit."""
     if item.get("limit") is not None:
         return f" ({item['used']:,} of {item['limit']:,})"
     tokens = item.get("output_tokens")

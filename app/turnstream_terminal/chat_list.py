@@ -1,4 +1,4 @@
-"""Lists of chats, for a person who chooses one and for other programs."""
+"""Lists of chats, for a person's choice and for other programs."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -15,7 +15,7 @@ _SHORTEST: Final = 13
 
 
 def short_ids(ids: Sequence[str]) -> dict[str, str]:
-    """Maps each id to its shortest prefix that no other id has."""
+    """Maps each id to its shortest unique prefix."""
     ordered = sorted(ids)
     short = {}
     for index, identity in enumerate(ordered):
@@ -26,7 +26,7 @@ def short_ids(ids: Sequence[str]) -> dict[str, str]:
 
 
 def print_chats(console: Console, chats: Sequence[Json], now: datetime, excerpts: bool = False) -> None:
-    """With `excerpts` the chats were searched for, and each match follows its chat."""
+    """With `excerpts` the chats are matches of a search, and each excerpt follows its chat."""
     if not chats:
         console.print(Text("Nothing was found." if excerpts else "There are no chats yet.", "dim"))
     short = short_ids([chat["id"] for chat in chats])
@@ -49,7 +49,7 @@ def print_chats(console: Console, chats: Sequence[Json], now: datetime, excerpts
 
 
 def print_turns(console: Console, turns: Sequence[Json], shown: Collection[str]) -> None:
-    """Prints turns of branches with their numbers; turns of the `shown` branch are marked."""
+    """Prints turns of branches with their numbers, and marks turns of the `shown` branch."""
     for number, turn in enumerate(turns, start=1):
         line = Text(no_wrap=True, overflow="ellipsis")
         line.append(f"{number:>3} {'*' if turn['id'] in shown else ' '} ", "dim")

@@ -1,4 +1,4 @@
-"""One person's session with a server: sends messages, shows the turn, answers waiting calls, stops it."""
+"""A person's session with a server: sends messages, shows the turn, answers waiting calls, stops it."""
 
 import asyncio
 from base64 import b64encode
@@ -14,7 +14,7 @@ from turnstream_client.events import Json
 from turnstream_client.http import AsyncClient, StreamFollower
 from turnstream_terminal.turn_view import TurnView
 
-# Id and input digest: the same id with another input is another question to the person.
+# Id and input digest: the same id with another input is a new question to the person.
 CallKey = tuple[str, str]
 
 _FRAME: Final = 0.08  # seconds
@@ -24,7 +24,7 @@ _TOO_LATE: Final = frozenset({404, 409})
 
 @dataclass(slots=True)
 class _FollowedTurn:
-    """`closed` are calls that cannot be answered any more."""
+    """`closed` are calls that can no longer be answered."""
 
     turn: Json
     follower: StreamFollower
@@ -38,14 +38,14 @@ class _FollowedTurn:
 
 class ChatSession:
     """`open_view` makes the view of a turn. `model` and further `options` are sent with each message. `chat` is the id
-    of the open chat; None before the first message. `branch` is the turn that the next message follows; None is the
-    newest. `attached` are blocks that go with the next message.
+    of the open chat; None before the first message. `branch` is the turn before the next message; None is the newest.
+    `attached` are blocks for the next message.
 
-    A turn is shown until it ends or waits for a person. Then `pending_calls` returns the calls that wait,
-    `answer_call` answers one, and `resume` shows the rest.
+    A turn is shown until it ends or waits for a person. Then `pending_calls` returns the waiting calls, `answer_call`
+    answers one, and `resume` shows the rest.
 
-    If `offers_calls`, an interrupt of a turn with calls in the background stops nothing by itself: `interrupted` is
-    set, and the caller stops a call or the turn.
+    If `offers_calls`, an interrupt of a turn with background calls only sets `interrupted`, and the caller stops a call
+    or the turn.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class ChatSession:
         self.attached: list[Json] = []
 
     async def send(self, text: str) -> Assembler:
-        """Sends `text` with what is attached in the open chat, or in a new one, and shows the answer."""
-        text = text.encode(errors="replace").decode()  # input in another encoding arrives as lone surrogates
+        """Sends `text` and the attached blocks in the open chat, or in a new one, and shows the answer."""
+        text = text.encode(errors="replace").decode()  # input in another encoding has lone surrogates
         members = dict(self._options or {})
         if self.branch:
             members["parent_id"] = self.branch
@@ -92,7 +92,7 @@ class ChatSession:
         )
 
     async def retry(self, turn: Json) -> Assembler:
-        """Shows another answer to the same message, beside the assistant turn."""
+        """Shows another answer to the same message, as a sibling of the assistant turn."""
         members: Json = {"model": self.model} if self.model else {}
         return await self._show_exchange(self._client.regenerate(turn["chat_id"], turn["id"], members))
 
@@ -109,12 +109,12 @@ class ChatSession:
         return await self._follow(turn, view)
 
     async def follow(self, turn: Json) -> Assembler:
-        """Shows an assistant turn, then the events that follow. A cancellation (Ctrl-C) stops the turn."""
+        """Shows an assistant turn, then its further events. A cancellation (Ctrl-C) stops the turn."""
         return await self._follow(turn, self._open_view(Assembler()))
 
     async def pending_calls(self) -> list[Json]:
-        """Returns the calls that wait for a person now and that were shown. A call that is new on the server is left
-        for later: the person has not seen yet what led to it.
+        """Returns the displayed calls that now wait for a person. A call that is new on the server waits for the next
+        display: the person has not seen its context.
         """
         current = self._followed
         shown = {call_key(action) for action in current.view.state.actions} - current.closed
@@ -124,7 +124,7 @@ class ChatSession:
         return actions
 
     async def answer_call(self, call: Json, action: Json) -> None:
-        """Raises RequestRejected if the answer is too late or not valid."""
+        """Raises RequestRejected for a late or invalid answer."""
         current = self._followed
         try:
             await self._client.answer_call(*current.ids, action, str(uuid4()))
@@ -134,15 +134,15 @@ class ChatSession:
             raise
 
     async def resume(self, skipped: Set[CallKey] = frozenset()) -> Assembler:
-        """Shows the turn until it ends, asks for a call that is not `skipped`, or waits for nothing else."""
+        """Shows the turn until it ends, waits for a call that is not `skipped`, or only waits."""
         return await self._show(self._followed, skipped)
 
     async def stop_call(self, job: Json) -> None:
-        """Stops one call that runs in the background. Raises RequestRejected."""
+        """Stops a background call. Raises RequestRejected."""
         await self._client.cancel_call(*self._followed.ids, job["tool_use_id"])
 
     async def stop(self) -> Assembler:
-        """Stops a turn that waits."""
+        """Stops a waiting turn."""
         current = self._followed
         try:
             await self._stop(current)
@@ -172,16 +172,16 @@ class ChatSession:
             try:
                 waits = await _feed_view(current.follower, view, needs_a_person)
             except RequestRejected as error:
-                if error.status != 400:  # the cursor is no longer one, as after the server went back to a backup
+                if error.status != 400:  # an invalid cursor, for example after the server was restored from a backup
                     raise
                 turn = await self._client.turn(*current.ids)
                 view.state, current.follower = Assembler.of(turn), self._client.follow(*current.ids, turn["cursor"])
                 waits = await _feed_view(current.follower, view, needs_a_person)
-            if not waits and view.state.end is None:  # it ended before the stream was read: the rest is in the rows
+            if not waits and view.state.end is None:  # it ended before the stream was read: the rows have the rest
                 view.state = Assembler.of(await self._client.turn(*current.ids))
         except asyncio.CancelledError:
-            # Ctrl-C: asyncio.Runner cancels the task once. The turn is stopped in the same task, so the request to
-            # stop must be able to await again.
+            # Ctrl-C: asyncio.Runner cancels the task once. The same task then stops the turn, so the request to stop
+            # must be able to await again.
             task = asyncio.current_task()
             assert task is not None
             task.uncancel()
@@ -209,9 +209,9 @@ class ChatSession:
 
 
 def input_of(block: Json) -> Json:
-    """The block that sends the file of a stored block again."""
+    """The block that sends a stored block's file again."""
     source, title = block["data"]["source"], block["data"].get("title")
-    if source["type"] != "upload":  # a text, which the block itself has
+    if source["type"] != "upload":  # a text, contained in the block
         source = {"type": "base64", "data": b64encode(block["text"].encode()).decode()}
     else:
         source = {"type": "upload", "id": source["id"]}
@@ -223,7 +223,7 @@ def call_key(call: Json) -> CallKey:
 
 
 async def _feed_view(follower: StreamFollower, view: TurnView, is_enough: Callable[[], bool]) -> bool:
-    """Feeds events until the turn has ended (returns False) or `is_enough` holds (returns True)."""
+    """Feeds events until the turn has ended (returns False) or `is_enough` is true (returns True)."""
     if view.state.end is not None or is_enough():
         return view.state.end is None
     async with _drawing(view), aclosing(follower.events()) as events:

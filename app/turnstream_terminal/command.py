@@ -1,4 +1,4 @@
-"""`turnstream-chat`, which is `turnstream chat` too."""
+"""`turnstream-chat`, also available as `turnstream chat`."""
 
 import asyncio
 import re
@@ -33,8 +33,8 @@ from turnstream_terminal.options import params_of
 from turnstream_terminal.prompt import ChatPrompt
 from turnstream_terminal.turn_view import LiveTurnView, PlainTurnView, TurnView
 
-# A chat id is a UUID of version 7, which begins with the time: its first digit is 0 for some thousand years. The first
-# word of a question hardly ever looks like that.
+# A chat id is a UUID of version 7, which begins with the time: its first digit stays 0 for thousands of years. The
+# first word of a question rarely has this form.
 _CHAT_ID: Final = re.compile(r"0[0-9a-f]{3,7}(-[0-9a-f-]{0,27})?", re.IGNORECASE)
 _LISTED: Final = 20
 _ALL: Final = 1_000_000
@@ -122,7 +122,7 @@ def chat(
                         print(f"turnstream: {line}", file=sys.stderr)
                     sys.exit(_EXIT_WAITING)
                 sys.exit({"turn_complete": 0, "turn_cancelled": _EXIT_INTERRUPTED}.get(state.end or "", 1))
-            runner.run(client.chats(1))  # fails here, before the prompt, if there is no server
+            runner.run(client.chats(1))  # without a server it fails here, before the prompt
             prepare_prompt()
             ChatPrompt(client, session, approvals, run, program).loop(chosen)
         finally:
@@ -130,7 +130,7 @@ def chat(
 
 
 def _question(words: tuple[str, ...]) -> str | None:
-    """Returns the question of the arguments and of standard input; None if a prompt is to be opened."""
+    """Returns the question from the arguments and standard input; None for a prompt."""
     if "-" in words or not (words or sys.stdin.isatty()):
         piped = sys.stdin.read()
         words = tuple(f"\n\n{piped}" if word == "-" else word for word in words) or (piped,)

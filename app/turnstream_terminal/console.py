@@ -26,7 +26,7 @@ def _optional_module(name: str) -> Any:
         return None
 
 
-# Both are missing on Windows, if the console itself edits lines.
+# Windows has neither: its console edits lines itself.
 _readline, _termios = _optional_module("readline"), _optional_module("termios")
 
 
@@ -41,7 +41,7 @@ def open_console() -> Console:
 
 
 def is_terminal() -> bool:
-    """True if a person sees the output. Not `Console.is_terminal`: that is true of a pipe if FORCE_COLOR is set."""
+    """True if a person sees the output. `Console.is_terminal` is unfit: with FORCE_COLOR a pipe counts, too."""
     return sys.stdout.isatty()
 
 
@@ -51,19 +51,19 @@ def open_display(console: Console) -> Display:
 
 
 def prepare_prompt() -> None:
-    """Makes a pasted text with line breaks one message instead of one for each line. libedit cannot do that."""
+    """Makes a pasted text with line breaks one message instead of one per line. libedit does not support this."""
     if _readline is not None and "libedit" not in (_readline.__doc__ or ""):
         _readline.parse_and_bind("set enable-bracketed-paste on")
 
 
 def read_line(prompt: str, draft: str = "") -> str:
-    """Reads a line that begins with `draft` if lines can be edited. Raises EOFError and KeyboardInterrupt."""
+    """Reads a line, with `draft` as its editable beginning if possible. Raises EOFError and KeyboardInterrupt."""
     if _termios is not None and sys.stdin.isatty():
-        # Keys that were pressed before the question appeared must not answer it.
+        # Keys pressed before the question appeared must not answer it.
         _termios.tcflush(sys.stdin, _termios.TCIFLUSH)
     if _readline is not None:
         _readline.set_startup_hook(lambda: _readline.insert_text(draft))
-        _readline.set_auto_history(False)  # the history is that of the prompt
+        _readline.set_auto_history(False)  # the history belongs to the prompt
     try:
         line = input(prompt)
     finally:
@@ -74,7 +74,7 @@ def read_line(prompt: str, draft: str = "") -> str:
 
 
 def edit_text(editor: str | None, text: str) -> str | None:
-    """Returns `text` after an edit in `editor`, or on one line if there is no editor; None for no change."""
+    """Returns `text` after an edit in `editor`, or on one line without an editor; None for no change."""
     if editor is not None:
         try:
             return click.edit(text, editor, extension=".json")
@@ -85,13 +85,13 @@ def edit_text(editor: str | None, text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ForegroundRunner:
-    """Runs coroutines while nothing is read from the terminal."""
+    """Runs coroutines while no input is read from the terminal."""
 
     runner: asyncio.Runner
     console: Console
 
     def __call__(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs `work` to its end. The first Ctrl-C cancels it and may be handled there; a second one ends it."""
+        """Completes `work`. The first Ctrl-C cancels it and may be handled there; the second one ends it."""
         with _quiet_terminal(self.console):
             try:
                 return self.runner.run(work)
@@ -110,7 +110,7 @@ async def _cancel_all() -> None:
 
 @contextmanager
 def _quiet_terminal(console: Console) -> Iterator[None]:
-    """Hides the cursor and the echo of keys, which would break up the answer. The next prompt receives the keys."""
+    """Hides the cursor and the echo of keys, which would disturb the answer. The next prompt receives the keys."""
     if console.is_dumb_terminal or not is_terminal():
         yield
         return

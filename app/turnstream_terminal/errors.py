@@ -1,4 +1,4 @@
-"""Errors of the client as sentences for a person at the command."""
+"""Errors of the client as sentences for the person at the terminal."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from turnstream_client.errors import ClientError, ConnectionLost, NotTurnstream,
 
 
 def explained(error: ClientError) -> str:
-    """The error, with what the person can do."""
+    """The error, with a remedy."""
     match error:
         case ServerUnreachable():
             return f"{error}; start one with `turnstream serve`, or name another one with --server URL"

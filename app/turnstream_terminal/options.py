@@ -1,4 +1,4 @@
-"""Options of the form NAME=VALUE, as members of the body of a request."""
+"""Options of the form NAME=VALUE, converted to members of a request's body."""
 
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ def params_of(words: Iterable[str]) -> Json:
 
 
 def assignments(words: Iterable[str], example: str) -> Iterator[tuple[str, str]]:
-    """Splits each word into a name and a value. Raises click.UsageError, with the example, if it has no value."""
+    """Splits each word into a name and a value. Raises click.UsageError, with the example, without a value."""
     for word in words:
         name, mark, value = word.partition("=")
         if not mark:
@@ -24,7 +24,7 @@ def assignments(words: Iterable[str], example: str) -> Iterator[tuple[str, str]]
 
 
 def toml_value(text: str) -> Any:
-    """The value that TOML reads, such as a number or a list; anything else is a text."""
+    """A TOML value, such as a number or a list; anything else is a text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""The interactive prompt: each line is a message to the model, or a command that begins with a slash."""
+"""The interactive prompt: each line is a message to the model, or a command with a slash."""
 
 import re
 from collections.abc import Callable, Coroutine
@@ -104,14 +104,14 @@ class ChatPrompt:
             self._dim(f"Come back with: {self._program} {chat_id}")
 
     def open(self, chat: Json, through: str | None = None) -> None:
-        """Shows the chat so far, or its branch `through` a turn, and follows the newest turn if that still runs."""
+        """Shows the chat, or its branch `through` a turn, and follows a running newest turn."""
         page = self._run(self._client.path(chat["id"], _TURNS_SHOWN, through))
         self._session.chat = chat["id"]
         self._session.branch = page["turns"][-1]["id"] if through else None
         self._dim(f"{title_of(chat)}" + ("  (only the newest turns are shown)" if page["next"] else ""))
         for turn in page["turns"]:
             if turn["role"] == "user" and not turn["blocks"]:
-                continue  # the answer begins with a report, or continues its client's text
+                continue  # the answer follows a report, or continues its client's text
             if turn["role"] == "user":
                 lines = printable("\n\n".join(block["text"] for block in turn["blocks"])).splitlines()
                 left_out = len(lines) - _LINES_SHOWN
@@ -279,7 +279,7 @@ class ChatPrompt:
                 return self._client.change_queued(chat, id, version, kind="steer" if command == "now" else "queued")
 
     def _path(self) -> list[Json]:
-        """The newest turns of the branch that is shown."""
+        """The newest turns of the branch on display."""
         page = self._run(self._client.path(self._session.chat or "", _TURNS_COUNTED, self._session.branch))
         turns: list[Json] = page["turns"]
         return turns
@@ -335,7 +335,7 @@ class ChatPrompt:
         self._dim(f"{count} · {tokens[0]:,} tokens in, {tokens[1]:,} out · {at_least}{price}")
 
     def _currency(self) -> str:
-        """The currency of the prices, behind a space; blank if the server names none."""
+        """The currency of the prices, behind a space; empty if the server has none."""
         return next((f" {model['currency']}" for model in self._run(self._client.models()) if model["currency"]), "")
 
     def _show_calls(self) -> None:

@@ -74,10 +74,10 @@ class Renderer:
         self, parts: Iterable[TurnPart], frame: int = 0, *, before: TurnPart | None = None, tallest: int | None = None
     ) -> list[list[ScreenLine]]:
         """Returns the lines of each part. Empty lines are at the beginning and around prose and messages of the user.
-        Only the last `tallest` lines of growing code are rendered.
+        Only the last `tallest` lines of unfinished code are rendered.
         """
         rendered: list[list[ScreenLine]] = []
-        cache: dict[tuple[str, int], list[ScreenLine]] = {}  # keeps only what this frame used
+        cache: dict[tuple[str, int], list[ScreenLine]] = {}  # keeps only the entries of this frame
         for part in parts:
             if isinstance(part.content, SummaryLine):
                 lines = self.summary_line(part.content, frame)
@@ -97,7 +97,7 @@ class Renderer:
         text = Text(self._sign_of[line.status] or self._spin(frame), style, overflow="ellipsis")
         text.append(f" {line.name}", "dim" if style == "dim" else "not dim")
         if line.details or line.note:
-            # The note stays whole; the details are cut to the rest of the line.
+            # The note stays complete; the details are cut to the rest of the line.
             room = self._console.width - text.cell_len
             note = Text(f" · {line.note}" if line.note else "", "red" if line.status == "failed" else "dim")
             note.truncate(max(room, 0), overflow="ellipsis")
@@ -114,7 +114,7 @@ class Renderer:
         return self._spinner[frame % len(self._spinner)]
 
     def _prose(self, markdown: str) -> list[ScreenLine]:
-        """Renders without the empty lines that rich puts around."""
+        """Renders without rich's surrounding empty lines."""
         if has_huge_table(markdown):
             return self._lines(Text(markdown))
         lines = self._lines(_Markdown(markdown, code_theme="ansi_dark", hyperlinks=False))
@@ -132,7 +132,7 @@ class Renderer:
 
 
 def _visible_markdown(part: TurnPart, prose: Prose, tallest: int | None) -> str:
-    """Cuts a growing code block to its last lines: more of it does not fit on the screen."""
+    """Cuts an unfinished code block to its last lines: more does not fit on the screen."""
     text = prose.markdown
     if part.settled or tallest is None or not text.lstrip().startswith(("```", "~~~")):
         return text
@@ -141,7 +141,7 @@ def _visible_markdown(part: TurnPart, prose: Prose, tallest: int | None) -> str:
 
 
 def _trimmed(row: list[Segment]) -> list[Segment]:
-    """Removes spaces at the end: they would wrap when the window gets narrower."""
+    """Removes trailing spaces: they would wrap in a narrower window."""
     while row and not row[-1].text.strip(" ") and not (row[-1].style and row[-1].style.bgcolor):
         row = row[:-1]
     if row and not (row[-1].style and row[-1].style.bgcolor):

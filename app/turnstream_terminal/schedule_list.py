@@ -1,4 +1,4 @@
-"""Schedules and triggers at the prompt: their list, and the body that pauses or makes one."""
+"""Schedules and triggers at the prompt: their list, and the bodies for a pause or a new one."""
 
 import re
 from collections.abc import Sequence
@@ -61,13 +61,13 @@ def _time_of(text: str) -> str:
 
 
 def changed_body(each: Json, *, paused: bool) -> Json:
-    """The body that replaces a schedule or a trigger, as it is but for the pause."""
+    """The body of a schedule or trigger, unchanged except for the pause."""
     body: Json = {name: each[name] for name in _WRITTEN if name in each}
     return {**body, "paused": paused}
 
 
 def schedule_of(argument: str, zone: str, chat: str | None) -> Json | None:
-    """The body of a schedule that was typed as `60m TEXT` or `30 7 * * 1-5 TEXT`. None for another text."""
+    """The body of a schedule from the text `60m TEXT` or `30 7 * * 1-5 TEXT`. None for another text."""
     match = _RULE.fullmatch(argument)
     if match is None:
         return None
@@ -78,5 +78,5 @@ def schedule_of(argument: str, zone: str, chat: str | None) -> Json | None:
 
 
 def local_zone() -> str:
-    """The name of the time zone of this machine; UTC if it has none."""
+    """The name of this machine's time zone; UTC without one."""
     return str(Path("/etc/localtime").resolve()).partition("zoneinfo/")[2] or "UTC"

@@ -1,4 +1,4 @@
-"""Lines on a terminal: the last ones may still change, those above them are final."""
+"""Lines on a terminal: the last ones may still change, those above are final."""
 
 from collections.abc import Iterator, Sequence
 from math import ceil
@@ -20,14 +20,14 @@ class TextOutput(Protocol):
 
 class Display(Protocol):
     def show(self, lines: Sequence[ScreenLine], final: int, size: TerminalSize) -> None:
-        """Replaces the lines that could still change by `lines`; the first `final` of these can not change any more."""
+        """Replaces the changeable lines by `lines`; the first `final` of these become final."""
 
     def room(self, size: TerminalSize) -> int:
-        """Returns how many lines can be shown that may still change."""
+        """Returns the maximum number of changeable lines."""
 
 
 class AppendOnlyScreen:
-    """A terminal whose cursor cannot move up: it shows final lines only."""
+    """A terminal without cursor movement: it shows only final lines."""
 
     def __init__(self, file: TextOutput) -> None:
         self._file = file
@@ -41,7 +41,7 @@ class AppendOnlyScreen:
 
 
 class Screen:
-    """Writes changed lines only, so nothing flickers, and each line enters the scrollback once."""
+    """Writes only changed lines: nothing flickers, and each line enters the scrollback once."""
 
     def __init__(self, file: TextOutput) -> None:
         self._file = file
@@ -53,7 +53,7 @@ class Screen:
 
     def show(self, lines: Sequence[ScreenLine], final: int, size: TerminalSize) -> None:
         if self._lines and size.width != self._width:
-            # The terminal has wrapped the old lines to more or fewer rows, so everything is written again.
+            # The terminal has wrapped the old lines to another number of rows, so all are written again.
             rows = sum(max(1, ceil(line.width / size.width)) for line in self._lines)
             text = "".join(f"{line.text}\r\n" for line in lines)
             written = f"{_up(min(rows, size.height - 1))}\r\x1b[J{text}"
@@ -72,7 +72,7 @@ class Screen:
         yield _up(len(old) - first_change)
         for row in range(first_change, len(lines)):
             unchanged = row < len(old) and old[row] == lines[row]
-            # Clear the line before writing it: after a full line the cursor is still on its last cell.
+            # Clears the line before the write: after a full line the cursor is still in its last cell.
             yield "\x1b[B" if unchanged else f"\x1b[2K{lines[row].text}\r\n"
         if len(lines) < len(old):
             yield "\x1b[J"

@@ -1,4 +1,4 @@
-"""Text that is safe and short enough for a terminal, and JSON in a form that cannot mislead its reader."""
+"""Safe and short text for a terminal, and JSON in an unambiguous form."""
 
 import json
 import re
@@ -7,12 +7,12 @@ from itertools import takewhile
 from operator import eq
 from typing import Any, Final
 
-# Control characters, which a terminal would obey. Tab (9) and line feed (10) stay.
+# Control characters, which a terminal would execute. Tab (9) and line feed (10) are kept.
 _CONTROLS: Final = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�")
 _LONGEST_VALUE: Final = 60
 LONGEST_LINE: Final = 400
 _MAX_CELLS: Final = 5_000
-# The row below the head of a table, and the rows below it.
+# The second row of a table, and the rows below it.
 _TABLE: Final = re.compile(r"^[ \t>]*([|:-][|: \t-]*)$((?:\n(?![ \t]*$).*)*)", re.MULTILINE)
 
 
@@ -22,8 +22,8 @@ def printable(text: str) -> str:
 
 
 def has_huge_table(markdown: str) -> bool:
-    """Whether a table would have more cells than a terminal shows in a second. Each row is filled up to the columns of
-    the head, so that a few characters may become many cells.
+    """Whether a table would have more cells than a terminal can show in a second. Each row is filled up to the columns
+    of the head, so a few characters may produce many cells.
     """
     cells: Iterator[int] = (
         (row.count("|") + 1) * (rows.count("\n") + 1) for row, rows in _TABLE.findall(markdown) if "|" in row
@@ -36,7 +36,7 @@ def one_line(text: str) -> str:
 
 
 def last_words(text: str) -> str:
-    """The end of a line that grows."""
+    """The end of a growing line."""
     return text if len(text) <= _LONGEST_VALUE else f"… {text[-_LONGEST_VALUE:].partition(' ')[2]}"
 
 
@@ -46,7 +46,7 @@ def sentence(text: str) -> str:
 
 
 def common_length(one: Sequence[object], other: Sequence[object]) -> int:
-    """Returns the length of the common beginning."""
+    """Returns the length of the common prefix."""
     return sum(takewhile(bool, map(eq, one, other)))
 
 
@@ -70,13 +70,13 @@ def indented_json(value: Any) -> str:
 
 def _escaped(text: str) -> str:
     """Writes invisible characters as JSON escapes. A person approves calls by this text: characters that reverse or
-    hide others must not make one argument look like another.
+    hide others must not disguise an argument.
     """
     return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
 
 
 def same_json(one: Any, other: Any) -> bool:
-    """Compares as JSON does: 1, 1.0 and true are three values, which Python takes for equal."""
+    """Compares JSON values: 1, 1.0 and true are different, unlike in Python."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 

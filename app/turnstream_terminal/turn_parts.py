@@ -1,4 +1,4 @@
-"""Parts of a turn as they are shown: prose in full, thinking and tool calls as one line each."""
+"""Parts of a turn on display: full prose, one line for each thought and tool call."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,7 +66,7 @@ class UserText:
 
 @dataclass(frozen=True, slots=True)
 class SummaryLine:
-    """One line. `details` are cut if the line is too long, `note` at its end is not."""
+    """One line. If the line is too long, `details` are cut, but not the `note` at its end."""
 
     status: LineStatus
     name: str
@@ -76,8 +76,8 @@ class SummaryLine:
 
 @dataclass(frozen=True, slots=True)
 class TurnPart:
-    """`first` and `last` are the indexes of its blocks, `number` counts the parts of the same blocks. A `settled` part
-    does not change any more, unless a reset takes its blocks back.
+    """`first` and `last` are the indexes of its blocks, `number` counts parts of the same blocks. A `settled` part no
+    longer changes, unless a reset voids its blocks.
     """
 
     first: int
@@ -89,8 +89,8 @@ class TurnPart:
 
 @dataclass(slots=True)
 class BlockActivity:
-    """Observations that only a live reader has: start and end of each block by index (seconds of one clock), and the
-    last progress message of each tool by `tool_use_id`.
+    """Observations of a live reader: start and end of each block by index (seconds of one clock), and the last progress
+    message of each tool by `tool_use_id`.
     """
 
     began: dict[int, float] = field(default_factory=dict)
@@ -104,17 +104,17 @@ class BlockActivity:
 
 
 class MarkdownSplitter:
-    """Splits growing Markdown at its top-level blocks: later text can change the last piece only."""
+    """Splits growing Markdown at its top-level blocks: later text can only change the last piece."""
 
     def __init__(self) -> None:
         self._settled: list[str] = []
         self._settled_text = ""
 
     def split(self, text: str) -> list[str]:
-        """Returns all pieces of `text`; the last one may still grow."""
+        """Returns all pieces of `text`; the last one may grow."""
         if not text.startswith(self._settled_text):
             self._settled, self._settled_text = [], ""
-        # Only the unsettled rest is parsed: parsing all of it for each frame would be quadratic.
+        # Only the unsettled rest is parsed: repeated parsing of all text for each frame would be quadratic.
         rest = text[len(self._settled_text) :]
         if has_huge_table(rest):
             return [*self._settled, rest]
@@ -129,7 +129,7 @@ class MarkdownSplitter:
 
 
 class PartBuilder:
-    """Builds the parts of one turn again and again while it grows."""
+    """Builds the parts of a growing turn repeatedly."""
 
     def __init__(self) -> None:
         self._splitters: dict[int, MarkdownSplitter] = {}
@@ -143,7 +143,7 @@ class PartBuilder:
         if run[0]["type"] == "text":
             splitter = self._splitters.setdefault(first, MarkdownSplitter())
             pieces = splitter.split(printable("".join(block["text"] for block in run)))
-            # Complete: no more text can join the run.
+            # Complete: no further text can join the run.
             sealed = state.rounds.get(run[-1]["round"], {}).get("stop_reason") and not run[-1].get("interrupted")
             complete = bool(last < len(state.blocks) - 1 or sealed or state.end)
             for number, piece in enumerate(pieces):
@@ -157,13 +157,13 @@ class PartBuilder:
 
 
 def text_passages(blocks: Sequence[Json]) -> list[str]:
-    """Returns the prose of these blocks, one string for each run of text."""
+    """Returns the prose of these blocks, one string per run of text."""
     runs = (run for run in _runs(blocks) if run[0]["type"] == "text")
     return [text for run in runs if (text := "".join(block["text"] for block in run))]
 
 
 def closing_lines(state: Assembler, seconds: float | None) -> list[SummaryLine]:
-    """Describes an unusual end and degraded tools; with `seconds` also what the turn took."""
+    """Describes an unusual end and degraded tools; with `seconds` also duration and usage of the turn."""
     degraded = one_line(degraded_line(state.degraded))
     lines = [SummaryLine("other", degraded)] if degraded else []
     reason = state.stop_reason or ""
@@ -187,8 +187,8 @@ def closing_lines(state: Assembler, seconds: float | None) -> list[SummaryLine]:
 
 
 def _runs(blocks: Sequence[Json]) -> Iterator[list[Json]]:
-    """Joins neighbouring text blocks of a round, since a provider begins a new block at a citation, in mid-sentence;
-    and a text that was cut off with the one that continues with it.
+    """Joins adjacent text blocks of a round, since a provider starts a new block at a citation within a sentence; and a
+    cut text with its continuation.
     """
     run: list[Json] = []
     for block in blocks:
@@ -218,7 +218,7 @@ class _SummaryLines:
         self._calls = {_call_key(block) for block in state.blocks if block["type"].endswith("tool_use")}
 
     def of(self, block: Json) -> SummaryLine | None:
-        """Returns None for a result, which is part of the line of its call."""
+        """Returns None for a result: the line of its call includes it."""
         kind: str = block["type"]
         if kind == "thinking" and block.get("open"):
             return SummaryLine("thinking", "thinking", last_words(one_line(block["text"][-LONGEST_LINE:])))
@@ -261,7 +261,7 @@ class _SummaryLines:
 
 
 def job_notes(job: Json) -> list[str]:
-    """The state of a call in the background, its report, and the agent that works on it."""
+    """The state of a background call, its report, and its agent."""
     child = job["child"]
     state = _CHILD_STATES.get(child["status"]) if child else None
     notes = [state or _JOB_STATES.get(job["state"], one_line(job["state"])), one_line(job["progress"] or "")]
@@ -271,12 +271,12 @@ def job_notes(job: Json) -> list[str]:
 
 
 def _elapsed(start: float | None, end: float | None) -> str:
-    """Empty for a time that is short, or was not observed."""
+    """Empty for a short or unobserved duration."""
     return "" if start is None or end is None or end - start < _SHORTEST_TIME else duration(end - start)
 
 
 def _server_line(block: Json) -> SummaryLine:
-    """A note of the server between the model's blocks, or a block of an unknown kind."""
+    """A note of the server between the model's blocks, or a block of an unknown type."""
     data = block.get("data")
     match block["type"]:
         case "shortened" if data:
@@ -298,5 +298,5 @@ def _server_line(block: Json) -> SummaryLine:
 
 
 def _call_key(block: Mapping[str, object]) -> tuple[object, object]:
-    """A provider may use the id of a call again in another round."""
+    """A provider may repeat the id of a call in another round."""
     return block["round"], block.get("tool_use_id") or block.get("id")

@@ -45,8 +45,8 @@ class TurnView(Protocol):
 
 
 class LiveTurnView:
-    """Redraws the parts that may still change. When they need more lines than the screen has, settled parts become
-    final, top first. `clock` returns seconds.
+    """Redraws the changeable parts. If they need more lines than the screen has, settled parts become final, from the
+    top. `clock` returns seconds.
     """
 
     def __init__(self, console: Console, display: Display, state: Assembler, clock: Callable[[], float]) -> None:
@@ -61,7 +61,7 @@ class LiveTurnView:
         self._builder = PartBuilder()
         self._activity = BlockActivity()
         self._final: list[TurnPart] = []
-        self._taken_back = False  # a final part is no longer true
+        self._taken_back = False  # a final part has become wrong
         self._interposed = False  # a question to the person is below the final parts
         self._notice = ""  # replaces the current step in the status line
         self._stage = ""
@@ -79,17 +79,17 @@ class LiveTurnView:
                 self._activity.progress[data["tool_use_id"]] = data["text"].rstrip().rpartition("\n")[2]
             case "reset":
                 self._activity.discard_from(data["index"])
-                # Final lines cannot be removed from a terminal: a note below voids them, and they are printed again.
+                # A terminal cannot remove final lines: a note below voids them, and they are printed again.
                 valid = [part for part in self._final if part.last < data["index"]]
                 self._taken_back = self._taken_back or len(valid) < len(self._final)
                 self._final = valid
             case "status":
                 self._stage = data.get("stage", self._stage)
-            case ConnectionEvent.OPENED:  # a change of the stage may have been missed
+            case ConnectionEvent.OPENED:  # a change of the stage may have been lost
                 self._stage = ""
             case ConnectionEvent.LOST:
                 self._notice = _RECONNECTING
-                if not self._display.room(self._size()):  # there is no status line to show it in
+                if not self._display.room(self._size()):  # there is no status line for it
                     lines = self._renderer.summary_line(SummaryLine("other", _RECONNECTING))
                     self._display.show(lines, 1, self._size())
             case "retry":
@@ -122,14 +122,14 @@ class LiveTurnView:
         self._show(parts[:final], rendered[:final], changing[-room:] if room else [], size)
 
     def pause(self) -> None:
-        """Until the next `draw`, removes the parts that may still change, for a question, and stops the clock."""
+        """Until the next `draw`, removes the changeable parts for a question, and stops the clock."""
         parts, rendered = self._unprinted(self._now())
         final = next((index for index, part in enumerate(parts) if not part.settled), len(parts))
         self._show(parts[:final], rendered[:final], [], self._size())
         self._interposed, self._paused_at = True, self._clock()
 
     def finish(self) -> None:
-        """Prints the turn as it is now, and how it ended."""
+        """Prints the present turn, and its end."""
         now = self._now()
         parts, rendered = self._unprinted(now)
         seconds = now - self._began if self._activity.began else None
@@ -140,7 +140,7 @@ class LiveTurnView:
     def _unprinted(
         self, now: float, frame: int = 0, tallest: int | None = None
     ) -> tuple[list[TurnPart], list[list[ScreenLine]]]:
-        """Returns the parts that are not final yet, and the lines of each."""
+        """Returns the parts that are not final, and the lines of each."""
         parts = self._builder.build(self.state, self._activity, now)[len(self._final) :]
         before = self._final[-1] if self._final and not (self._taken_back or self._interposed) else None
         return parts, self._renderer.parts(parts, frame, before=before, tallest=tallest)
@@ -171,7 +171,7 @@ class LiveTurnView:
         return "running tools" if runs else "waiting for the model"
 
     def _now(self) -> float:
-        """Returns the clock without the time of pauses."""
+        """Returns the clock's time without pauses."""
         now = self._clock()
         if self._paused_at is not None:
             self._paused_seconds += now - self._paused_at
@@ -183,7 +183,7 @@ class LiveTurnView:
 
 
 class PlainTurnView:
-    """Writes prose only, each round when it is sealed: a pipe cannot take anything back. The rest goes to `notes`."""
+    """Writes only prose, each round after its seal: a pipe cannot void anything. The other parts go to `notes`."""
 
     def __init__(self, out: TextOutput, notes: TextOutput, state: Assembler) -> None:
         self.state = state
@@ -205,7 +205,7 @@ class PlainTurnView:
         pass
 
     def pause(self) -> None:
-        """Writes all prose that there is before a question."""
+        """Writes all available prose before a question."""
         self._print(None)
         if self._printed and not self._printed[-1].endswith("\n"):
             self._out.write("\n")
@@ -221,10 +221,10 @@ class PlainTurnView:
         self._notes.flush()
 
     def _print(self, last_round: int | None) -> None:
-        """Writes what is not written yet of the passages up to `last_round`; None for all rounds."""
+        """Writes the unwritten part of the passages up to `last_round`; None for all rounds."""
         blocks = [block for block in self.state.blocks if last_round is None or block["round"] <= last_round]
         for place, passage in enumerate(text_passages(blocks)):
-            if place < len(self._printed):  # a passage that was cut off may have continued
+            if place < len(self._printed):  # a cut passage may have continued
                 self._out.write(passage.removeprefix(self._printed[place]))
                 self._printed[place] = passage
             else:

@@ -178,7 +178,7 @@ async def test_the_page_works_under_the_prefix(host: Host) -> None:
     assert failed == []
 
 
-async def test_without_its_lifespan_a_mounted_app_says_what_is_missing() -> None:
+async def test_a_mounted_app_without_its_lifespan_names_the_missing_part() -> None:
     host = Starlette(routes=[Mount("/chat", create_app(Settings(_env_file=None)))])
     with TestClient(host) as client, pytest.raises(RuntimeError, match=r"enter `lifespan\(app\)`"):
         client.get("/chat/api/chats")

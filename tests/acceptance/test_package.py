@@ -129,7 +129,9 @@ def test_a_wheel_has_one_package_that_is_typed(project: Path, tmp_path: Path) ->
     assert f"{package}/py.typed" in names
 
 
-def test_the_server_alone_lists_its_commands_and_names_what_a_client_needs(environment: Path, tmp_path: Path) -> None:
+def test_a_server_without_clients_lists_its_commands_and_names_the_missing_distribution(
+    environment: Path, tmp_path: Path
+) -> None:
     listed = run(str(environment / "turnstream"), "--help", cwd=tmp_path)
     assert "conformance  Not installed: needs turnstream-conformance." in listed
     refused = subprocess.run(
@@ -165,7 +167,7 @@ def doctor(programs: Path, folder: Path, settings: Mapping[str, str]) -> subproc
     )
 
 
-def test_what_is_beside_the_server_runs_without_it(beside: Path, tmp_path: Path) -> None:
+def test_the_other_distributions_run_without_the_server(beside: Path, tmp_path: Path) -> None:
     for command in ("turnstream-chat", "turnstream-conformance"):
         assert run(str(beside / command), "--help", cwd=tmp_path).startswith(f"Usage: {command} ")
     found = "import importlib.util as i; print(i.find_spec('turnstream'))"

@@ -329,7 +329,7 @@ async def test_chats_are_listed_and_opened_at_the_prompt(server: StartServer, op
     assert await terminal.ended() == 0
 
 
-async def test_a_chat_is_copied_at_the_prompt_and_goes_on_there(
+async def test_a_chat_is_copied_at_the_prompt_and_continues_there(
     server: StartServer, open_terminal: OpenTerminal
 ) -> None:
     running = await server()

@@ -55,7 +55,7 @@ def held(where: str, seconds: float) -> str:
     return json.dumps({"event": "loop.held", "seconds": 9.0, "processor_seconds": seconds, "where": where})
 
 
-def test_what_held_the_loop_longest_is_named_and_is_the_figure_of_the_trial() -> None:
+def test_the_longest_blocker_of_the_loop_is_named_and_is_the_figure_of_the_trial() -> None:
     lines = [held("app.a", 0.012), held("app.b", 0.077), '{"event": "other"}', held("app.b", 0.03)]
     table = rows(ALONE, attacked(431, holds=lines))
     assert table["longest hold of the event loop, ms"] == (4.0, 77.0, HELD_TARGET)

@@ -47,7 +47,7 @@ def test_a_calm_cell_uses_what_the_sum_says() -> None:
     assert postgres / 200 == pytest.approx(of_turns, rel=0.05)
 
 
-def test_the_turns_of_a_replica_that_dies_go_on_once_it_is_noticed() -> None:
+def test_the_turns_of_a_dead_replica_continue_after_its_detection() -> None:
     traffic = Traffic(turns=20.0)
     cell = Cell(traffic, Costs(), replicas=4, postgres_cores=2, noticed=10.0)
     cell.run(60)

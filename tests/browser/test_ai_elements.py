@@ -77,7 +77,7 @@ async def test_a_file_the_history_and_the_error_of_a_turn(wiring: Wiring, browse
     await page.context.close()
 
 
-async def test_an_answer_goes_on_after_a_reload_and_after_a_cut_and_stop_stops_it(
+async def test_an_answer_continues_after_a_reload_and_after_a_cut_and_stop_stops_it(
     wiring: Wiring, browser: Browser
 ) -> None:
     page = await wiring.open(browser, "cuts")

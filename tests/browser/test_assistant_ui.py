@@ -54,7 +54,7 @@ async def test_tools_of_server_and_page_approvals_and_another_answer(wiring: Wir
     await page.context.close()
 
 
-async def test_an_answer_goes_on_after_a_reload_and_after_a_cut_and_cancel_stops_it(
+async def test_an_answer_continues_after_a_reload_and_after_a_cut_and_cancel_stops_it(
     wiring: Wiring, browser: Browser
 ) -> None:
     page = await wiring.open(browser)

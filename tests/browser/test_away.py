@@ -44,7 +44,7 @@ async def test_a_chat_that_is_opened_without_a_network_is_there_when_it_is_back(
     assert len(await ada.sees_what_is_stored(api)) == 4
 
 
-async def test_a_reload_without_a_network_shows_the_page_and_what_it_has_kept(
+async def test_a_reload_without_a_network_shows_the_page_and_its_stored_content(
     people: SitDown, site: Server, api: Client
 ) -> None:
     first, other = await api.ask(await api.chat(title="First")), await api.ask(await api.chat(title="Other"))
@@ -131,7 +131,7 @@ _REFUSE = """() => {
 
 
 @pytest.mark.full
-async def test_a_chat_whose_cursor_is_refused_is_read_anew(people: SitDown, site: Server, api: Client) -> None:
+async def test_a_chat_with_a_refused_cursor_is_read_again(people: SitDown, site: Server, api: Client) -> None:
     ada = await people(site.url)
     await ada.page.evaluate(_REFUSE)
     await ada.say("One")
@@ -178,7 +178,7 @@ async def _mend_posts(ada: Person) -> None:
     await ada.page.evaluate("() => { window.mended = true; dispatchEvent(new Event('online')) }")
 
 
-async def test_what_is_sent_without_a_network_is_shown_as_unsent_and_goes_in_its_order(
+async def test_messages_without_a_network_are_shown_as_unsent_and_sent_in_order_later(
     people: SitDown, site: Server, api: Client
 ) -> None:
     turn, other = await api.ask(await api.chat(title="First")), await use(api, "plain", "Other")
@@ -209,7 +209,7 @@ async def test_what_is_sent_without_a_network_is_shown_as_unsent_and_goes_in_its
 
 
 @pytest.mark.full
-async def test_a_new_chat_begins_with_what_was_sent_without_a_network_also_after_a_reload(
+async def test_a_new_chat_begins_with_the_messages_sent_offline_also_after_a_reload(
     people: SitDown, site: Server, api: Client
 ) -> None:
     ada = await people(site.url)

@@ -68,7 +68,7 @@ async def test_a_branch_begins_behind_a_part_of_an_answer(people: SitDown, site:
 
 
 @pytest.mark.full
-async def test_a_new_chat_goes_on_from_an_earlier_answer(people: SitDown, site: Server, api: Client) -> None:
+async def test_a_new_chat_continues_from_an_earlier_answer(people: SitDown, site: Server, api: Client) -> None:
     ada = await talk(people, site, api, "tides", "winds")
     before = ada.chat
     await choose(ada, "New chat from here", 1)
@@ -82,7 +82,9 @@ async def test_a_new_chat_goes_on_from_an_earlier_answer(people: SitDown, site: 
     await ada.page.get_by_role("link", name="tides (fork)").wait_for()
 
 
-async def test_what_is_deleted_leaves_every_page_of_the_chat(people: SitDown, site: Server, api: Client) -> None:
+async def test_a_deleted_turn_disappears_from_every_page_of_the_chat(
+    people: SitDown, site: Server, api: Client
+) -> None:
     ada = await talk(people, site, api, "tides", "winds")
     other = await new_tab(ada.context, ada.page.url)
     await other.sees("On winds.")

@@ -163,7 +163,7 @@ async def test_a_screen_reader_announces_the_beginning_and_end_of_an_answer_and_
     assert await ada.page.evaluate("window.told.length") <= 4
 
 
-async def test_it_fits_a_phone(people: SitDown, site: Server, api: Client, harbour: Harbour) -> None:
+async def test_the_page_fits_a_phone(people: SitDown, site: Server, api: Client, harbour: Harbour) -> None:
     harbour.open.set()
     wide = "| " + " | ".join("column" for _ in range(20)) + " |\n" + "|---" * 20 + "|\n\n`" + "x" * 300 + "`"
     ada = await people(
@@ -278,7 +278,7 @@ async def _open_long(people: SitDown, site: Server, api: Client, turns: int) -> 
 
 @pytest.mark.full
 @pytest.mark.extensions("openai_api")
-async def test_a_chat_of_a_thousand_turns_costs_the_page_what_one_of_a_hundred_does(
+async def test_a_chat_of_a_thousand_turns_costs_the_page_no_more_than_one_of_a_hundred(
     people: SitDown, site: Server, api: Client
 ) -> None:
     """Counted, not timed: what is read, and what there is to be laid out."""

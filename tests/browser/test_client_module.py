@@ -36,7 +36,7 @@ _FOLLOW = """async ([chat, after, cuts]) => {
 }"""
 
 
-async def test_the_example_of_the_documentation_works_as_it_stands(people: SitDown, site: Server, api: Client) -> None:
+async def test_the_example_of_the_documentation_works_unchanged(people: SitDown, site: Server, api: Client) -> None:
     (example,) = re.findall(r"```js\n(import .*?)```", PAGE, re.DOTALL)
     script = re.sub(r"import (\{.*?\}) from ('.*?')", r"const \1 = await import(\2)", example)
     ada = await people(site.url)

@@ -69,7 +69,7 @@ async def test_a_file_reaches_the_model_and_the_error_of_a_turn_the_page(wiring:
     await page.context.close()
 
 
-async def test_an_answer_goes_on_after_a_reload_and_after_a_cut_and_stop_stops_it(
+async def test_an_answer_continues_after_a_reload_and_after_a_cut_and_stop_stops_it(
     wiring: Wiring, browser: Browser
 ) -> None:
     page = await wiring.open(browser, "cuts")

@@ -92,7 +92,7 @@ async def test_a_person_signs_in_talks_and_signs_out(
     await expect(ada.page.locator("#no-chats")).to_be_visible()
 
 
-async def test_a_stream_goes_on_after_the_session_is_renewed(
+async def test_a_stream_continues_after_the_session_is_renewed(
     people: SitDown, site: Server, issuer: OpenIdIssuer
 ) -> None:
     """A token that was refused does not come before the session."""

@@ -25,7 +25,7 @@ def offer(site: Server, *replies: Reply) -> None:
     site.scripts.offers.append(ProviderModels(ScriptedProvider(replies), [able]))
 
 
-async def test_the_model_is_chosen_where_it_is_seen_and_stands_under_each_answer_with_its_cost(
+async def test_the_page_shows_the_model_for_its_choice_and_under_each_answer_with_its_cost(
     people: SitDown, site: Server, api: Client
 ) -> None:
     usage = {"input_tokens": 1_000, "output_tokens": 2_000}

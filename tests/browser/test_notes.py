@@ -57,7 +57,7 @@ async def test_one_line_shows_shortened_results_and_the_verdict_on_an_output_wit
 
 
 @pytest.mark.full
-async def test_a_limit_that_was_reached_stands_below_the_answer(people: SitDown, site: Server, api: Client) -> None:
+async def test_a_reached_limit_is_shown_below_the_answer(people: SitDown, site: Server, api: Client) -> None:
     chat = await use(api, site.scripts.model(reads(1), message_of(text("A quiet day."))))
     said = await api.ask(f"/api/chats/{chat}", "What happened?", limits={"max_rounds": 1})
     (reached,) = said.assistant["degraded"]

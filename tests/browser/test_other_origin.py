@@ -85,7 +85,7 @@ async def test_a_page_that_is_not_named_is_kept_out(site: Server, page: Page) ->
         await page.evaluate("(server) => fetch(server + '/api/models')", site.url)
 
 
-async def test_an_event_source_of_another_origin_goes_on_when_its_token_has_ended(
+async def test_an_event_source_of_another_origin_continues_after_the_end_of_its_token(
     server: Server, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnstream.api.streams.watch.PAUSE", 0.05)

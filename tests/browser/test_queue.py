@@ -87,7 +87,7 @@ async def test_the_list_is_used_by_keys(people: SitDown, site: Server, api: Clie
     assert words_to(provider.requests[-1]) == ["First", "Fourth", "Third"]
 
 
-async def test_what_one_tab_changes_is_seen_in_another_one(people: SitDown, site: Server, api: Client) -> None:
+async def test_a_change_in_one_tab_appears_in_another_one(people: SitDown, site: Server, api: Client) -> None:
     ada, pause, provider, chat = await waiting_line(people, site, api, "Second", "Third")
     bob = await people(site.url, chat)
     await shows(bob, "Second", "Third")

@@ -22,7 +22,7 @@ async def site(database_url: str, tmp_path: Path) -> AsyncIterator[Server]:
 
 
 @pytest.mark.timeout(180)  # two processes are started
-async def test_an_answer_goes_on_when_the_server_was_killed_and_started_again(people: SitDown, site: Server) -> None:
+async def test_an_answer_continues_after_the_server_was_killed_and_restarted(people: SitDown, site: Server) -> None:
     ada = await people(site.url)
     ada.expects("Failed to load resource", "ERR_")
     await ada.say("How long does the battery last?")

@@ -36,7 +36,7 @@ async def site(database_url: str, place: Office) -> AsyncIterator[Server]:
         yield desk.server
 
 
-async def test_a_person_signs_in_and_the_chat_goes_on(
+async def test_a_person_signs_in_and_the_chat_continues(
     people: SitDown, site: Server, api: Client, place: Office
 ) -> None:
     reply = one_call("calendar__events", {})

@@ -156,7 +156,7 @@ async def test_without_locks_each_tab_reads_the_feed_for_itself(people: SitDown,
         await tab.page.get_by_role("link", name="From elsewhere").wait_for()
 
 
-async def test_a_token_that_was_deleted_is_asked_for_again_and_every_tab_goes_on(
+async def test_a_deleted_token_is_requested_again_and_every_tab_continues(
     people: SitDown, site: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0.0)  # seconds: each call asks the table

@@ -88,9 +88,7 @@ async def test_blocks_of_a_reset_leave_the_page(people: SitDown, site: Server, a
 
 
 @pytest.mark.full
-async def test_a_text_that_was_cut_off_and_gone_on_with_reads_as_one(
-    people: SitDown, site: Server, api: Client
-) -> None:
+async def test_a_cut_text_and_its_continuation_read_as_one(people: SitDown, site: Server, api: Client) -> None:
     cut: list[Step] = [*list(message_of(text("The tide is hi")))[:3], TransientError("overloaded", "Try again.")]
     chat = await use(api, site.scripts.model(cut, message_of(text("The tide is ", "high at *noon*."))))
     ada = await people(site.url, chat)

@@ -47,13 +47,15 @@ async def test_a_lost_connection_resumes_after_the_last_complete_event(
     assert [request.headers.get("last-event-id") for request in scripted.requests] == [None, "1-1-0", "1-2-0"]
 
 
-async def test_it_begins_at_the_given_cursor(client: AsyncClient, scripted: ScriptedServer) -> None:
+async def test_a_stream_begins_at_the_given_cursor(client: AsyncClient, scripted: ScriptedServer) -> None:
     scripted.answers = [stream(END)]
     await follow(client, "1-4-7")
     assert scripted.requests[0].headers["last-event-id"] == "1-4-7"
 
 
-async def test_a_client_may_ask_for_a_mark_behind_what_there_was(client: AsyncClient, scripted: ScriptedServer) -> None:
+async def test_a_client_may_request_a_mark_behind_the_stored_events(
+    client: AsyncClient, scripted: ScriptedServer
+) -> None:
     scripted.answers = [stream(sse("1-1-0", "turn_start"), "event: caught_up\ndata: {}\n\n", END)]
     async with aclosing(client.follow("c", "t", caught_up=True).events()) as events:
         seen = [event async for event in events]

@@ -110,7 +110,7 @@ async def test_a_connection_that_breaks_is_lost(client: AsyncClient, scripted: S
         await client.chats(1)
 
 
-def test_pauses_get_longer_up_to_a_limit_and_begin_anew() -> None:
+def test_pauses_grow_up_to_a_limit_and_restart_after_a_success() -> None:
     backoff = Backoff(1.0)
     pauses = [backoff.next() for _ in range(20)]
     assert 1.0 <= pauses[0] <= 1.5

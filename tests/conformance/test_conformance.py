@@ -174,7 +174,7 @@ def test_the_numbers_of_scenarios_are_promises_of_the_protocol() -> None:
     assert [each.rule for each in SCENARIOS if f"**{each.rule}.**" not in protocol] == []
 
 
-def test_what_makes_no_sense_together_is_wrong_usage() -> None:
+def test_contradictory_options_are_a_usage_error() -> None:
     result = CliRunner().invoke(commands, ["conformance", "client", "--post", "curl {url}"])
     assert (result.exit_code, "--post needs a COMMAND too" in result.output) == (2, True)
 
@@ -210,7 +210,7 @@ async def demo_server(database_url: str, *tools: Tool) -> AsyncIterator[tuple[st
         yield server.url, await server.token("ada")
 
 
-async def test_our_server_holds_what_can_be_seen_from_outside(database_url: str) -> None:
+async def test_our_server_keeps_all_promises_that_are_visible_from_outside(database_url: str) -> None:
     async with demo_server(database_url, SCOUT) as (url, token):
         report = await servers.examine(url, token, servers.MESSAGE, 60)
         async with httpx2.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {token}"}) as client:

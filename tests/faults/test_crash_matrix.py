@@ -145,7 +145,7 @@ def _counted(points: Sequence[str]) -> str:
     [("retry", False), ("continue", False), pytest.param("continue", True, marks=pytest.mark.full)],
     ids=["retry", "continue", "late"],
 )
-async def test_after_a_kill_at_any_point_the_successor_ends_the_turn_and_keeps_what_was_stored(
+async def test_after_a_kill_at_any_point_the_successor_ends_the_turn_and_keeps_stored_blocks(
     stage: Stage, policy: RecoveryPolicy, late: bool, record_property: Callable[[str, object], None]
 ) -> None:
     """`late`: the kills come before any tick of the round writer, so the rounds come with their first blocks."""
@@ -270,7 +270,7 @@ async def problems_of_family(stage: Stage, root: UUID) -> AsyncIterator[str]:
 @pytest.mark.timeout(900)
 @pytest.mark.full
 @pytest.mark.parametrize("policy", ["retry", "continue"])
-async def test_after_a_kill_around_a_model_call_a_budget_of_the_family_has_what_was_used_once(
+async def test_after_a_kill_around_a_model_call_a_budget_of_the_family_counts_its_use_once(
     stage: Stage, policy: RecoveryPolicy, record_property: Callable[[str, object], None]
 ) -> None:
     points = [point for point in await points_after(stage, policy, root=new_id()) if _OF_BUDGETS.match(point)]

@@ -190,7 +190,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert (found.returncode, found.stdout + found.stderr) == (0, "")
 
 
-async def test_a_supervisor_is_told_when_the_server_is_ready_and_when_it_stops(
+async def test_a_supervisor_gets_notices_of_the_start_and_the_stop_of_the_server(
     database_url: str, tmp_path: Path
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:

@@ -34,7 +34,7 @@ class Disk:
         self._filler.unlink()
 
 
-async def test_while_the_disk_of_the_data_is_full_reads_go_on_and_turns_wait(tmp_path: Path) -> None:
+async def test_while_the_disk_of_the_data_is_full_reads_continue_and_turns_wait(tmp_path: Path) -> None:
     async with _postgres_on_a_disk(tmp_path, "base") as (postgres, disk), fifty_turns(postgres.url, tmp_path) as site:
         disk.fill()
         site.go_on()

@@ -16,7 +16,7 @@ from tests.support.server_process import Server
 pytestmark = pytest.mark.timeout(300)
 
 
-async def test_a_promoted_standby_goes_on_with_every_turn(tmp_path: Path) -> None:
+async def test_a_promoted_standby_continues_every_turn(tmp_path: Path) -> None:
     async with own_pair(tmp_path) as pair, fifty_turns(pair.url, tmp_path) as site:
         os.kill(pair.primary.pid, signal.SIGQUIT)
         await pair.promote()

@@ -36,7 +36,7 @@ def short(_: Call) -> Iterable[Step]:
     return ("It is ", "done.")
 
 
-async def test_a_replica_that_runs_out_of_memory_in_huge_answers_ends_and_its_turns_go_on_elsewhere(
+async def test_a_replica_without_memory_for_huge_answers_ends_and_its_turns_continue_elsewhere(
     database_url: str, tmp_path: Path
 ) -> None:
     async with (

@@ -10,7 +10,7 @@ from tests.faults.patroni import patroni
 pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("Patroni", "etcd")]
 
 
-async def test_fifty_turns_go_on_through_a_switchover_and_a_failover(tmp_path: Path) -> None:
+async def test_fifty_turns_continue_through_a_switchover_and_a_failover(tmp_path: Path) -> None:
     async with patroni(tmp_path) as cluster, fifty_turns(cluster.url, tmp_path) as site:
         first = await cluster.until_whole()
         await cluster.switch_over(first)

@@ -116,7 +116,7 @@ def outcomes() -> Counter[str]:
     return Counter({each.labels["outcome"]: int(each.value) for each in family.samples})
 
 
-async def test_what_has_ended_is_read_on_the_standby_as_on_the_primary(clients: tuple[Client, Client]) -> None:
+async def test_an_ended_turn_is_read_on_the_standby_as_on_the_primary(clients: tuple[Client, Client]) -> None:
     client, other = clients
     turn = await ended_turn(client, "a word about walruses")
     chat = f"/api/chats/{turn['chat_id']}"
@@ -149,7 +149,9 @@ async def test_no_client_gets_an_old_answer_unless_it_accepts_one(clients: tuple
     assert "age" not in (await client.get(f"{turn_url(turn)}/why", headers=OLD)).headers
 
 
-async def test_a_feed_goes_on_from_an_old_list_without_a_gap(pair: LaggingPair, clients: tuple[Client, Client]) -> None:
+async def test_a_feed_continues_from_an_old_list_without_a_gap(
+    pair: LaggingPair, clients: tuple[Client, Client]
+) -> None:
     client, other = clients
     await execute(pair.standby, "SELECT pg_wal_replay_pause()")
     try:

@@ -39,7 +39,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> VersionBefore:
 
 
 @pytest.mark.parametrize(("victim", "survivor"), [("old", "new"), ("new", "old")])
-async def test_of_two_versions_either_takes_over_what_the_other_ran_and_nothing_is_lost_or_done_twice(
+async def test_two_versions_take_over_turns_of_each_other_without_a_loss_or_repetition(
     before: VersionBefore, empty_database_url: str, tmp_path: Path, victim: Version, survivor: Version
 ) -> None:
     async with two_versions(before, empty_database_url, tmp_path) as it:

@@ -208,7 +208,7 @@ async def test_a_stream_that_is_no_json_is_transient(talk: Talk, begun: bytes) -
     assert error.message == "The provider sent data that is not JSON in the middle of its answer."
 
 
-async def test_what_is_not_http_is_transient(talk: Talk) -> None:
+async def test_a_response_other_than_http_is_transient(talk: Talk) -> None:
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0 hello\r\n")
         writer.close()

@@ -134,7 +134,7 @@ async def test_old_entries_are_swept_and_refused_logins_before(harness: Harness)
     assert sorted(kept) == ["login.refused", "owner.erased", "owner.erased"]
 
 
-async def test_the_command_prints_who_did_what(
+async def test_the_command_prints_actors_and_their_actions(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

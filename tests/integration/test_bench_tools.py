@@ -106,7 +106,7 @@ def base36_places(count: int) -> list[str]:
     return [digits[place // 36] + digits[place % 36] for place in range(count)]
 
 
-def test_the_provider_counts_what_it_sent(provider: FakeProvider) -> None:
+def test_the_provider_counts_its_bytes(provider: FakeProvider) -> None:
     before = provider.stats()
     result = run_load("provider", provider.port, Load("deltas=30 rate=0", chats=4, ramp_seconds=0))
     after = provider.stats()
@@ -185,13 +185,13 @@ def test_the_search_for_the_highest_load_comes_close_from_below(limit: int) -> N
     assert found >= min(limit * 0.9 - 5, 1500)
 
 
-def test_what_turns_and_frames_cost_is_found_from_as_many_loads() -> None:
+def test_the_costs_of_turns_and_frames_follow_from_as_many_loads() -> None:
     values, loads = (0.02, 0.008, 0.0001), [(0, 400, 800), (6, 1, 60), (7, 50, 15_000)]
     equations = [[*counts, sum(map(float.__mul__, map(float, counts), values))] for counts in loads]
     assert solved(equations) == pytest.approx(values)
 
 
-def test_what_fails_is_named_and_costs_no_figures_but_its_own(provider: FakeProvider, tmp_path: Path) -> None:
+def test_a_failure_is_named_and_costs_only_its_own_figures(provider: FakeProvider, tmp_path: Path) -> None:
     def fail(_site: Site) -> Rows:
         raise OSError("it has died")
 

@@ -21,7 +21,7 @@ async def test_after_the_first_call_of_a_ten_round_turn_19_in_20_tokens_are_read
     assert share_read(others) >= TARGET
 
 
-def test_the_bills_tell_what_is_the_same_from_what_is_not() -> None:
+def test_the_bills_distinguish_equal_and_different_parts() -> None:
     bills = Bills()
 
     def read(*blocks: Mapping[str, Any], **members: Any) -> int:

@@ -42,7 +42,7 @@ def cut_off(words: str) -> Reply:
     return [*list(message_of(text(words), usage=USAGE))[:3], TransientError("overloaded_error", "Later.")]
 
 
-async def test_a_round_keeps_what_it_cost_when_it_was_sealed(harness: Harness) -> None:
+async def test_a_round_keeps_its_cost_at_the_seal(harness: Harness) -> None:
     provider = ScriptedProvider([message_of(text("Hello."), usage=USAGE)])
     async with harness.replica(provider, policy=PRICED) as replica:
         turn = await harness.finish(replica, await harness.ask())
@@ -52,7 +52,7 @@ async def test_a_round_keeps_what_it_cost_when_it_was_sealed(harness: Harness) -
     }
 
 
-async def test_an_answer_that_was_stopped_is_charged_with_what_was_written(harness: Harness) -> None:
+async def test_a_stopped_answer_is_charged_for_its_written_part(harness: Harness) -> None:
     pause = Pause()
     start, *rest = message_of(text("Ahoy! " * 40), usage=USAGE)
     provider = ScriptedProvider([[start, *rest[:2], pause, *rest[2:]]])
@@ -86,7 +86,7 @@ async def _delete_while_it_runs(harness: Harness, replica: Replica, pause: Pause
         await asyncio.sleep(0)
 
 
-async def test_what_a_deleted_chat_had_cost_stays(harness: Harness) -> None:
+async def test_the_cost_of_a_deleted_chat_stays(harness: Harness) -> None:
     pause, early = Pause(), Pause()
     start, *rest = message_of(text("Half. ", "And more."), usage=USAGE)
     provider = ScriptedProvider([[start, *rest[:2], pause, *rest[2:]], [early, start, *rest]])
@@ -128,7 +128,7 @@ async def test_summaries_of_results_are_charged_also_those_that_failed(harness: 
     assert sorted(row["output_tokens"] for row in rows) == [5, 7]
 
 
-async def test_a_write_that_is_repeated_charges_once_and_what_a_failover_lost_is_charged_again(
+async def test_a_repeated_write_charges_once_and_a_charge_lost_in_a_failover_is_repeated(
     harness: Harness,
 ) -> None:
     turn = await begun(harness, await harness.ask())
@@ -145,7 +145,7 @@ async def test_a_write_that_is_repeated_charges_once_and_what_a_failover_lost_is
     assert await harness.charged(turn.id) == expected
 
 
-async def test_usage_is_summed_by_what_is_asked_for(harness: Harness) -> None:
+async def test_usage_is_summed_by_the_requested_groups(harness: Harness) -> None:
     provider = ScriptedProvider([message_of(text(str(n)), usage=USAGE) for n in range(3)])
     async with harness.replica(provider, policy=PRICED) as replica:
         first = await harness.ask()

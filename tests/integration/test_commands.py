@@ -87,7 +87,7 @@ def test_the_version_is_that_of_the_package() -> None:
     assert (done.exit_code, done.output) == (0, f"turnstream {version('turnstream')}\n")
 
 
-def test_the_list_of_commands_says_of_each_in_one_line_what_it_does() -> None:
+def test_the_list_of_commands_describes_each_in_one_line() -> None:
     for group in ((), ("tokens",), ("owners",), ("docs",), ("conformance",)):
         help = CliRunner().invoke(commands, [*group, "--help"], terminal_width=80).output
         assert "..." not in help.partition("Commands:")[2]
@@ -140,7 +140,7 @@ def test_an_unprintable_or_long_name_is_rejected(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ada (arriving)", "ada (moved to 08)"])
-def test_the_names_that_a_move_gives_are_refused_for_what_is_made_by_hand(name: str) -> None:
+def test_names_reserved_for_moves_are_refused_in_other_commands(name: str) -> None:
     for arguments in (
         ("tokens", "create", name),
         ("tokens", "create", "ada", "--owner", name),

@@ -137,7 +137,7 @@ def _forever(beginning: bytes, piece: bytes) -> Iterator[bytes]:
     ],
     ids=["header", "path", "headers", "chunk extension", "trailer", "chunk extensions", "empty lines"],
 )
-async def test_what_has_no_end_is_refused_soon(site: Site, beginning: bytes, piece: bytes) -> None:
+async def test_endless_input_is_refused_soon(site: Site, beginning: bytes, piece: bytes) -> None:
     sent = 0
     async with site.wires() as (reader, writer):
         with suppress(ConnectionError):
@@ -162,7 +162,7 @@ async def test_a_head_that_is_too_long_is_answered_with_431(site: Site) -> None:
         assert b"connection: close" in answer
 
 
-async def test_what_is_long_but_legal_is_taken(site: Site) -> None:
+async def test_long_but_valid_input_is_accepted(site: Site) -> None:
     head = b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx: " + b"x" * 60_000
     assert (await site.ask(head + b"\r\ncontent-length: 1000000\r\n\r\n" + b"b" * MEGABYTE)).endswith(b"1000000")
     chunks = b"1\r\nx\r\n" * 200_000 + b"0\r\n\r\n"

@@ -69,7 +69,7 @@ async def test_responses_have_a_counter_too(server: CannedServer) -> None:
     assert (body["instructions"], body["input"]) == ("Be kind.", [{"role": "user", "content": "Hello"}])
 
 
-async def test_it_goes_through_the_interceptors_of_model_calls(server: CannedServer, tmp_path: Path) -> None:
+async def test_a_count_passes_the_interceptors_of_model_calls(server: CannedServer, tmp_path: Path) -> None:
     with Recordings(tmp_path) as recordings:
         async with AnthropicProvider("a key", server.url, interceptors=[RecordingInterceptor(recordings)]) as adapter:
             models = Models([ProviderModels(CallPublisher(adapter), [Model("ours", upstream="claude-opus-5-5")])])
@@ -106,7 +106,7 @@ async def test_a_body_that_is_no_count_is_a_failure(
     assert (raised.value.type, isinstance(raised.value, TransientError)) == (type, True)
 
 
-async def test_who_cannot_count_says_nothing() -> None:
+async def test_a_provider_without_counts_returns_none() -> None:
     scripted = ScriptedProvider([])
     assert await count_tokens(scripted, REQUEST) is None
     assert await count_tokens(CallPublisher(scripted), REQUEST) is None

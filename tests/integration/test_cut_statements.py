@@ -114,7 +114,7 @@ async def test_a_postgres_that_only_reads_for_a_while_is_away_for_who_writes(dat
         assert await database.rows(Statement("DELETE FROM replicas")) == []
 
 
-async def test_who_keeps_a_connection_does_not_keep_the_database_from_being_closed(
+async def test_an_open_connection_does_not_prevent_the_close_of_the_database(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "FINAL_WRITE_TIMEOUT", 0.05)

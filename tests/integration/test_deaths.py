@@ -74,7 +74,7 @@ async def test_several_suspects_are_claimed_at_once_only_if_none_of_them_died_ag
     assert [claim.turns for claim in claims] == expected
 
 
-async def test_one_suspect_is_claimed_before_all_others_and_nothing_beside_it(harness: Harness) -> None:
+async def test_a_suspect_is_claimed_before_all_others_and_nothing_beside_it(harness: Harness) -> None:
     queue, turns = Queue(harness.database, new_id(), "here", 1), [(await harness.ask()).turn for _ in range(5)]
     for turn, deaths in zip(turns[2:], (3, 2, 1), strict=True):
         await harness.database.row(SET_DEATHS, turn=turn, deaths=deaths)

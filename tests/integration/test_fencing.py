@@ -139,7 +139,7 @@ async def locker(database_url: str) -> AsyncIterator[Locker]:
 
 
 @all_writes
-async def test_who_holds_the_claim_may_write(running: Running, write: Write, everything: Everything) -> None:
+async def test_the_holder_of_the_claim_may_write(running: Running, write: Write, everything: Everything) -> None:
     before = await everything()
     await write(running)
     assert await everything() != before
@@ -182,7 +182,7 @@ def timeless(rows: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
-async def test_who_lost_the_claim_is_told_at_every_write_and_leaves_no_trace(
+async def test_after_a_lost_claim_every_write_fails_and_leaves_no_trace(
     running: Running, loss: str, everything: Everything, locker: Locker
 ) -> None:
     await locker.connection.execute(loss, running.turn.id)
@@ -234,7 +234,7 @@ async def test_a_round_that_has_begun_leaves_no_trace_where_the_claim_is_lost(
 
 
 @pytest.mark.parametrize("name", ["end", "wait"])
-async def test_what_arrives_in_the_middle_of_the_last_write_puts_the_turn_back_into_the_queue(
+async def test_an_arrival_during_the_last_write_puts_the_turn_back_into_the_queue(
     running: Running, name: str, locker: Locker
 ) -> None:
     async with locker.holding("UPDATE turns SET arrivals = 1 WHERE id = $1", running.turn.id, commit=True):

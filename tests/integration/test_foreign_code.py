@@ -101,7 +101,7 @@ def failures_of(turn: Turn) -> list[bool]:
         (in_the_tool, cancel_own_task),
     ],
 )
-async def test_what_a_tool_raises_is_the_outcome_of_its_call(
+async def test_an_exception_of_a_tool_is_the_outcome_of_its_call(
     harness: Harness, place: Callable[[Callable[[], None]], Toolset], deed: Callable[[], None]
 ) -> None:
     toolset, pause = place(deed), Pause()
@@ -139,7 +139,7 @@ async def test_an_approval_that_cannot_be_decided_is_left_to_a_person(
     ],
 )
 @pytest.mark.parametrize("deed", DEEDS.values(), ids=[*DEEDS])
-async def test_what_a_judge_of_outputs_raises_is_the_outcome_of_the_draft(
+async def test_an_exception_of_an_output_judge_is_the_outcome_of_the_draft(
     harness: Harness, spec: OutputSpec, deed: Callable[[], None]
 ) -> None:
     async def judge(*_: object) -> str:
@@ -156,7 +156,9 @@ async def test_what_a_judge_of_outputs_raises_is_the_outcome_of_the_draft(
 
 
 @pytest.mark.parametrize("deed", DEEDS.values(), ids=[*DEEDS])
-async def test_what_a_hook_raises_is_counted_and_changes_no_turn(harness: Harness, deed: Callable[[], None]) -> None:
+async def test_an_exception_of_a_hook_is_counted_and_changes_no_turn(
+    harness: Harness, deed: Callable[[], None]
+) -> None:
     ended = asyncio.Event()
 
     class Bad(Hooks):

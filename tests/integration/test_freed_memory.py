@@ -31,7 +31,7 @@ with ThreadPoolExecutor(4) as pool:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the thresholds are glibc's")
-def test_what_large_buffers_took_is_given_back() -> None:
+def test_memory_of_large_buffers_is_given_back() -> None:
     def megabytes_kept(*arguments: str) -> int:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
         command = [sys.executable, "-c", PROGRAM, *arguments]

@@ -104,7 +104,7 @@ async def test_a_key_is_masked_wherever_it_is_cut(harness: Harness, window: int 
     assert turn.status == "complete"
 
 
-async def test_what_a_guard_holds_is_neither_shown_nor_stored(harness: Harness) -> None:
+async def test_text_held_by_a_guard_is_neither_shown_nor_stored(harness: Harness) -> None:
     pause = Pause()
     provider = ScriptedProvider([paused(pause, 4, text("sk-abc", " is", " held"))])
     async with harness.replica(provider, guards=[guard(mask_keys)]) as replica:
@@ -125,7 +125,7 @@ async def test_a_replacement_takes_the_place_of_a_window(harness: Harness) -> No
     assert texts_of(turn) == ["good …good"]
 
 
-async def test_a_guard_ends_the_turn_and_what_has_passed_stays(harness: Harness) -> None:
+async def test_a_guard_ends_the_turn_and_passed_text_stays(harness: Harness) -> None:
     check = ruling("bad", EndTurn("No bad words."))
     turn = await answered(harness, guard(check, window=1), pieces=["good ", "bad ", "x"])
     assert texts_of(turn) == ["good "]
@@ -135,7 +135,7 @@ async def test_a_guard_ends_the_turn_and_what_has_passed_stays(harness: Harness)
     assert turn.error.details == {"guardrail": "keys", "place": "text"}
 
 
-async def test_an_end_may_take_back_what_was_shown(harness: Harness) -> None:
+async def test_an_end_by_a_guard_may_void_shown_text(harness: Harness) -> None:
     check = ruling("bad", EndTurn("No.", take_back=True))
     turn = await answered(harness, guard(check, window=1), pieces=["good ", "bad ", "x"])
     assert "".join(texts_of(turn)) == ""
@@ -143,7 +143,7 @@ async def test_an_end_may_take_back_what_was_shown(harness: Harness) -> None:
     assert "good" not in await stored(harness)
 
 
-async def test_a_retraction_replaces_what_readers_and_rows_have(harness: Harness) -> None:
+async def test_a_retraction_replaces_the_text_of_readers_and_rows(harness: Harness) -> None:
     pause = Pause()
     blocks = thinking("Well."), text("My name ", "is Bob", " and I know", " the secret."), text("Bye.")
     provider = ScriptedProvider([paused(pause, 8, *blocks)])
@@ -222,7 +222,7 @@ async def test_a_reply_is_continued_if_the_guard_needs_no_more_than_the_overlap(
     assert turn.rounds[0].stop_reason == "interrupted"
 
 
-async def test_each_guard_gets_what_the_one_before_it_lets_pass(harness: Harness) -> None:
+async def test_each_guard_gets_the_passed_text_of_the_one_before(harness: Harness) -> None:
     seen: list[str] = []
 
     async def note(passage: Passage) -> Ruling:

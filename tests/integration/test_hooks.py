@@ -132,7 +132,7 @@ def failures() -> dict[str, float]:
     return {hook: REGISTRY.get_sample_value("turnstream_hook_failures_total", {"hook": hook}) or 0 for hook in TOLD}
 
 
-async def test_hooks_are_told_of_every_call_every_round_and_the_end(harness: Harness) -> None:
+async def test_hooks_are_called_for_every_tool_call_and_round_and_for_the_end(harness: Harness) -> None:
     diary = Diary()
     await finished(harness, called(), diary)
     assert sorted(diary.told) == sorted(
@@ -159,7 +159,7 @@ async def test_hooks_are_told_of_every_call_every_round_and_the_end(harness: Har
     assert {event.owner for event in diary.events} == {OWNER}
 
 
-async def test_what_hooks_are_told_of_is_stored_by_then(harness: Harness) -> None:
+async def test_hooks_are_called_after_their_event_is_stored(harness: Harness) -> None:
     diary = Diary()
     turn = await finished(harness, called(), diary)
     for event, stored in zip(diary.events, diary.stored, strict=True):
@@ -193,7 +193,7 @@ async def test_hooks_that_raise_are_logged_counted_and_change_nothing(harness: H
     assert {line["method"] for line in failed} == {f"Broken.{name}" for name in TOLD}
 
 
-async def test_text_goes_on_while_a_hook_holds_up_an_early_call(harness: Harness) -> None:
+async def test_text_continues_while_a_hook_delays_an_early_call(harness: Harness) -> None:
     held, go = asyncio.Event(), asyncio.Event()
 
     class Slow(Hooks):
@@ -255,7 +255,9 @@ async def test_a_cancellation_that_comes_too_late_does_not_cut_the_last_hook_sho
     assert hook.done
 
 
-async def test_the_example_of_the_page_hears_what_it_says(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_hooks_of_the_example_get_the_events_of_the_page(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)[0]
     page: dict[str, Any] = {"__name__": "page"}
     monkeypatch.chdir(Path(__file__).parents[2])

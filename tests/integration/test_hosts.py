@@ -37,7 +37,7 @@ async def test_a_host_that_is_silent_does_not_keep_the_next_one_waiting(database
             assert await connection.fetchval("SELECT 1") == 1
 
 
-async def test_where_no_host_is_what_is_asked_for_the_last_failure_is_told(database_url: str, silent: str) -> None:
+async def test_without_a_suitable_host_the_last_failure_is_raised(database_url: str, silent: str) -> None:
     async with proxied(database_url) as (way, _):
         here = urlsplit(way).netloc.rpartition("@")[2]
         url = with_hosts(way, here, here).replace("read-write", "standby")

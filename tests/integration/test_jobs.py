@@ -593,7 +593,7 @@ async def test_a_turn_that_waits_for_a_job_waits_for_no_person(
         await harness.finish(replica, asked)
 
 
-async def test_a_turn_that_waits_for_an_agent_says_what_the_agent_waits_for(
+async def test_a_turn_that_waits_for_an_agent_names_the_wait_of_the_agent(
     harness: Harness, works: Works, rows: "asyncpg.Connection[Any]"
 ) -> None:
     replies = [calls(("dig", "a", {"where": "here"})), calls(("pay", "b", {"euros": 3}))]

@@ -127,7 +127,7 @@ async def test_a_checkpoint_survives_a_crash_of_postgres_and_of_the_owner(desk: 
 
 
 @pytest.mark.usefixtures("always_a_checkpoint")
-async def test_the_log_keeps_what_is_newer_than_the_checkpoint_before_and_nothing_in_the_end(desk: Desk) -> None:
+async def test_the_log_keeps_text_newer_than_the_last_checkpoint_and_is_empty_at_the_end(desk: Desk) -> None:
     with desk.directory.host(desk.view, OWNER):
         await desk.write("One", "Two", "Three")
         (last,) = await desk.ticks()
@@ -155,7 +155,9 @@ async def test_a_checkpoint_has_no_block_that_was_closed_meanwhile(desk: Desk, m
     assert await desk.stored() == []
 
 
-async def test_a_takeover_stores_what_a_checkpoint_has_not(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_takeover_stores_the_text_missing_in_the_checkpoint(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with desk.directory.host(desk.view, OWNER):
         await desk.write("Ahoy")
         monkeypatch.setattr(journal_writer, "CHECKPOINT", 0.0)
@@ -166,7 +168,7 @@ async def test_a_takeover_stores_what_a_checkpoint_has_not(desk: Desk, monkeypat
     assert await desk.recalled() == "Ahoy, you."
 
 
-async def test_a_journal_that_a_crash_of_postgres_has_emptied_is_written_anew(desk: Desk) -> None:
+async def test_a_journal_emptied_by_a_crash_of_postgres_is_written_again(desk: Desk) -> None:
     with desk.directory.host(desk.view, OWNER):
         await desk.write("Ahoy", ", ")
         await desk.harness.database.row(EMPTY)
@@ -187,7 +189,7 @@ async def test_a_crash_of_postgres_is_seen_for_all_whichever_text_it_was_noticed
     assert (await desk.journaled(), await other.journaled()) == ("Ahoy, you.", "Still here.")
 
 
-async def test_a_journal_that_was_emptied_is_written_anew_though_postgres_goes_away_again(
+async def test_an_emptied_journal_is_written_again_despite_another_outage_of_postgres(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with desk.directory.host(desk.view, OWNER):
@@ -209,7 +211,7 @@ def _then_away(row: Callable[..., Awaitable[Row | None]]) -> Callable[..., Await
     return lose
 
 
-async def test_text_whose_fate_is_not_known_is_written_anew(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_text_with_an_unknown_write_result_is_written_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     append = Journal.append
 
     async def lose_the_answer(journal: Journal, entries: Sequence[JournalEntry]) -> bool:
@@ -228,7 +230,7 @@ async def test_text_whose_fate_is_not_known_is_written_anew(desk: Desk, monkeypa
 
 
 @pytest.mark.parametrize("stored", [True, False])
-async def test_who_reads_elsewhere_reads_on_behind_text_whose_fate_was_not_known(
+async def test_readers_elsewhere_continue_behind_text_with_an_unknown_write_result(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, stored: bool
 ) -> None:
     append, elsewhere = Journal.append, Directory()
@@ -281,7 +283,7 @@ async def test_a_piece_that_comes_after_its_block_was_closed_is_nothing(desk: De
 
 
 @pytest.mark.usefixtures("always_a_checkpoint")
-async def test_what_was_left_behind_is_swept_up_and_what_is_open_stays(desk: Desk) -> None:
+async def test_leftover_rows_are_swept_and_open_ones_stay(desk: Desk) -> None:
     texts = OpenTexts(desk.harness.database)
     with desk.directory.host(desk.view, OWNER):
         await desk.write("Ahoy")
@@ -428,7 +430,7 @@ async def test_the_text_of_a_turn_that_another_replica_takes_over_stays_in_its_m
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_whatever_happens_a_mirror_has_what_the_log_has(
+async def test_a_mirror_always_equals_the_log(
     desk: Desk, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Ticks, checkpoints, lost answers and crashes of Postgres in any order; each look has all text of the last tick

@@ -312,7 +312,7 @@ async def test_a_refusal_is_the_end_and_its_calls_are_not_run(harness: Harness) 
     assert results_of(turn)["a"].text == "This call was not run: the reply was refused."
 
 
-async def test_a_paused_reply_goes_on_from_what_it_said(harness: Harness) -> None:
+async def test_a_paused_reply_continues_from_its_text(harness: Harness) -> None:
     provider = ScriptedProvider([message_of(text("Searching."), stop_reason="pause_turn"), answer()])
     async with harness.replica(provider) as replica:
         turn = await harness.finish(replica, await harness.ask())
@@ -346,7 +346,7 @@ async def test_usage_is_summed_over_the_rounds(harness: Harness) -> None:
 # --- what a model is asked -------------------------------------------------------------------------------------------
 
 
-async def test_a_conversation_is_told_from_its_start(harness: Harness) -> None:
+async def test_a_conversation_is_sent_from_its_start(harness: Harness) -> None:
     provider = ScriptedProvider([answer("One."), answer("Two.")])
     async with harness.replica(provider) as replica:
         first = await harness.ask("first", system="Be brief.")

@@ -44,7 +44,7 @@ def calls_then(*failures: Sequence[Step], call: str = "look") -> ScriptedProvide
 
 
 @pytest.mark.parametrize("failure", [DOWN, REFUSED, TooLong("context_length_exceeded", "Too long")])
-async def test_the_results_stand_as_an_answer_where_no_model_can_write_one(
+async def test_the_results_become_the_answer_if_no_model_can_write_one(
     harness: Harness, failure: ProviderError
 ) -> None:
     async with harness.replica(calls_then([failure]), [look]) as replica:
@@ -60,7 +60,7 @@ async def test_the_results_stand_as_an_answer_where_no_model_can_write_one(
     assert turn.rounds[-1].stop_reason == ASSEMBLED
 
 
-async def test_what_the_model_had_written_stays_before_the_answer(harness: Harness) -> None:
+async def test_text_of_the_model_stays_before_the_answer(harness: Harness) -> None:
     half: list[Step] = [*list(message_of(text("It is "), text("never")))[:-4], REFUSED]
     async with harness.replica(calls_then(half), [look]) as replica:
         turn = await harness.finish(replica, await harness.ask(tools=[look]))

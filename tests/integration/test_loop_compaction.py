@@ -63,7 +63,7 @@ async def say(harness: Harness, replica: Replica, words: str, after: Asked | Non
 
 
 @pytest.mark.timeout(240)
-async def test_a_chat_of_many_turns_goes_on_in_a_small_window(harness: Harness) -> None:
+async def test_a_chat_of_many_turns_continues_in_a_small_window(harness: Harness) -> None:
     model = Small()
     asked: Asked | None = None
     async with harness.replica(ScriptedProvider(model)) as replica:
@@ -131,7 +131,7 @@ async def test_facts_of_every_kind_survive_each_summary(harness: Harness) -> Non
     assert model.summaries >= 3
 
 
-async def test_the_summary_is_a_block_of_the_turn_and_what_it_tells_stays_in_its_rows(harness: Harness) -> None:
+async def test_the_summary_is_a_block_of_the_turn_and_the_summarised_rows_stay(harness: Harness) -> None:
     model = Small(window=1000)
     asked: Asked | None = None
     limits = Limits(context_window=1000)
@@ -164,7 +164,7 @@ async def test_a_provider_that_says_too_long_leads_to_a_summary_and_another_try(
     assert model.summaries > 0
 
 
-async def test_what_is_too_long_by_itself_ends_the_turn_with_the_providers_words(harness: Harness) -> None:
+async def test_a_message_that_is_too_long_ends_the_turn_with_the_error_of_the_provider(harness: Harness) -> None:
     async with harness.replica(ScriptedProvider(Small(window=50))) as replica:
         turn = await harness.finish(replica, await harness.ask("Well. " * 100))
     assert turn.error is not None

@@ -75,7 +75,7 @@ async def test_a_provider_that_is_overloaded_is_asked_again(harness: Harness) ->
     assert provider.requests[0] == provider.requests[2], "it is the same request"
 
 
-async def test_whoever_watches_is_told_of_the_retry(harness: Harness) -> None:
+async def test_readers_get_a_notice_of_the_retry(harness: Harness) -> None:
     pause = Pause()
     async with harness.replica(ScriptedProvider([[pause, overloaded()], answer()])) as replica:
         asked = await harness.ask()
@@ -187,7 +187,7 @@ async def test_a_permanent_error_is_not_tried_again(harness: Harness) -> None:
 # --- in mid-sentence -------------------------------------------------------------------------------------------------
 
 
-async def test_what_broke_off_is_written_anew_and_readers_are_told_to_forget(harness: Harness) -> None:
+async def test_an_interrupted_round_is_written_again_and_readers_get_a_reset(harness: Harness) -> None:
     pause = Pause()
     whole = list(message_of(thinking("hm"), text("Half a ", "sentence")))
     provider = ScriptedProvider([[*whole[:-2], pause, overloaded()], answer()])
@@ -209,7 +209,7 @@ async def test_what_broke_off_is_written_anew_and_readers_are_told_to_forget(har
     assert degraded(turn) == (Degraded("rewritten", round=1, output_tokens=5, estimated=True),)
 
 
-async def test_what_broke_off_is_kept_and_gone_on_with(harness: Harness) -> None:
+async def test_an_interrupted_text_is_kept_and_continued(harness: Harness) -> None:
     provider = ScriptedProvider([broken(text("Half a ", "sentence")), answer()])
     async with harness.replica(provider) as replica:
         asked = await harness.ask()
@@ -224,7 +224,7 @@ async def test_what_broke_off_is_kept_and_gone_on_with(harness: Harness) -> None
     assert degraded(turn) == (Degraded("continued", round=1, output_tokens=4, estimated=True),)
 
 
-async def test_a_reply_that_repeats_what_stands_goes_on_without_the_repetition(harness: Harness) -> None:
+async def test_a_reply_that_repeats_the_kept_text_continues_without_the_repetition(harness: Harness) -> None:
     again = message_of(thinking("hm"), text("sentence ", "has a ", "second half."))
     asked_anew = message_of(text("Half a sentence ", "has a second half. And more."))
     cut = broken(text("Half a ", "sente"))
@@ -249,14 +249,14 @@ async def test_a_repetition_that_breaks_off_too_leaves_no_block(harness: Harness
     assert [item.what for item in degraded(turn)] == ["continued"], "nobody has seen the second try"
 
 
-async def test_a_text_that_broke_off_several_times_is_one_text_to_go_on_with(harness: Harness) -> None:
+async def test_a_text_interrupted_several_times_is_continued_as_one(harness: Harness) -> None:
     replies = [broken(text("One, ")), broken(text("two, ")), message_of(text("One, two, ", "three."))]
     async with harness.replica(ScriptedProvider(replies)) as replica:
         turn = await harness.finish(replica, await harness.ask())
     assert "".join(texts_of(turn)) == "One, two, three."
 
 
-async def test_thinking_alone_is_nothing_to_go_on_with(harness: Harness) -> None:
+async def test_thinking_alone_is_not_continued(harness: Harness) -> None:
     provider = ScriptedProvider([broken(thinking("hm"), drop=0), broken(thinking("h", "m"), drop=2), answer()])
     async with harness.replica(provider) as replica:
         turn = await harness.finish(replica, await harness.ask())
@@ -315,7 +315,7 @@ async def test_progress_gives_the_recoveries_back(harness: Harness) -> None:
     assert (turn.status, turn.recoveries) == ("complete", 0)
 
 
-async def test_a_permanent_error_in_mid_sentence_keeps_what_was_said(harness: Harness) -> None:
+async def test_a_permanent_error_within_a_sentence_keeps_the_text(harness: Harness) -> None:
     cut = broken(text("I look."), tool_use("look", {}, "a"), text("Half"), by=PermanentError("api_error", "no"))
     async with harness.replica(ScriptedProvider([cut]), [look]) as replica:
         turn = await harness.finish(replica, await harness.ask(tools=[look]))
@@ -323,7 +323,7 @@ async def test_a_permanent_error_in_mid_sentence_keeps_what_was_said(harness: Ha
     assert results_of(turn)["a"].text == "This call has no result: the turn ended (error)."
 
 
-async def test_a_reply_without_end_is_cut_off_and_keeps_what_was_said(harness: Harness) -> None:
+async def test_an_endless_reply_is_cut_and_keeps_its_text(harness: Harness) -> None:
     def endless(_: ModelRequest) -> Iterator[Step]:
         yield from list(message_of(text("")))[:2]
         while True:

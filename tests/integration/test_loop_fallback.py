@@ -72,7 +72,7 @@ async def test_a_model_that_refuses_is_not_stood_in_for(harness: Harness) -> Non
 
 
 @pytest.mark.parametrize("thought", [True, False])
-async def test_what_one_model_thought_is_not_told_to_another(harness: Harness, thought: bool) -> None:
+async def test_thinking_of_one_model_is_not_sent_to_another(harness: Harness, thought: bool) -> None:
     blocks = [*([thinking("Hm")] if thought else []), text("Let me look."), tool_use("look", {}, "a")]
     replies = iter([message_of(*blocks)])
 

@@ -59,7 +59,7 @@ def inline(content: bytes, media_type: str) -> dict[str, str]:
     return {"type": "base64", "media_type": media_type, "data": b64encode(content).decode()}
 
 
-async def test_files_are_told_in_their_places_and_the_row_names_them(harness: Harness) -> None:
+async def test_files_are_sent_in_their_places_and_the_row_names_them(harness: Harness) -> None:
     provider = ScriptedProvider([calls("look"), answer()])
     (result,) = results_of(await run(harness, provider, look)).values()
     assert result.text == "Before:\nAfter: é"
@@ -84,7 +84,7 @@ async def test_a_result_may_be_nothing_but_a_picture_and_the_same_bytes_are_stor
     assert first.data == second.data
 
 
-async def test_what_is_remembered_has_its_files_too(harness: Harness) -> None:
+async def test_paths_in_memory_have_their_files_too(harness: Harness) -> None:
     provider = ScriptedProvider([calls("look", "look"), calls("look"), answer()])
     turn = await run(harness, provider, look)
     results = [block for block in turn.blocks if block.type == "tool_result"]
@@ -108,7 +108,7 @@ async def test_later_turns_say_the_same_and_a_file_that_is_gone_is_said_to_be(ha
     assert parts_of(gone[2].blocks[0]) == [{"type": "text", "text": GONE}]
 
 
-async def test_what_a_result_says_is_kept_until_its_chat_is_deleted(harness: Harness) -> None:
+async def test_the_content_of_a_result_is_kept_until_its_chat_is_deleted(harness: Harness) -> None:
     turn = await run(harness, ScriptedProvider([calls("shoot"), answer()]), shoot)
     uploads = Uploads(harness.database)
     (result,) = results_of(turn).values()

@@ -92,7 +92,7 @@ async def test_calls_beyond_the_limit_are_refused_and_the_model_answers_without_
     assert [item.what for item in degraded(turn)] == ["max_calls"]
 
 
-async def test_rounds_go_on_beyond_their_limit_while_they_make_progress(harness: Harness) -> None:
+async def test_recoveries_continue_beyond_their_limit_while_they_make_progress(harness: Harness) -> None:
     replies = [looks("a"), looks("b"), looks("b"), message_of(text("That is all."))]
     provider = ScriptedProvider(replies)
     limits = Limits(max_rounds=1, hard_max_rounds=9)

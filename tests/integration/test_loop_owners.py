@@ -92,7 +92,7 @@ async def test_a_turn_whose_replica_was_killed_before_the_first_byte_is_asked_ag
     assert client.resets == []
 
 
-async def test_a_turn_whose_replica_was_killed_in_mid_sentence_is_written_anew(harness: Harness) -> None:
+async def test_a_turn_of_a_replica_killed_within_a_sentence_is_written_again(harness: Harness) -> None:
     asked = await harness.ask(limits=RETRY)
     client = await _died(harness, *paused_after(3, text("Half a ", "sentence")), asked)
     assert [piece.text for piece in client.blocks] == ["Half a "]
@@ -102,7 +102,7 @@ async def test_a_turn_whose_replica_was_killed_in_mid_sentence_is_written_anew(h
     assert turn.usage == {"input_tokens": 20, "output_tokens": 6}, "the lost call is paid for as far as it is known"
 
 
-async def test_a_sentence_that_was_journaled_is_kept_and_gone_on_with(harness: Harness) -> None:
+async def test_a_journaled_sentence_is_kept_and_continued(harness: Harness) -> None:
     asked = await harness.ask()
     client = await _died(harness, *paused_after(3, text("Half a ", "sentence")), asked)
     turn, _ = await _taken_over(harness, asked, client, [answer()])
@@ -148,7 +148,7 @@ async def test_calls_that_were_complete_when_the_replica_was_killed_are_run(
     assert client.resets == []
 
 
-async def test_settled_calls_stay_and_only_what_may_be_repeated_is_run_again(harness: Harness) -> None:
+async def test_settled_calls_stay_and_only_repeatable_ones_run_again(harness: Harness) -> None:
     started = {name: asyncio.Semaphore(0) for name in ("read", "write", "put")}
     pause = Pause()
 
@@ -665,7 +665,7 @@ async def test_a_drain_hands_back_a_turn_whose_next_run_is_put_off(harness: Harn
             assert (turn.status, turn.recoveries) == ("complete", 0)
 
 
-async def test_what_a_draining_replica_owns_and_does_not_run_is_handed_back_later_too(harness: Harness) -> None:
+async def test_a_draining_replica_later_returns_turns_that_it_owns_without_running_them(harness: Harness) -> None:
     """As where the answer to its last claim was lost."""
     async with _paused(harness) as (replica, asked, operator):
         await replica.worker.drain()

@@ -174,7 +174,9 @@ async def test_calls_that_need_no_person_run_at_once_and_the_turn_waits_for_the_
     assert degraded(turn) == ()
 
 
-async def test_a_turn_whose_replica_dies_while_it_waits_goes_on_elsewhere(harness: Harness, office: Office) -> None:
+async def test_a_waiting_turn_continues_elsewhere_after_the_death_of_its_replica(
+    harness: Harness, office: Office
+) -> None:
     asked = await harness.ask(tools=tools_of(office))
     reply = calls(("pay", "a", {"euros": 5}))
     async with harness.replica(ScriptedProvider([reply]), tools_of(office), address=HERE) as replica:
@@ -499,7 +501,7 @@ async def test_steers_that_were_announced_are_applied_without_another_claim(harn
     assert turn.attempt == 1
 
 
-async def test_words_to_a_turn_that_waits_stand_for_all_answers(harness: Harness, office: Office) -> None:
+async def test_a_message_to_a_waiting_turn_replaces_all_answers(harness: Harness, office: Office) -> None:
     provider = ScriptedProvider([calls(("find", "a"), ("pay", "b", {"euros": 5})), answer()])
     async with harness.replica(provider, tools_of(office)) as replica:
         asked = await harness.ask(tools=[*tools_of(office), FIND])
@@ -513,7 +515,7 @@ async def test_words_to_a_turn_that_waits_stand_for_all_answers(harness: Harness
 
 
 @pytest.mark.parametrize("notified", [True, False])
-async def test_words_that_come_before_a_call_is_asked_about_stand_for_its_answer_too(
+async def test_a_message_before_an_ask_also_replaces_the_answer(
     harness: Harness, office: Office, notified: bool
 ) -> None:
     pause = Pause()
@@ -548,7 +550,7 @@ async def test_words_to_a_turn_that_is_being_cancelled_stay_in_it(harness: Harne
     assert [block.text for block in turn.blocks if block.type == USER_TEXT] == ["Stop, stop"]
 
 
-async def test_words_start_the_count_of_failures_anew(harness: Harness) -> None:
+async def test_a_message_resets_the_count_of_failures(harness: Harness) -> None:
     digging = Pause()
 
     @tool()
@@ -602,7 +604,7 @@ async def test_an_expired_ask_ends_the_wait_of_its_turn(harness: Harness, office
     assert (office.done, approval_of(turn, "b")) == ([], {"decision": "expired"})
 
 
-async def test_a_turn_that_still_runs_other_calls_when_an_ask_expires_goes_on_after_them(
+async def test_a_turn_with_running_calls_continues_after_them_when_an_ask_expires(
     harness: Harness, office: Office
 ) -> None:
     provider = ScriptedProvider([calls(("wire", "a"), ("dig", "b")), answer()])

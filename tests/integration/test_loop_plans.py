@@ -61,7 +61,7 @@ def looks(*places: str) -> Any:
     return message_of(*(tool_use("look", {"at": place}, place) for place in places), usage=USAGE)
 
 
-async def test_a_turn_ends_with_figures_at_the_next_boundary_and_what_was_reserved_is_given_back(
+async def test_a_turn_ends_with_figures_at_the_next_boundary_and_returns_its_reservation(
     harness: Harness,
 ) -> None:
     provider = ScriptedProvider([looks("a"), looks("b"), message_of(text("Never."))])
@@ -132,7 +132,7 @@ async def test_within_a_plan_each_request_counts_against_the_budgets_of_the_fami
 
 
 @pytest.mark.parametrize("failure", [PermanentError("invalid_request_error", "No."), None], ids=["failed", "cancelled"])
-async def test_what_a_call_that_never_began_had_reserved_is_given_back(
+async def test_the_reservation_of_a_call_that_never_began_is_returned(
     harness: Harness, failure: PermanentError | None
 ) -> None:
     pause = Pause()
@@ -153,7 +153,7 @@ async def test_what_a_call_that_never_began_had_reserved_is_given_back(
     assert (await account(harness))[0] == 0
 
 
-async def test_the_replica_that_takes_over_settles_what_a_crashed_one_had_reserved(harness: Harness) -> None:
+async def test_a_takeover_settles_the_reservations_of_the_crashed_replica(harness: Harness) -> None:
     pause = Pause()
     start, *rest = message_of(text("Half. ", "Whole."), usage=USAGE)
     policy = limited(tokens_per_day=5000)
@@ -173,7 +173,7 @@ async def test_the_replica_that_takes_over_settles_what_a_crashed_one_had_reserv
     assert (await account(harness))[0] == spent > 120
 
 
-async def test_a_deleted_chat_gives_back_its_reservation_and_what_it_had_used_counts(harness: Harness) -> None:
+async def test_a_deleted_chat_returns_its_reservation_and_its_usage_counts(harness: Harness) -> None:
     pause = Pause()
     start, *rest = message_of(text("Half. ", "Whole."), usage=USAGE)
     async with harness.replica(
@@ -212,7 +212,7 @@ async def test_a_summary_that_the_plan_has_no_room_for_is_left_out(harness: Harn
     assert '"summary_failed":"budget"' in (results_of(turn)["a"].notes or "")
 
 
-async def test_an_account_begins_with_what_the_ledger_has(harness: Harness) -> None:
+async def test_an_account_begins_with_the_sums_of_the_ledger(harness: Harness) -> None:
     provider = ScriptedProvider([message_of(text("One."), usage=USAGE), message_of(text("Never."))])
     async with harness.replica(provider) as replica:
         await harness.finish(replica, await harness.ask())

@@ -95,7 +95,9 @@ async def test_a_refusal_as_too_long_shortens_them_and_the_call_is_made_again(ha
     assert turn.recoveries == 0
 
 
-async def test_a_branch_made_before_sees_what_its_tools_said_and_one_made_after_does_not(harness: Harness) -> None:
+async def test_a_branch_made_before_a_shortening_sees_the_tool_results_and_a_later_one_does_not(
+    harness: Harness,
+) -> None:
     model = Reader(rounds=3)
     async with harness.replica(ScriptedProvider(model), toolset=toolset_of(harness)) as replica:
         first = await harness.ask("Read", limits=LIMITS, tools=[look])

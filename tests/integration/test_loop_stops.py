@@ -223,7 +223,7 @@ class Bench:
         return "worked"
 
 
-async def test_a_running_tool_is_stopped_and_what_was_settled_stays(harness: Harness) -> None:
+async def test_a_running_tool_is_stopped_and_settled_calls_stay(harness: Harness) -> None:
     bench = Bench()
     reply = message_of(tool_use("look", {}, "a"), tool_use("work", {}, "b"))
     tools = [look, bench.work]
@@ -306,7 +306,7 @@ async def test_a_turn_that_has_ended_is_not_cancelled(harness: Harness) -> None:
         assert (await harness.turn(asked)).status == "complete"
 
 
-async def test_a_conversation_goes_on_after_a_turn_that_was_cancelled(harness: Harness) -> None:
+async def test_a_conversation_continues_after_a_cancelled_turn(harness: Harness) -> None:
     pause, reply = paused_after(7, tool_use("look", {}, "whole"), text("Half", "."))
     provider = ScriptedProvider([reply, answer()])
     async with harness.replica(provider, [look]) as replica:

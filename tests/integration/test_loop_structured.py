@@ -80,7 +80,7 @@ async def test_a_model_works_with_its_tools_and_then_puts_out(harness: Harness) 
         (OutputSpec(SCHEMA, validator="plausible"), {"year": 2345}, "that year is in the future"),
     ],
 )
-async def test_a_wrong_output_starts_the_next_attempt_with_what_is_wrong(
+async def test_a_wrong_output_starts_the_next_attempt_with_the_error(
     harness: Harness, spec: OutputSpec, wrong: dict[str, Any], complaint: str
 ) -> None:
     turn, provider = await run(harness, spec, message_of(out("a", **wrong)), message_of(out("b", year=1969)))

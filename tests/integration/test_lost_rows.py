@@ -200,7 +200,7 @@ def test_every_write_there_is_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", WRITES)
-async def test_no_write_leaves_out_what_was_written_before_and_is_lost(harness: Harness, name: str) -> None:
+async def test_every_write_includes_earlier_lost_writes(harness: Harness, name: str) -> None:
     asked, records = await in_the_middle(harness, new_id())
     known = await harness.turn(asked)
     await lose(harness, asked)
@@ -256,7 +256,7 @@ REOPEN = Statement(
 )
 
 
-async def test_what_followed_an_end_that_is_lost_is_read_anew(harness: Harness) -> None:
+async def test_turns_after_a_lost_end_are_read_again(harness: Harness) -> None:
     provider = ScriptedProvider(lambda _: message_of(text("Hello.")))
     async with harness.replica(provider) as replica:
         first = await harness.ask()

@@ -159,7 +159,7 @@ async def test_a_database_of_this_version_is_not_given_to_alembic(
     await upgrade_in_thread(database_url)
 
 
-async def test_a_database_of_a_newer_version_is_refused_with_what_to_do(database_url: str) -> None:
+async def test_a_database_of_a_newer_version_is_refused_with_a_remedy(database_url: str) -> None:
     await _execute(database_url, "UPDATE turnstream_alembic_version SET version_num = '9999'")
     with pytest.raises(ConfigError, match=rf"'9999'.*newer turnstream.*migrate --to {newest_revision()}"):
         await upgrade_in_thread(database_url)
@@ -219,7 +219,7 @@ async def test_the_functions_and_triggers_are_those_of_the_files_each_with_one_s
     assert triggers == {file.name for file in sql_files() if file.table is not None}
 
 
-async def test_postgres_finds_what_the_bodies_of_functions_name(database_url: str) -> None:
+async def test_postgres_finds_all_names_in_the_bodies_of_functions(database_url: str) -> None:
     """The migration does not look: a function may call one of a later file."""
     before = await catalog(database_url)
     for file in sql_files():

@@ -156,7 +156,7 @@ async def check_reads(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", CASES)
-async def test_a_statement_reads_what_it_is_about(large_database_url: str, case: str, mode: str) -> None:
+async def test_a_statement_reads_only_its_own_rows(large_database_url: str, case: str, mode: str) -> None:
     await check_reads(large_database_url, *CASES[case], mode)
 
 

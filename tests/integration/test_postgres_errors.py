@@ -204,7 +204,7 @@ async def test_the_requests_of_one_owner_use_half_of_the_connections(database_ur
         assert await database.row(BACKEND)
 
 
-async def test_what_is_written_behind_a_cancelled_transaction_is_committed(database_url: str) -> None:
+async def test_a_write_after_a_cancelled_transaction_is_committed(database_url: str) -> None:
     """Its BEGIN may still be under way when the connection is lent to the next task."""
     async with connect(database_url, size=1) as database, connect(database_url, size=1) as other:
         for steps in range(1, 8):  # of the event loop, until it is cancelled

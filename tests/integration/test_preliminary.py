@@ -66,7 +66,7 @@ async def notices(harness: Harness, directory: Directory, asked: Asked) -> Async
                 yield json.loads(each.partition(b"data: ")[2]) | {"after": events}
 
 
-async def test_readers_see_what_there_is_and_those_who_come_later_the_last_state(
+async def test_readers_see_each_output_and_later_readers_the_last_one(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preliminary, "_SHOWN", 0.0)

@@ -129,7 +129,7 @@ def _unchunked(body: bytes) -> bytes:
     return whole
 
 
-async def test_a_page_read_as_json_goes_on_as_a_stream_without_a_seam(
+async def test_a_page_read_as_json_continues_as_a_stream_without_gaps(
     client: Client, server: Server, apply: Apply
 ) -> None:
     pause = Pause()
@@ -160,7 +160,7 @@ async def test_headers_keep_proxies_from_holding_events_back(client: Client) -> 
 # --- S9 to S12 -------------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_client_is_told_is_whole_is_stored(client: Client, server: Server) -> None:
+async def test_content_sent_as_complete_is_stored(client: Client, server: Server) -> None:
     """While Postgres keeps the writer waiting, no reader's picture of the turn says that anything is whole."""
     whole = list(message_of(text("Hello.")))
     before: dict[type[Mark], Pause] = {BlockStop: Pause(), RoundStop: Pause()}
@@ -210,9 +210,7 @@ def _shape(event: Event) -> str:
     return "stop" if event.name == "block_stop" else event.name
 
 
-async def test_what_is_taken_back_is_announced_before_it_is_replaced(
-    client: Client, server: Server, apply: Apply
-) -> None:
+async def test_voided_content_is_announced_before_its_replacement(client: Client, server: Server, apply: Apply) -> None:
     watched = Pause()
     beginning = list(message_of(text("One ", "two.")))[:4]
     cut = TransientError("overloaded_error", "cut", retry_after=0)
@@ -287,7 +285,7 @@ async def test_notices_have_no_id_and_pass_by(client: Client, server: Server, ap
     assert assembled(apply, again) == assembled(apply, seen)
 
 
-async def test_a_turn_goes_on_when_everyone_has_left(client: Client, server: Server) -> None:
+async def test_a_turn_continues_without_readers(client: Client, server: Server) -> None:
     pause = Pause()
     new = await asked(client, server, pausing(pause, "Nobody ", "listens."))
     async with client.follow(new.stream_url) as events:
@@ -344,7 +342,7 @@ async def _refusal(client: Client, path: str, cursor: str | None) -> Json:
 # --- P4 and P5 -------------------------------------------------------------------------------------------------------
 
 
-async def test_thinking_is_sent_back_only_to_what_thought_it(client: Client, server: Server) -> None:
+async def test_thinking_is_sent_back_only_to_its_own_model(client: Client, server: Server) -> None:
     same, provider = server.scripts.provider(*[message_of(thinking("Hm."), text("Yes.")) for _ in range(2)])
     other, stranger = server.scripts.provider(message_of(text("Why?")))
     chat = await client.chat()
@@ -360,7 +358,7 @@ async def test_thinking_is_sent_back_only_to_what_thought_it(client: Client, ser
 
 
 @pytest.mark.extensions("documents")
-async def test_what_a_turn_was_asked_to_do_stays_whatever_becomes_of_its_chat(client: Client, server: Server) -> None:
+async def test_the_request_of_a_turn_stays_after_changes_of_its_chat(client: Client, server: Server) -> None:
     pause = Pause()
     failing: Reply = [pause, TransientError("overloaded_error", "again", retry_after=0)]
     model, provider = server.scripts.provider(failing, message_of(text("Yes.")))
@@ -379,7 +377,7 @@ async def test_what_a_turn_was_asked_to_do_stays_whatever_becomes_of_its_chat(cl
 # --- the client of the documentation ---------------------------------------------------------------------------------
 
 
-async def test_the_client_of_the_documentation_assembles_what_the_database_holds(
+async def test_the_client_of_the_documentation_assembles_the_stored_turn(
     client: Client, server: Server, apply: Apply
 ) -> None:
     new = await asked(client, server, *conversation())

@@ -68,7 +68,7 @@ def made_by_us(turns: list[Turn]) -> list[str]:
     return ours + [COMPACTED for turn in turns for round in turn.rounds if round.stop_reason == COMPACTED]
 
 
-async def test_it_summarises_and_gets_its_summaries_back_as_they_came(
+async def test_the_provider_summarises_and_gets_its_summaries_back_unchanged(
     harness: Harness, server: Compacting, provider: AnthropicProvider
 ) -> None:
     async with harness.replica(provider) as replica:
@@ -87,7 +87,7 @@ async def test_it_summarises_and_gets_its_summaries_back_as_they_came(
     assert Prices(1.0, 1.0).cost_of(compacted.rounds[0].usage) * 1_000_000 >= 56_100
 
 
-async def test_it_clears_results_and_says_what_it_has_cleared(
+async def test_the_provider_clears_results_and_reports_them(
     harness: Harness, server: Compacting, provider: AnthropicProvider
 ) -> None:
     @tool(read_only=True)
@@ -107,7 +107,7 @@ async def test_it_clears_results_and_says_what_it_has_cleared(
     assert server.requests[-1].body.count(b"[cleared]") == 0, "what it leaves out is sent all the same"
 
 
-async def test_where_it_refuses_all_the_same_the_conversation_is_made_shorter_here(
+async def test_after_a_refusal_of_the_provider_the_server_shortens_the_conversation(
     harness: Harness, server: Compacting, provider: AnthropicProvider
 ) -> None:
     server.window = 40_000
@@ -184,7 +184,7 @@ async def test_another_model_is_sent_none_of_its_summaries(
 @pytest.mark.parametrize(
     "data", [None, "[]", '{"context_management":[]}', '{"context_management":{"applied_edits":{}}}', "{broken"]
 )
-def test_what_is_said_of_edits_in_a_form_that_nobody_knows_is_passed_over(data: str | None) -> None:
+def test_an_unknown_form_of_reported_edits_is_ignored(data: str | None) -> None:
     assert round_out(Round(1, 1, data=data)).applied_edits == []
 
 
@@ -203,7 +203,7 @@ async def test_a_recorded_compaction_goes_back_as_it_came(harness: Harness) -> N
 
 @needs_recordings
 @pytest.mark.parametrize("name", ["langchain-context-management-1", "vercel-anthropic-combined-context-editing-1"])
-async def test_recorded_edits_are_told(harness: Harness, name: str) -> None:
+async def test_recorded_edits_are_reported(harness: Harness, name: str) -> None:
     async with canned_server() as server, AnthropicProvider("a key", server.url) as provider:
         server.answer = Answer(read(f"anthropic/{name}.sse"))
         async with harness.replica(provider) as replica:

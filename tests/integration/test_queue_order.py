@@ -144,7 +144,7 @@ async def follow_to_the_end(harness: Harness, replica: Replica, asked: Sequence[
         client.assert_holds(await harness.turn(one))
 
 
-async def test_messages_that_come_at_once_stand_one_behind_another_whoever_began_first(
+async def test_simultaneous_messages_are_queued_one_behind_another(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that began first is held up on its way to the chat."""
@@ -170,7 +170,7 @@ async def test_messages_that_come_at_once_stand_one_behind_another_whoever_began
     assert said == ["first", "second", "third", "fourth"]
 
 
-async def test_of_two_messages_at_the_same_moment_one_stands_behind_the_other(harness: Harness) -> None:
+async def test_of_two_simultaneous_messages_one_is_queued_behind_the_other(harness: Harness) -> None:
     first = await harness.ask("first")
     async with harness.locker() as locker:
         async with locker.holding("SELECT FROM chats WHERE id = $1 FOR UPDATE", first.chat):
@@ -208,7 +208,7 @@ async def test_a_turn_that_is_cancelled_behind_a_running_one_ends_after_it_and_t
     assert [words_to(request)[-1] for request in provider.requests] == ["first", "third"], "the model hears nothing"
 
 
-async def test_a_turn_that_never_ran_and_stands_behind_nobody_is_cancelled_at_once(harness: Harness) -> None:
+async def test_a_turn_that_never_ran_and_is_first_in_line_is_cancelled_at_once(harness: Harness) -> None:
     first = await harness.ask()
     behind = await enqueue(harness, first)
     assert (await cancel(harness, behind)).status == "queued"
@@ -260,7 +260,7 @@ async def test_a_turn_that_waits_for_a_person_is_interrupted_too(harness: Harnes
     assert (draft.interrupted, turn.status, turn.cancel_requested) == ((first.turn,), "queued", True)
 
 
-async def test_a_branch_stands_beside_the_oldest_turn_that_is_open(harness: Harness) -> None:
+async def test_a_branch_is_a_sibling_of_the_oldest_open_turn(harness: Harness) -> None:
     done = await harness.ask("done")
     async with harness.replica(answering({})) as replica:
         await harness.finish(replica, done)
@@ -310,7 +310,7 @@ async def test_words_are_refused_where_a_branch_is_busy_and_nothing_else_was_wis
 
 
 @pytest.mark.parametrize("on_busy", ["reject", "enqueue", "interrupt", "steer", "branch"])
-async def test_where_nothing_is_open_all_ways_are_the_same(harness: Harness, on_busy: OnBusy) -> None:
+async def test_without_an_open_turn_all_values_of_on_busy_are_equal(harness: Harness, on_busy: OnBusy) -> None:
     done = await harness.ask("done")
     async with harness.replica(answering({})) as replica:
         await harness.finish(replica, done)

@@ -72,7 +72,7 @@ def content_of(blocks: list[Block]) -> list[Json]:
 
 
 @pytest.mark.parametrize("file", streams())
-async def test_a_recorded_stream_gives_what_the_sdk_makes_of_it(
+async def test_a_recorded_stream_gives_the_same_result_as_the_sdk(
     file: str, server: CannedServer, provider: AnthropicProvider
 ) -> None:
     server.answer = Answer(read(file), sizes=Random(file).choices([20, 200, 2_000, 20_000], k=20))
@@ -195,7 +195,7 @@ TRANSIENT_STATUSES = {408, 409, 429, 500, 502, 503, 504, 529}
 
 
 @pytest.mark.parametrize("file", errors())
-async def test_a_recorded_error_is_told_as_transient_or_permanent_with_what_the_provider_said(
+async def test_a_recorded_error_is_transient_or_permanent_and_has_the_text_of_the_provider(
     file: str, server: CannedServer, provider: AnthropicProvider
 ) -> None:
     recorded, server.answer = recorded_error(file)

@@ -160,7 +160,7 @@ async def test_a_turn_waits_only_where_nothing_has_come_that_it_does_not_know_of
     assert taken == ([asked.turn] if status == "queued" else [])
 
 
-async def test_a_turn_that_does_not_know_what_has_come_goes_back_into_the_queue_at_its_end(harness: Harness) -> None:
+async def test_a_turn_with_an_unread_arrival_goes_back_into_the_queue_at_its_end(harness: Harness) -> None:
     asked = await harness.ask()
     turn = await claimed(harness, asked)
     records = await records_of(harness, turn)
@@ -180,7 +180,7 @@ async def test_a_turn_that_does_not_know_what_has_come_goes_back_into_the_queue_
     assert ended_at is not None
 
 
-async def test_an_end_says_whether_another_turn_stands_behind(harness: Harness) -> None:
+async def test_an_end_reports_whether_another_turn_is_queued_behind(harness: Harness) -> None:
     asked = await harness.ask()
     turn = await claimed(harness, asked)
     exchanges = Exchanges(harness.database)
@@ -190,7 +190,7 @@ async def test_an_end_says_whether_another_turn_stands_behind(harness: Harness) 
     assert (await records.end(replace(turn, status="complete", stop_reason="end_turn")))[1]
 
 
-async def test_what_has_come_is_read_with_the_count_of_it(harness: Harness) -> None:
+async def test_arrivals_are_read_with_their_count(harness: Harness) -> None:
     asked = await harness.ask()
     turn = await begun(harness, asked)
     records = await records_of(harness, turn)

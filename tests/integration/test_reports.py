@@ -439,7 +439,9 @@ async def test_a_message_meanwhile_and_a_report_are_both_read(harness: Harness, 
 
 
 @pytest.mark.parametrize("ruling", [Mask([TextSpan(0, 6)]), TakeBack("gone"), EndTurn("no holes")])
-async def test_guards_check_a_report_and_what_its_job_keeps(harness: Harness, works: Works, ruling: Ruling) -> None:
+async def test_guards_check_a_report_and_the_stored_outcome_of_its_job(
+    harness: Harness, works: Works, ruling: Ruling
+) -> None:
     async def check(passage: Passage) -> Ruling:
         assert (passage.place, passage.tool, passage.turn) == ("tool_result", "dig", None)
         return ruling if "a hole" in passage.text else Pass()

@@ -82,7 +82,7 @@ async def test_one_replica_sweeps_at_a_time(harness: Harness) -> None:
     assert len(runs) == 2
 
 
-async def test_a_sweep_goes_on_until_nothing_is_left_and_rests_in_between(
+async def test_a_sweep_continues_until_nothing_is_left_and_rests_in_between(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rests: list[float] = []

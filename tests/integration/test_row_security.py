@@ -328,7 +328,7 @@ async def test_every_table_of_the_schema_is_behind_a_policy_or_closed(harness: H
 
 
 @pytest.mark.usefixtures("rows")
-async def test_what_is_injected_as_the_role_of_the_api_is_refused(harness: Harness, api: Database) -> None:
+async def test_injected_statements_of_the_api_role_are_refused(harness: Harness, api: Database) -> None:
     assert api.key is not None
     values = {"owner": api.key.sign("owner", OWNER), "actor": api.key.sign("actor", "bob")}
     connection = await asyncpg.connect(await embedded_api_url(harness.url))
@@ -370,7 +370,7 @@ async def test_one_statement_that_changes_its_owner_sees_no_row_of_another(harne
 
 
 @pytest.mark.usefixtures("rows")
-async def test_what_needs_no_privilege_shows_and_changes_nothing_of_another_owner(
+async def test_statements_without_a_privilege_neither_show_nor_change_rows_of_another_owner(
     harness: Harness, api: Database
 ) -> None:
     pending = Statement("SELECT count(*) AS number FROM search_pending WHERE owner = 'bob'")

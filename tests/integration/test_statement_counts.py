@@ -322,7 +322,7 @@ async def test_a_known_place_is_no_place_while_its_answer_runs_or_for_another_ow
         await ended(harness, services, first)
 
 
-async def test_where_few_places_are_left_a_turn_goes_through_the_queue(harness: Harness, done: list[str]) -> None:
+async def test_with_few_free_slots_a_turn_goes_through_the_queue(harness: Harness, done: list[str]) -> None:
     async with server(harness, answer(), concurrent_turns=50) as services:
         exchange = await post_in_new_chat(services, HELLO, new_chat(), None)
         assert exchange.assistant_turn.status == "queued"

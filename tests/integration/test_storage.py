@@ -430,7 +430,7 @@ def test_every_rule_there_is_is_tried() -> None:
     assert RULES.keys() == WRONG.keys() | NEVER_ALONE
 
 
-async def test_each_rule_refuses_what_it_is_there_to_refuse(rows: "asyncpg.Connection[Any]") -> None:
+async def test_each_constraint_refuses_its_violation(rows: "asyncpg.Connection[Any]") -> None:
     for rule, wrong in WRONG.items():
         for row in wrong:
             with pytest.raises(asyncpg.IntegrityConstraintViolationError) as refused:
@@ -546,7 +546,7 @@ async def test_the_newest_turn_is_newest_by_the_databases_clock(database_url: st
             assert draft.before.id == last
 
 
-async def test_a_turn_that_ends_while_it_is_being_cancelled_is_told_as_it_ended(database_url: str) -> None:
+async def test_a_turn_that_ends_during_its_cancellation_keeps_its_end(database_url: str) -> None:
     holder, watcher = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
     await insert(holder, "chats", {"id": CHAT, "owner": "ada"})
     await insert(holder, "turns", USER_TURN)
@@ -579,7 +579,7 @@ async def queue_up(database_url: str, count: int) -> list[UUID]:
     return turns
 
 
-async def test_whoever_claims_does_not_wait_for_others_and_gets_what_they_leave(database_url: str) -> None:
+async def test_a_claim_does_not_wait_for_others_and_gets_the_remaining_turns(database_url: str) -> None:
     turns = await queue_up(database_url, 5)
     async with connect(database_url, size=2) as database:
         async with database.transaction() as slow:

@@ -190,7 +190,7 @@ class World:
 
 
 @pytest.mark.timeout(420)
-async def test_what_any_reader_puts_together_is_what_the_database_holds(harness: Harness) -> None:
+async def test_every_reader_assembles_the_stored_turn(harness: Harness) -> None:
     seed = int(os.environ.get("PROPERTY_SEED") or SystemRandom().randrange(10**9))
     random = Random(seed)
     visitors: list[Visitor] = []

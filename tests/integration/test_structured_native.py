@@ -109,7 +109,7 @@ def format_of(request: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(("adapter", "write"), ADAPTERS)
-async def test_the_model_works_with_its_tools_and_then_writes_what_the_schema_allows(
+async def test_the_model_calls_its_tools_and_then_writes_output_by_the_schema(
     harness: Harness, adapter: type[AnthropicProvider], write: Write
 ) -> None:
     answers = (
@@ -133,7 +133,7 @@ async def test_the_model_works_with_its_tools_and_then_writes_what_the_schema_al
 
 @pytest.mark.parametrize(("adapter", "write"), ADAPTERS)
 @pytest.mark.parametrize("reason", ["refusal", "max_tokens"])
-async def test_what_another_attempt_would_not_change_ends_the_turn_by_its_name(
+async def test_an_error_that_another_attempt_cannot_fix_ends_the_turn_with_its_type(
     harness: Harness, adapter: type[AnthropicProvider], write: Write, reason: str
 ) -> None:
     async with (
@@ -173,7 +173,7 @@ async def test_attempts_are_used_up(harness: Harness, written: str) -> None:
     assert provider.requests[1].messages[-1].blocks[0].text == verdicts(turn)[0][0]
 
 
-async def test_a_reply_without_text_fails_its_attempt_and_the_model_is_told_so(harness: Harness) -> None:
+async def test_a_reply_without_text_fails_its_attempt_and_the_model_gets_the_reason(harness: Harness) -> None:
     turn, provider = await run(harness, NATIVE, message_of(thinking("Hm.")), message_of(text('{"year":1}')))
     assert ended(turn) == ("complete", "output", '{"year":1}')
     assert provider.requests[1].messages[-1].blocks[-1].text == NO_TEXT
@@ -188,7 +188,7 @@ async def test_tools_are_iterations(harness: Harness) -> None:
     assert verdicts(turn) == []
 
 
-async def test_what_the_user_says_meanwhile_takes_the_output_back(harness: Harness) -> None:
+async def test_a_message_of_the_user_meanwhile_voids_the_output(harness: Harness) -> None:
     pause = Pause()
     replies: list[Reply] = [
         [*list(message_of(text('{"year":1}')))[:3], pause, *list(message_of(text('{"year":1}')))[3:]],
@@ -220,7 +220,7 @@ class Told(Hooks):
         self.said.append((event.call.type, event.call.name, event.outcome.kind))
 
 
-async def test_hooks_are_told_of_an_output_as_of_any_call(harness: Harness) -> None:
+async def test_hooks_get_an_output_like_any_call(harness: Harness) -> None:
     told, replies = Told(), [message_of(text('{"year":"x"}')), message_of(text('{"year":1}'))]
     async with harness.replica(ScriptedProvider(replies), toolset=TOOLSET, hooks=[told]) as replica:
         await harness.finish(replica, await harness.ask(output=NATIVE))

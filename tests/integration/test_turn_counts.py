@@ -67,7 +67,7 @@ async def test_a_turn_whose_owner_has_as_many_running_as_may_be_is_not_the_oldes
         pause.go.set()
 
 
-async def test_the_time_in_the_queue_begins_anew_when_a_person_has_answered(harness: Harness) -> None:
+async def test_the_time_in_the_queue_restarts_after_an_answer_of_a_person(harness: Harness) -> None:
     asked = await harness.ask(tools=[draw])
     async with harness.replica(ScriptedProvider([message_of(tool_use("draw", {}, "a"))]), [draw]) as replica:
         await waits(harness, replica, asked)

@@ -156,7 +156,7 @@ DIFFERENCES: Mapping[str, Callable[[Parts], Parts]] = {
 
 
 @pytest.mark.parametrize("kind", DIFFERENCES)
-async def test_what_the_configurations_of_live_replicas_differ_in_is_found(harness: Harness, kind: str) -> None:
+async def test_differences_between_configurations_of_live_replicas_are_found(harness: Harness, kind: str) -> None:
     parts = Parts(
         Settings(_env_file=None), harness.database, Plans(), serving(Model("m")), with_outputs(), [], EXTENSIONS
     )

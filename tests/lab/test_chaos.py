@@ -111,7 +111,7 @@ async def test_a_truncated_body_ends_as_if_it_were_whole() -> None:
     assert any(body != BODY and not body.endswith(b"\n\n") for body in got)
 
 
-async def test_garbage_stands_in_a_body_that_is_otherwise_whole() -> None:
+async def test_garbage_is_inserted_into_an_otherwise_complete_body() -> None:
     for fault in ("garbage_bytes", "garbage_event"):
         body = b"".join(await read(await ask(interceptor_of(fault, 4), Answers())))
         assert body != BODY

@@ -149,7 +149,7 @@ async def test_a_function_scores_every_answer_of_every_repetition(database_url: 
     }
 
 
-async def test_a_judge_gets_what_is_expected_and_the_table_has_the_scores(database_url: str, judges: Path) -> None:
+async def test_a_judge_gets_the_expected_answer_and_the_table_has_the_scores(database_url: str, judges: Path) -> None:
     async with serving(database_url) as server:
         name = server.scripts.model(message_of(text("It is low.")))
         where = ("--server", server.url, "--second", f"model={name}")
@@ -208,7 +208,7 @@ async def test_a_model_judges_by_a_rubric(database_url: str, judges: Path) -> No
         assert asked.count("</answer>") == 1
 
 
-async def test_a_judge_that_gives_no_score_is_told(database_url: str, judges: Path) -> None:
+async def test_a_judge_without_a_score_is_reported(database_url: str, judges: Path) -> None:
     (judges / "rubric.md").write_text("The answer names the time.")
     async with serving(database_url) as server:
         where = ("--server", server.url, "--rubric", "rubric.md", "--most-worse", "0.1")

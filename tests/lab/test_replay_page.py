@@ -16,7 +16,7 @@ ADDRESS = "http://127.0.0.1:8000"
 
 @pytest.mark.timeout(200)  # each replay makes a database
 @pytest.mark.needs("curl")
-async def test_the_commands_of_the_page_print_what_it_says(
+async def test_the_commands_of_the_page_print_its_output(
     server: StartServer, database_url: str, tmp_path: Path
 ) -> None:
     page = PAGE.split("\n## The demo\n")[1].split("\n## Compare\n")[0]
@@ -40,7 +40,7 @@ def _figures_hidden(printed: str) -> str:
 
 @pytest.mark.timeout(200)
 @pytest.mark.needs("curl")
-async def test_the_comparisons_of_the_page_print_what_it_says(server: StartServer, tmp_path: Path) -> None:
+async def test_the_comparisons_of_the_page_print_its_output(server: StartServer, tmp_path: Path) -> None:
     part = PAGE.split("\n## Compare\n")[1]
     blocks = re.findall(r"^```(sh|text|python)\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
     (judge,) = (block for kind, block in blocks if kind == "python")

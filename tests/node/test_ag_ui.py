@@ -297,7 +297,7 @@ async def test_the_state_of_a_page_is_its_own(agent: Agent) -> None:
     assert state["state"]["turnstream"]["chat"] == (await agent.thread())["chat"]
 
 
-async def test_the_examples_of_the_page_work_as_they_stand(node: str, server: ScriptServer) -> None:
+async def test_the_examples_of_the_page_work_unchanged(node: str, server: ScriptServer) -> None:
     page = (ROOT / "docs/ag-ui.md").read_text(encoding="utf-8")
     begin, resume = re.findall(r"```js\n(.*?)```", page, re.DOTALL)
     begin = begin.replace("agent.runAgent()", "agent.runAgent({ forwardedProps: { turnstream: { model: 'script' } } })")

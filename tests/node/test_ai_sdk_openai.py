@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.extensions("openai_api"), pytest.mark.asyncio(loop_sco
 @pytest.mark.parametrize("store", ["stored", "unstored"])
 @pytest.mark.parametrize("way", ["whole", "streamed"])
 @pytest.mark.parametrize("kind", ["responses", "chat"])
-async def test_loops_of_tools_and_messages_go_on_in_one_chat(
+async def test_loops_of_tools_and_messages_continue_in_one_chat(
     node: str, server: ScriptServer, kind: str, way: str, store: str
 ) -> None:
     before = await _chats(server)

@@ -15,7 +15,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("before", ["", "tools, "])
-async def test_it_comes_back_by_itself_after_a_cut(
+async def test_the_transport_reconnects_by_itself_after_a_cut(
     page: Page, server: ScriptServer, packages: Path, before: str
 ) -> None:
     await page.open(packages=packages)
@@ -28,7 +28,7 @@ async def test_it_comes_back_by_itself_after_a_cut(
     await page.assert_shows_what_is_stored()
 
 
-async def test_it_comes_back_to_an_answer_that_goes_on_after_an_approval(
+async def test_the_transport_resumes_an_answer_that_continues_after_an_approval(
     page: Page, server: ScriptServer, packages: Path
 ) -> None:
     await page.open(packages=packages)

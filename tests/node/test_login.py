@@ -86,7 +86,7 @@ async def test_a_person_signs_in_with_the_rights_of_the_groups_and_signs_out_at_
             assert str(back.url) == f"{server.url}/"
 
 
-async def test_a_person_who_refuses_is_told_so(node: str, oidc: Path, database_url: str) -> None:
+async def test_a_person_who_refuses_gets_a_message_about_that(node: str, oidc: Path, database_url: str) -> None:
     async with (
         signing_in(node, oidc, database_url) as server,
         httpx2.AsyncClient(follow_redirects=True, trust_env=False, timeout=150) as browser,

@@ -49,7 +49,7 @@ async def test_functions_run_in_the_client_by_responses_and_by_chat_completions(
     assert play(node, server, "functions") == {"call": "getLocation", "text": "That is it.", "chat": "That is it."}
 
 
-async def test_a_thread_is_brought_over_and_goes_on(node: str, server: ScriptServer) -> None:
+async def test_a_thread_is_imported_and_continues(node: str, server: ScriptServer) -> None:
     assert play(node, server, "conversations") == ["user", "assistant", "user", "assistant"]
 
 

@@ -65,7 +65,7 @@ def bundled(folder: Path, source: str) -> bytes:
     return (folder / "bundle.js").read_bytes()
 
 
-async def test_the_packages_are_small_and_what_is_not_used_is_left_out(packages: Path) -> None:
+async def test_the_packages_are_small_and_unused_modules_are_omitted(packages: Path) -> None:
     page = (ROOT / "app/turnstream/web/packages/README.md").read_text(encoding="utf-8")
     for name in ("client", "react", "ai-sdk"):
         size = len(gzip.compress(bundled(packages, f'export * from "@turnstream/{name}"'), mtime=0))
@@ -97,5 +97,5 @@ async def test_the_example_of_each_readme_fits_its_package(packages: Path) -> No
 
 
 @pytest.mark.parametrize("scene", SCENES)
-async def test_hooks_show_what_the_server_has(packages: Path, node: str, server: ScriptServer, scene: str) -> None:
+async def test_hooks_show_the_state_of_the_server(packages: Path, node: str, server: ScriptServer, scene: str) -> None:
     assert json.loads(run(FOLDER, node, "react.mjs", packages, server.url, scene)) == SCENES[scene]

@@ -35,15 +35,15 @@ _FOLLOW, _HTTP = "tests/client/test_follow.py", "tests/client/test_http_client.p
 _PROGRAMS = "tests/extensions/test_requests_of_programs.py"
 _RECORDED = f"{_PROGRAMS}::test_the_recorded_request_of_a_program_is_answered"
 _CALLED = f"{_PROGRAMS}::test_a_recorded_request_with_tools_gets_their_calls"
-_LOOPS = f"{_NODE_AI_OPENAI}::test_loops_of_tools_and_messages_go_on_in_one_chat"
+_LOOPS = f"{_NODE_AI_OPENAI}::test_loops_of_tools_and_messages_continue_in_one_chat"
 _EACH = f"{_NODE_AI_OPENAI}::test_outputs_files_tools_of_the_server_and_errors_are_what_the_sdk_knows"
 _SESSION = f"{_CODEX}::test_codex_runs_its_tools_also_those_of_a_namespace_and_resumes_its_session"
 _CODE = f"{_CLAUDE}::test_claude_code_runs_its_tools_and_resumes_its_session"
-_CUTS = "test_an_answer_goes_on_after_a_reload_and_after_a_cut_and_"
+_CUTS = "test_an_answer_continues_after_a_reload_and_after_a_cut_and_"
 _ANSWERS = f"{_NODE_OPENAI}::test_answers_are_returned_and_assembled_from_streams"
 _CONVERSATION = f"{_UI}::test_a_conversation_with_tools_that_run_on_the_server"
 _RUN = f"{_AG_UI}::test_a_run_with_reasoning_text_and_tools_of_the_server"
-_FOLLOWED = f"{_MESSAGES}::test_a_message_goes_on_where_its_history_came_from"
+_FOLLOWED = f"{_MESSAGES}::test_a_message_continues_behind_its_history"
 _ASKED = f"{_TERMINAL}::test_a_person_sees_the_answer_with_its_tools_folded_and_can_stop_the_next_one"
 _WATCHED = f"{_TALK}::test_an_answer_is_watched_with_its_thoughts_and_its_tools_side_by_side"
 _SIX_TOOLS = f"{_COPILOTKIT}::test_tools_of_server_and_page_and_approvals"
@@ -68,9 +68,9 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "`openai` for Python, responses": (
         f"{_RESPONSES}::test_a_stream_is_assembled_by_the_sdk",
         f"{_TOOLS}::test_a_request_with_tools_or_a_format_of_its_own_has_tools_of_the_server_on_request",
-        f"{_HISTORIES}::test_a_loop_of_tools_goes_on",
+        f"{_HISTORIES}::test_a_loop_of_tools_continues",
         f"{_RESPONSES}::test_structured_output_is_parsed_by_the_sdk",
-        f"{_HISTORIES}::test_a_conversation_goes_on_and_is_one_chat",
+        f"{_HISTORIES}::test_a_continued_conversation_is_one_chat",
         f"{_FILES}::test_a_file_is_input_of_a_response_and_of_a_completion",
         f"{_RESPONSES}::test_a_stream_is_assembled_by_the_sdk",
         f"{_RESPONSES}::test_errors_have_the_classes_of_the_sdk",
@@ -82,9 +82,9 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "the same, chat completions": (
         f"{_CHAT}::test_a_stream_has_text_thoughts_calls_and_usage",
         f"{_CHAT}::test_tools_of_the_server_run_there",
-        f"{_HISTORIES}::test_a_loop_of_tools_goes_on",
+        f"{_HISTORIES}::test_a_loop_of_tools_continues",
         f"{_CHAT}::test_structured_output_is_parsed_by_the_sdk",
-        f"{_HISTORIES}::test_a_conversation_goes_on_and_is_one_chat",
+        f"{_HISTORIES}::test_a_continued_conversation_is_one_chat",
         f"{_FILES}::test_a_file_is_input_of_a_response_and_of_a_completion",
         f"{_CHAT}::test_a_stream_has_text_thoughts_calls_and_usage",
         f"{_CHAT}::test_a_model_that_fails_is_an_error_that_is_not_tried_again",
@@ -95,7 +95,7 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
         _ANSWERS,
         f"{_NODE_OPENAI}::test_functions_run_in_the_client_by_responses_and_by_chat_completions",
         f"{_NODE_OPENAI}::test_outputs_have_the_types_of_their_schemas",
-        f"{_NODE_OPENAI}::test_a_thread_is_brought_over_and_goes_on",
+        f"{_NODE_OPENAI}::test_a_thread_is_imported_and_continues",
         f"{_NODE_OPENAI}::test_files_are_uploaded_read_and_deleted",
         _ANSWERS,
         f"{_NODE_OPENAI}::test_errors_have_the_classes_of_the_package",
@@ -104,7 +104,7 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "`openai-agents` for Python": (
         f"{_AGENTS}::test_a_run_is_streamed",
         _AGENTS_REST,
-        f"{_AGENTS}::test_a_run_calls_tools_and_goes_on_with_its_history",
+        f"{_AGENTS}::test_a_run_calls_tools_and_continues_with_its_history",
         f"{_AGENTS}::test_an_output_has_its_type_and_a_failure_its_class",
         f"{_OPENAI}conversations.py::test_a_session_of_the_agents_sdk_gives_the_model_the_results_of_its_calls",
         _AGENTS_REST,
@@ -187,7 +187,7 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_FOLLOW}::test_a_lost_connection_resumes_after_the_last_complete_event",
     ),
     "`@turnstream/react`": (
-        *(f"{_HOOKS}::test_hooks_show_what_the_server_has",) * 8,
+        *(f"{_HOOKS}::test_hooks_show_the_state_of_the_server",) * 8,
         f"{_CUT_HOOKS}::test_hook_and_transport_come_back_after_a_cut",
     ),
     "the terminal": (
@@ -216,7 +216,7 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
         _PAGE_FILES,
         _WATCHED,
         f"{_TALK}::test_a_message_that_was_refused_says_why_and_can_be_changed",
-        f"{_RESTART}::test_an_answer_goes_on_when_the_server_was_killed_and_started_again",
+        f"{_RESTART}::test_an_answer_continues_after_the_server_was_killed_and_restarted",
     ),
 }
 

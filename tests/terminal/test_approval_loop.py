@@ -141,7 +141,7 @@ def test_a_turn_that_has_ended_is_left_alone() -> None:
     assert turn.actions == []
 
 
-def test_an_interrupt_stops_the_chosen_call_or_nothing_and_the_turn_goes_on() -> None:
+def test_an_interrupt_stops_the_chosen_call_or_nothing_and_the_turn_continues() -> None:
     for chosen, done in (("b", ["stopped b", "resumed"]), (None, ["resumed"])):
         turn, person = Turn(), Person(chosen)
         turn.state.jobs, turn.interrupted = [job("a"), job("b")], True

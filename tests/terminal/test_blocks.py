@@ -65,7 +65,7 @@ def test_the_degraded_line_names_a_limit_that_was_reached_with_its_figures() -> 
     )
 
 
-def test_the_degraded_line_names_the_cost_of_what_was_cut_off() -> None:
+def test_the_degraded_line_names_the_cost_of_cut_replies() -> None:
     continued = {"what": "continued", "tool": None, "round": 1, "output_tokens": 1200, "estimated": True}
     rewritten = {"what": "rewritten", "tool": None, "round": 2, "output_tokens": 7, "estimated": False}
     assert degraded_line([continued, rewritten]) == (

@@ -129,7 +129,7 @@ async def test_a_turn_that_waits_can_be_stopped(session: ChatSession, scripted: 
     assert scripted.requests[0].path == "/api/chats/c/turns/t/cancel"
 
 
-async def test_a_turn_whose_cursor_is_refused_is_read_and_followed_anew(
+async def test_a_turn_with_a_refused_cursor_is_read_and_followed_again(
     session: ChatSession, scripted: ScriptedServer
 ) -> None:
     refused = json_answer({"title": "Invalid", "detail": "1-5-0 is no cursor of this turn"}, "400 Bad Request")

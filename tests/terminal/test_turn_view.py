@@ -51,7 +51,7 @@ def numbered(first: int, last: int) -> list[str]:
     return [piece for n in range(first, last + 1) for piece in ("Paragraph ", f"{n}.", "\n\n")]
 
 
-def test_an_answer_longer_than_the_screen_stands_in_the_scrollback_once_and_in_order() -> None:
+def test_an_answer_longer_than_the_screen_is_in_the_scrollback_once_and_in_order() -> None:
     stage = Stage(height=8)
     stage.block(0, "text", *numbered(1, 40))
     stage.end()
@@ -252,7 +252,7 @@ def test_a_pipe_gets_a_round_when_it_is_sealed() -> None:
     assert out.getvalue() == "I look it up.\n\nHere it *is*:\x1b\n"
 
 
-def test_a_pipe_gets_a_text_that_was_cut_off_and_what_goes_on_with_it_as_one() -> None:
+def test_a_pipe_gets_a_cut_text_and_its_continuation_as_one() -> None:
     view, out, _ = plain()
     view.apply(ServerEvent("block_start", {"index": 0, "round": 1, "type": "text"}))
     view.apply(ServerEvent("block_delta", {"index": 0, "offset": 0, "text": "Half a sen"}))

@@ -45,7 +45,7 @@ def test_every_alarm_is_tested_and_names_metrics_and_a_runbook_that_exist() -> N
     assert set(runbooks) <= headings
 
 
-def test_the_dashboard_is_what_its_script_makes_of_the_metrics() -> None:
+def test_the_dashboard_equals_the_output_of_its_script() -> None:
     made = json.loads((DEPLOY / "grafana.json").read_text(encoding="utf-8"))
     assert made == MAKE["dashboard"](), "run docs/deploy/make_dashboard.py"
     assert {name for name, _, _ in MAKE["metrics"]()} == panels_of(made).keys()

@@ -208,7 +208,7 @@ def test_the_table_of_the_states_of_a_job_is_the_table_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("name", reference.PAGES)
-def test_a_page_of_the_reference_is_what_the_code_has(name: str) -> None:
+def test_a_page_of_the_reference_matches_the_code(name: str) -> None:
     page = (reference.FOLDER / name).read_text(encoding="utf-8")
     assert page == reference.PAGES[name](), "make reference"
 
@@ -238,7 +238,7 @@ def test_the_map_of_the_tables_has_every_table_once() -> None:
     assert owners == {name: words[table.ownership.path] for name, table in ALL_TABLES.items()}
 
 
-def test_the_table_of_extensions_is_what_is_installed() -> None:
+def test_the_table_of_extensions_matches_the_installed_ones() -> None:
     rows = [row[:2] for row in rows_after(EXTENSIONS, "## What can be left out")]
     assert rows == [[f"`{each.name}`", each.summary] for each in installed().values()]
 

@@ -27,9 +27,9 @@ from turnstream.setup.policies import allowances
 from turnstream_lab.comparison import Question, read_plan
 
 QUICKSTART = "tests/acceptance/test_quickstart.py::test_the_commands_of_the_quickstart_work_as_written"
-COMPARE = "tests/lab/test_replay_page.py::test_the_comparisons_of_the_page_print_what_it_says"
+COMPARE = "tests/lab/test_replay_page.py::test_the_comparisons_of_the_page_print_its_output"
 README = "tests/acceptance/test_quickstart.py::test_the_commands_of_the_readme_work_as_written"
-REPLAY = "tests/lab/test_replay_page.py::test_the_commands_of_the_page_print_what_it_says"
+REPLAY = "tests/lab/test_replay_page.py::test_the_commands_of_the_page_print_its_output"
 OWN_TOOLS = "tests/acceptance/test_tools_page.py::test_tools_in_process_and_of_an_mcp_server_are_called_without_a_key"
 MCP = "tests/extensions/mcp/test_declared.py::"
 DECLARED = f"{MCP}test_the_examples_of_declarations_work"
@@ -50,7 +50,7 @@ TOOLS_PAGE = "tests/integration/test_tools_page.py::"
 CLIENT_TOOL = f"{TOOLS_PAGE}test_the_example_of_a_client_tool_works"
 APPROVAL = f"{TOOLS_PAGE}test_the_example_of_an_approval_with_another_input_works"
 OPENAI_PAGE = "tests/extensions/openai_api/test_openai_page.py::"
-AG_UI = "tests/node/test_ag_ui.py::test_the_examples_of_the_page_work_as_they_stand"
+AG_UI = "tests/node/test_ag_ui.py::test_the_examples_of_the_page_work_unchanged"
 PACKAGES = "tests/node/test_packages.py::test_the_examples_of_the_page_fit_the_packages"
 CONFORMANCE = "tests/conformance/test_conformance.py::"
 PYTHON = "tests/client/test_python_client.py::test_the_client_installed_alone_talks_to_a_server_as_the_page_says"
@@ -138,12 +138,12 @@ CHECKED = {
         "app/turnstream_conformance/README.md",
         "Servers",
         "sh",
-    ): f"{CONFORMANCE}test_our_server_holds_what_can_be_seen_from_outside",
+    ): f"{CONFORMANCE}test_our_server_keeps_all_promises_that_are_visible_from_outside",
     (
         "app/turnstream_conformance/README.md",
         "Servers",
         "text",
-    ): f"{CONFORMANCE}test_our_server_holds_what_can_be_seen_from_outside",
+    ): f"{CONFORMANCE}test_our_server_keeps_all_promises_that_are_visible_from_outside",
     ("app/turnstream_conformance/README.md", "Proxies", "sh"): (
         "tests/faults/test_conformance_proxies.py::test_a_proxy_as_it_is_documented_holds_all_promises"
     ),
@@ -161,7 +161,7 @@ CHECKED = {
     ("docs/embedding.md", "Logs", "python"): LOGS,
     ("docs/embedding.md", "Logs", "text"): LOGS,
     ("docs/frontends.md", "turnstream.js", "js"): (
-        "tests/browser/test_client_module.py::test_the_example_of_the_documentation_works_as_it_stands"
+        "tests/browser/test_client_module.py::test_the_example_of_the_documentation_works_unchanged"
     ),
     ("docs/frontends.md", "Tokens", "js"): (
         "tests/extensions/browsers/test_browser_tokens.py::test_the_client_of_the_page_renews_its_token_in_mid_stream"
@@ -171,7 +171,7 @@ CHECKED = {
         "tests/unit/test_docs.py::test_the_example_with_event_source_listens_to_every_event"
     ),
     ("docs/frontends.md", "Other origins", "js"): (
-        "tests/browser/test_other_origin.py::test_an_event_source_of_another_origin_goes_on_when_its_token_has_ended"
+        "tests/browser/test_other_origin.py::test_an_event_source_of_another_origin_continues_after_the_end_of_its_token"
     ),
     ("docs/extensions.md", "Writing one", "python"): OF_THE_PAGE,
     ("docs/extensions.md", "Writing one", "toml"): OF_THE_PAGE,
@@ -181,7 +181,7 @@ CHECKED = {
         f"{GUARDRAILS}test_a_server_that_checks_gets_a_signed_body_as_on_the_page"
     ),
     ("docs/hooks.md", "Hooks", "python"): (
-        "tests/integration/test_hooks.py::test_the_example_of_the_page_hears_what_it_says"
+        "tests/integration/test_hooks.py::test_the_hooks_of_the_example_get_the_events_of_the_page"
     ),
     ("docs/hooks.md", "The webhook", "sh"): (
         "tests/acceptance/test_pages.py::test_the_secret_of_the_webhook_is_made_as_the_page_says"
@@ -191,7 +191,7 @@ CHECKED = {
         "tests/extensions/webhooks/test_webhooks.py::test_the_webhook_of_a_turn_that_waits_is_as_on_the_page"
     ),
     ("docs/hooks.md", "Signature and delivery", "python"): (
-        "tests/extensions/webhooks/test_webhooks.py::test_the_receiver_of_the_page_knows_what_is_genuine"
+        "tests/extensions/webhooks/test_webhooks.py::test_the_receiver_of_the_page_detects_forged_deliveries"
     ),
     ("docs/models.md", "The file of models", "toml"): f"{MODELS}test_the_file_of_models_can_be_read",
     ("docs/models.md", "Images and documents", "json"): f"{MODELS}test_the_bodies_are_accepted",
@@ -238,7 +238,7 @@ CHECKED = {
     ("docs/protocol.md", "The request", "http"): "the forms of a request; test_openapi.py compares all paths",
     ("docs/protocol.md", "The wire format", "text"): "frames as they are on the wire, shortened",
     ("docs/protocol.md", "Duties of a client", "python"): (
-        "tests/integration/test_promises.py::test_a_page_read_as_json_goes_on_as_a_stream_without_a_seam"
+        "tests/integration/test_promises.py::test_a_page_read_as_json_continues_as_a_stream_without_gaps"
     ),
     ("docs/protocol.md", "Calls that wait for a person", "http"): "the form of a request, with … in it",
     ("docs/protocol.md", "One stream for a chat", "http"): "the forms of a request",

@@ -133,7 +133,7 @@ def test_the_text_that_a_block_continues_is_context_and_does_not_pass_again() ->
     assert window.apply_whole(Mask([TextSpan(2, 5, "#")]), final=True) == "# and"
 
 
-def test_a_closed_window_drops_what_is_held_and_what_follows() -> None:
+def test_a_closed_window_drops_held_and_later_text() -> None:
     window = Window(guard(None, 0))
     window.add("held")
     window.close()

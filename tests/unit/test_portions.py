@@ -92,7 +92,7 @@ def test_an_input_of_too_many_values_is_decoded_nowhere() -> None:
     assert meets({"a": {}}, '{"a": "' + "," * MOST_VALUES + '"}')
 
 
-async def test_who_has_worked_for_less_than_a_portion_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_shorter_than_a_portion_continues_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offload, "_PORTION", 60.0)
     assert list(Portions().pause().__await__()) == []
 
@@ -124,7 +124,7 @@ async def test_a_result_whose_call_was_lost_is_a_message_of_its_own() -> None:
     assert (text["role"], text["content"]) == ("assistant", "done")
 
 
-async def test_a_result_of_the_provider_may_name_its_call_by_what_is_no_id() -> None:
+async def test_a_result_of_the_provider_may_name_its_call_by_an_invalid_id() -> None:
     """What a provider sends is kept as it came."""
     blocks = [
         Block(0, 1, 1, "server_tool_use", "{}", tool_use_id="1", name="web_search"),

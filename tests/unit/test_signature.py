@@ -29,7 +29,7 @@ def test_the_headers_carry_id_time_and_signature() -> None:
     }
 
 
-def test_what_was_signed_is_verified_whatever_the_case_of_the_headers() -> None:
+def test_a_signature_is_verified_with_headers_in_any_case() -> None:
     assert verify(SECRET, {name.title(): value for name, value in signed().items()}, BODY, now=SENT + 1)
 
 

@@ -79,7 +79,7 @@ class Spending:
         return self.reached is None
 
     def holds_for(self, turn: Turn) -> bool:
-        """Whether this run has reserved something, or an earlier attempt may have."""
+        """Whether this run or an earlier attempt may have open reservations."""
         return self._reserved or (turn.has_run_before and (self.limits_models or family_of(turn) is not None))
 
     async def close(self, turn: Turn) -> None:

@@ -24,9 +24,9 @@ UNKNOWN_CURSOR = (
 
 @dataclass(slots=True)
 class ChatCursor:
-    """The client's state: it has all turns up to `place` (`chat_changes` in turnstream.storage.chats), the fields of
-    the chat with `digest`, and each turn in `open` up to its cursor; with None not even the turn's start. It has the
-    end of all other turns.
+    """The client's state: all turns up to `place` (`chat_changes` in turnstream.storage.chats), the fields of the chat
+    with `digest`, and each turn in `open` up to its cursor. With None the client lacks the turn. The client has the end
+    of all other turns.
     """
 
     place: int = 0

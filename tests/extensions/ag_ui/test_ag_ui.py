@@ -151,7 +151,7 @@ async def test_the_output_of_a_structured_turn_is_the_result_of_the_run(api: Cli
     assert end["result"] == {"n": 7}
 
 
-async def test_what_a_run_cannot_do_is_refused_by_its_field(api: Client) -> None:
+async def test_an_unsupported_option_of_a_run_is_refused_with_its_field(api: Client) -> None:
     said = {"id": "a", "role": "assistant", "content": "Hi"}
     result = {"id": "t", "role": "tool", "toolCallId": "c", "content": ""}
     resume = [{"interruptId": "x", "status": "cancelled"}]
@@ -238,7 +238,7 @@ CALLED = {"id": "c", "type": "function", "function": {"name": "look", "arguments
     ],
     ids=["text", "result"],
 )
-async def test_what_cannot_be_stored_is_refused_in_a_history(api: Client, seed: list[Json]) -> None:
+async def test_unstorable_text_is_refused_in_a_history(api: Client, seed: list[Json]) -> None:
     (refusal,) = await run(api, str(uuid4()), *seed, user("Moin"), expect=422)
     assert "a NUL character at offset 0" in refusal["detail"]
 
@@ -246,7 +246,7 @@ async def test_what_cannot_be_stored_is_refused_in_a_history(api: Client, seed: 
 LOOKED: Json = {"id": "m3", "role": "tool", "toolCallId": "c", "content": "Water."}
 
 
-async def test_results_of_a_thread_that_is_not_here_are_gone_on_from(server: Server, api: Client) -> None:
+async def test_a_run_continues_from_results_of_an_unknown_thread(server: Server, api: Client) -> None:
     model, provider = server.scripts.provider(message_of(text("Blue.")), message_of(text("Yes.")))
     thread, called = str(uuid4()), {"id": "m2", "role": "assistant", "toolCalls": [CALLED]}
     page = [{"name": "look", "description": "Looks.", "parameters": {"type": "object"}}]
@@ -319,7 +319,7 @@ async def test_a_call_that_its_client_never_answered_gets_a_result_that_says_so(
     assert [result.is_error for result in results] == [True]
 
 
-async def test_results_of_unknown_calls_are_gone_on_from_behind_the_last_known_answer(
+async def test_an_answer_continues_from_results_of_unknown_calls_behind_the_last_known_answer(
     server: Server, api: Client
 ) -> None:
     model, provider = server.scripts.provider(

@@ -73,7 +73,7 @@ def test_the_path_begins_at_the_root() -> None:
     assert "seen" not in words
 
 
-def test_a_summary_stands_for_the_turns_before_it() -> None:
+def test_a_summary_replaces_the_turns_before_it() -> None:
     note = Block(0, 1, 1, "summary", "They spoke of heights.", json.dumps({"through": str(EARLIER[-1].id)}))
     calling = replace(CALLING, blocks=(note, text(1, 2, "I look.")), rounds=(sealed(1, COMPACTED), sealed(2)))
     (words,) = given([*PATH[:-1], calling], "path", ["text"])

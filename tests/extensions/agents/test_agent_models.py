@@ -114,7 +114,7 @@ async def test_the_agent_stays_until_the_chat_is_asked_for_another_model(api: Cl
         ("counter", "output", {"schema": {"type": "object"}}),
     ],
 )
-async def test_what_the_agent_has_of_its_own_must_be_left_out(
+async def test_options_fixed_by_the_agent_must_be_left_out(
     api: Client, thinker: ScriptedProvider, model: str, field: str, value: Any
 ) -> None:
     refused = await api.json("POST", "/api/turns", 422, json={**post(model), field: value})

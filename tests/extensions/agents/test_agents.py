@@ -308,7 +308,7 @@ async def test_the_chat_of_an_agent_is_kept_as_long_as_the_turn_that_has_called_
     await api.json("GET", f"/api/chats/{turn['chat_id']}", 404)
 
 
-async def test_an_answer_that_was_cut_and_goes_on_is_whole() -> None:
+async def test_a_cut_and_continued_answer_is_complete() -> None:
     blocks = [Block(0, 0, 0, "text", "Look."), Block(1, 0, 1, "tool_use", "{}", tool_use_id="a", name="look")]
     blocks += [Block(2, 1, 0, "text", "The hill "), Block(3, 2, 0, "text", "is high.")]
     turn = Turn(uuid4(), uuid4(), None, "assistant", "complete", blocks=tuple(blocks))

@@ -140,7 +140,7 @@ async def test_an_agent_has_the_seconds_that_the_turn_has_left(server: Server, a
     assert 0 < child.request.limits.budget_seconds < 600
 
 
-async def test_calls_that_begin_at_once_see_what_each_other_takes(server: Server) -> None:
+async def test_simultaneous_calls_see_the_reservations_of_each_other(server: Server) -> None:
     """Of ten requests of ten tokens each, the four begin for which there is room before them."""
     accounts, root = Accounts(server.services.storage.database), uuid4()
     request = TurnRequest("plain", limits=Limits(budget_tokens=35), root_turn=root)

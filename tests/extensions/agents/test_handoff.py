@@ -47,7 +47,7 @@ async def api(server: Server) -> AsyncIterator[Client]:
         yield client
 
 
-async def test_the_answer_is_whole_costs_no_model_call_and_is_what_later_turns_see(
+async def test_the_answer_is_complete_and_costs_no_model_call_and_later_turns_see_it(
     server: Server, api: Client, database_url: str
 ) -> None:
     model, provider = script(

@@ -342,7 +342,7 @@ async def test_a_result_with_an_app_is_as_the_sdk_has_that_of_its_own_mcp_client
     assert past.text == "Seen."
 
 
-async def test_what_a_running_tool_has_is_a_preliminary_output() -> None:
+async def test_the_state_of_a_running_tool_is_a_preliminary_output() -> None:
     turn = turn_of(block(0, "tool_use", "{}", tool_use_id="t1", name="look"))
     output = PreliminaryOutput(1, "t1", "look", '{"found":1}')
     (chunk,) = encoded(turn_of(), preliminary_notice(output))
@@ -473,7 +473,7 @@ async def test_a_chat_that_begins_with_messages_of_its_client_has_them(server: S
     ],
     ids=["text", "output", "id", "name"],
 )
-async def test_what_cannot_be_stored_is_refused_in_a_history(api: Client, part: Json) -> None:
+async def test_unstorable_text_is_refused_in_a_history(api: Client, part: Json) -> None:
     seed = {"id": "a", "role": "assistant", "parts": [part]}
     (refusal,) = await talk(api, str(uuid4()), seed, user("Moin"), expect=422)
     assert "a NUL character at offset 0" in refusal["detail"]
@@ -482,7 +482,7 @@ async def test_what_cannot_be_stored_is_refused_in_a_history(api: Client, part: 
 LOOK = {"type": "tool-look", "toolCallId": "c1", "state": "output-available", "input": {"at": "sea"}, "output": "x"}
 
 
-async def test_results_of_a_chat_that_is_not_here_are_gone_on_from(server: Server, api: Client) -> None:
+async def test_an_answer_continues_from_results_of_an_unknown_chat(server: Server, api: Client) -> None:
     model, provider = server.scripts.provider(message_of(text("Blue.")), message_of(text("Yes.")))
     id, options = str(uuid4()), {"model": model}
     begun = [user("Which colour?", "m1"), {"id": "m2", "role": "assistant", "parts": [LOOK]}]
@@ -497,7 +497,7 @@ async def test_results_of_a_chat_that_is_not_here_are_gone_on_from(server: Serve
     assert len(provider.requests) == 2
 
 
-async def test_results_of_unknown_calls_are_gone_on_from_behind_the_last_known_answer(
+async def test_an_answer_continues_from_results_of_unknown_calls_behind_the_last_known_answer(
     server: Server, api: Client
 ) -> None:
     model, provider = server.scripts.provider(*(message_of(text(words)) for words in ("Hi.", "Blue.", "Green.")))

@@ -53,9 +53,7 @@ async def chats_of(api: Client) -> list[dict[str, Any]]:
     return chats
 
 
-async def test_a_message_goes_on_where_its_history_came_from(
-    server: Server, api: Client, client: AsyncAnthropic
-) -> None:
+async def test_a_message_continues_behind_its_history(server: Server, api: Client, client: AsyncAnthropic) -> None:
     model, provider = server.scripts.provider(*(message_of(text(word)) for word in ("One.", "Two.", "Other.")))
     given: Any = {"model": model, "max_tokens": 100}
     system: Any = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
@@ -100,7 +98,7 @@ async def test_raw_events_have_the_order_and_the_ids_of_the_log(server: Server, 
     assert types[-3:] == ["content_block_stop", "message_delta", "message_stop"]
 
 
-async def test_results_of_tools_let_the_turn_go_on(server: Server, api: Client, client: AsyncAnthropic) -> None:
+async def test_results_of_tools_continue_the_turn(server: Server, api: Client, client: AsyncAnthropic) -> None:
     model, provider = server.scripts.provider(
         message_of(
             thinking("Hm.", signature="abc"),
@@ -619,7 +617,7 @@ async def test_results_with_other_tools_get_an_answer_with_these(
     assert (await api.json("GET", "/api/waiting"))["calls"] == []
 
 
-async def test_results_with_the_same_credentials_let_the_turn_go_on(database_url: str) -> None:
+async def test_results_with_the_same_credentials_continue_the_turn(database_url: str) -> None:
     """They are encrypted in the turn, and plain in the request."""
     provider = ScriptedProvider([message_of(tool_use("look", {}, "c1")), message_of(text("Blue."))])
     parameters = (*COMMON, *(each for each in PARAMETERS if each.name == "mcp_servers"))
@@ -655,7 +653,7 @@ async def test_members_of_tools_and_tools_that_anthropic_defines_reach_its_model
     ]
 
 
-async def test_the_reason_of_the_end_has_what_the_provider_reported(server: Server, client: AsyncAnthropic) -> None:
+async def test_the_stop_reason_has_the_details_of_the_provider(server: Server, client: AsyncAnthropic) -> None:
     ends = [
         MessageDelta("stop_sequence", {}, '{"stop_sequence":"END"}'),
         MessageDelta("refusal", {}, '{"stop_details":{"type":"refusal","category":"cyber"}}'),

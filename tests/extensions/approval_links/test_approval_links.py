@@ -166,7 +166,7 @@ async def test_a_denial_has_the_reason_and_the_person(desk: Desk) -> None:
     assert "Too much." in block["text"]
 
 
-async def test_of_two_decisions_at_once_one_wins_and_the_other_is_told(desk: Desk) -> None:
+async def test_of_two_simultaneous_decisions_one_wins_and_the_other_gets_a_refusal(desk: Desk) -> None:
     turn, links = await desk.asked(3)
     answers = await asyncio.gather(
         desk.http.post(links["role:manager"], data={"decision": "approve"}),

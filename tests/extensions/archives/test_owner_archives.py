@@ -64,7 +64,7 @@ LEFT_OUT = (
 )
 
 
-async def test_an_archive_restores_what_was_erased(
+async def test_an_archive_restores_an_erased_owner(
     harness: Harness, asked: Asked, settings: Settings, tmp_path: Path
 ) -> None:
     before = await rows_of(harness.url, without=LEFT_OUT)
@@ -331,7 +331,7 @@ async def test_a_turn_that_waits_for_a_job_ends_as_cancelled_after_an_import(
         assert tuple(row) == ("queued", True)
 
 
-async def test_the_commands_name_what_they_have_done(
+async def test_the_commands_report_their_results(
     harness: Harness, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -217,7 +217,7 @@ async def test_a_collector_gets_each_entry_with_the_chain(
     assert f"{len(lines)} entries" in await call("verify", "audit.jsonl")
 
 
-async def test_what_a_collector_does_not_accept_is_sent_again(
+async def test_entries_rejected_by_a_collector_are_sent_again(
     harness: Harness, call: Call, tmp_path: Path, collector: Collector
 ) -> None:
     await Tokens(harness.database).create("phone", Identity(OWNER))

@@ -50,7 +50,9 @@ async def test_a_credential_is_exchanged_for_one_that_allows_less(
     assert usual["scopes"] == ["read", "chat", "approve"]
 
 
-async def test_it_never_allows_more(api: Client, server: Server, document: Document) -> None:
+async def test_a_browser_token_never_has_more_rights_than_its_credential(
+    api: Client, server: Server, document: Document
+) -> None:
     soon = datetime.now(UTC) + timedelta(minutes=5)
     async with Client(server.url, document, await server.token(api.owner, "read", expires_at=soon)) as reader:
         assert datetime.fromisoformat((await exchanged(reader))["expires_at"]) == soon
@@ -127,7 +129,7 @@ async def test_a_bound_token_gets_the_pictures_of_its_chat_alone(
         assert (await browser.get(f"/api/uploads/{hidden['id']}")).status_code == 403
 
 
-async def test_it_ends_with_the_token_that_it_was_exchanged_for(
+async def test_a_browser_token_ends_with_the_exchanged_token(
     server: Server, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0)

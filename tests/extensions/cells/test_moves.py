@@ -148,7 +148,7 @@ def test_every_table_is_moved_or_left_for_a_reason() -> None:
     assert rest == {*LEFT, "search_backlog", "reservations", "activity", "journal_ticks"}
 
 
-def test_every_column_of_a_table_that_is_copied_ahead_is_copied_and_what_may_change_is_renewed() -> None:
+def test_every_column_of_a_table_copied_ahead_is_copied_and_changeable_ones_are_renewed() -> None:
     for name, table in COPIED.items():
         assert set(table.columns) == set(stored_columns(name))
     chats, uploads, tool_sets = COPIED["chats"], COPIED["uploads"], COPIED["tool_sets"]
@@ -158,7 +158,7 @@ def test_every_column_of_a_table_that_is_copied_ahead_is_copied_and_what_may_cha
     assert {"owner", "digest", "tools", *tool_sets.live} == set(tool_sets.columns)
 
 
-async def test_what_stays_behind_is_erased_like_an_owner(cells: Cells) -> None:
+async def test_rows_left_in_the_old_cell_are_erased_like_an_owner(cells: Cells) -> None:
     await cells.move().run()
     for owner in (DEPARTED, OWNER):
         await erase_owner(cells.harness.database, owner, lambda _turn: 0, 0)
@@ -190,7 +190,7 @@ async def test_a_move_that_is_cut_off_anywhere_loses_and_doubles_nothing(cells: 
         await cells.move().run()
 
 
-async def test_files_and_documents_are_copied_before_the_owner_is_held_and_what_changes_then_later(
+async def test_files_and_documents_are_copied_before_the_owner_is_held_and_later_changes_afterwards(
     cells: Cells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnstream.extensions.cells.owner_ahead._PORTION", 1)
@@ -244,7 +244,7 @@ async def test_files_and_documents_are_copied_before_the_owner_is_held_and_what_
         ),
     ],
 )
-async def test_turns_that_have_ended_are_copied_before_the_owner_is_held_and_what_changes_then_later(
+async def test_ended_turns_are_copied_before_the_owner_is_held_and_later_changes_afterwards(
     cells: Cells, monkeypatch: pytest.MonkeyPatch, change: str, copied_again: int
 ) -> None:
     harness, owned = cells.harness, Chats(cells.harness.database)
@@ -313,7 +313,7 @@ async def test_a_move_that_is_cut_off_after_each_portion_gets_on_by_one(
     assert await cells.there() == before
 
 
-async def test_an_owner_who_makes_and_deletes_chats_meanwhile_arrives_with_what_was_there_at_the_end(
+async def test_an_owner_who_makes_and_deletes_chats_meanwhile_arrives_with_the_final_state(
     cells: Cells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnstream.extensions.cells.owner_ahead._PORTION", 200_000)  # a few turns
@@ -355,7 +355,7 @@ async def test_a_turn_that_is_open_again_is_not_copied_ahead(cells: Cells, monke
     assert await queue_of(cells.target).claim(10) == [opened.turn]
 
 
-async def test_what_was_copied_ahead_may_be_erased(cells: Cells) -> None:
+async def test_rows_copied_ahead_may_be_erased(cells: Cells) -> None:
     before = of_the_owner(await cells.here())
     with pytest.raises(Killed):
         await cells.move(killed_at("hold")).run()
@@ -367,7 +367,7 @@ async def test_what_was_copied_ahead_may_be_erased(cells: Cells) -> None:
 
 
 @pytest.mark.parametrize("table", sorted(COPIED.keys() - {"turns"}))
-async def test_what_is_erased_while_it_is_taken_over_ends_the_move(cells: Cells, table: str) -> None:
+async def test_an_erasure_during_the_takeover_ends_the_move(cells: Cells, table: str) -> None:
     before = of_the_owner(await cells.here())
     deleting = f"""
         CREATE FUNCTION delete_first() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';

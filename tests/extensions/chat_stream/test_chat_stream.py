@@ -71,7 +71,7 @@ async def all_turns(api: Client, server: Server, chat: str) -> list[Json]:
     return [await api.json("GET", f"{chat}/turns/{turn}") for _, turn in news.news]
 
 
-async def test_a_chat_that_is_read_from_the_beginning_is_told_whole(api: Client, server: Server) -> None:
+async def test_a_chat_read_from_the_beginning_is_sent_completely(api: Client, server: Server) -> None:
     chat = await api.chat(title="Ships")
     model = server.scripts.model(message_of(thinking("Hm"), tool_use("doc_tree", {}, "c")), message_of(text("No.")))
     first = await api.ask(chat, "Any?", model=model)
@@ -86,7 +86,7 @@ async def test_a_chat_that_is_read_from_the_beginning_is_told_whole(api: Client,
     picture.assert_shows(await all_turns(api, server, chat))
 
 
-async def test_one_notice_comes_behind_all_that_the_chat_had(api: Client, server: Server) -> None:
+async def test_one_notice_follows_all_stored_events_of_the_chat(api: Client, server: Server) -> None:
     chat = await api.chat()
     await api.ask(chat, model="plain")
     pause = Pause()
@@ -104,7 +104,7 @@ async def test_one_notice_comes_behind_all_that_the_chat_had(api: Client, server
         assert [event.name for event in await take_until(events, "caught_up")] == ["caught_up"]
 
 
-async def test_what_is_made_while_somebody_reads_is_told_at_once(api: Client) -> None:
+async def test_new_turns_are_sent_to_readers_at_once(api: Client) -> None:
     chat = await api.chat()
     picture = ChatPicture()
     async with api.follow(f"{chat}/stream") as events:
@@ -139,7 +139,7 @@ async def test_turns_that_run_side_by_side_are_followed_together(api: Client, se
     picture.assert_shows(await all_turns(api, server, chat))
 
 
-async def test_a_notice_of_a_turn_names_it_and_is_no_place_to_go_on_from(api: Client, server: Server) -> None:
+async def test_a_notice_of_a_turn_names_it_and_has_no_cursor(api: Client, server: Server) -> None:
     chat, pause = await api.chat(), Pause()
     async with api.follow(f"{chat}/stream") as events:
         said = await api.say(chat, model=server.scripts.model(pausing(pause, "One ", "two.")))
@@ -153,7 +153,7 @@ async def test_a_notice_of_a_turn_names_it_and_is_no_place_to_go_on_from(api: Cl
         await take_until(events, "turn_complete")
 
 
-async def test_every_id_is_a_place_to_go_on_from(api: Client, server: Server) -> None:
+async def test_every_id_is_a_valid_cursor(api: Client, server: Server) -> None:
     chat = await api.chat(title="Ships")
     model = server.scripts.model(message_of(text("A", "b")), message_of(text("C")))
     first = await api.ask(chat, model=model)
@@ -172,7 +172,7 @@ async def test_every_id_is_a_place_to_go_on_from(api: Client, server: Server) ->
         assert rest == events[place:]
 
 
-async def test_after_everything_was_told_only_news_come(api: Client) -> None:
+async def test_after_all_stored_events_only_new_ones_are_sent(api: Client) -> None:
     chat = await api.chat(title="Ships")
     await api.ask(chat)
     async with api.follow(f"{chat}/stream") as events:
@@ -182,7 +182,7 @@ async def test_after_everything_was_told_only_news_come(api: Client) -> None:
         assert names_of(await take_until(events, "turn_start")) == ["turn", "turn", "turn_start"]
 
 
-async def test_a_chat_renamed_while_nobody_read_is_told_to_whoever_comes_back(api: Client) -> None:
+async def test_a_chat_renamed_without_readers_is_sent_to_a_returning_reader(api: Client) -> None:
     chat = await api.chat(title="One")
     async with api.follow(f"{chat}/stream") as events:
         first = await anext(events)
@@ -195,7 +195,7 @@ async def test_a_chat_renamed_while_nobody_read_is_told_to_whoever_comes_back(ap
         assert (await anext(events)).name in {"turn", "queue"}
 
 
-async def test_a_page_of_turns_goes_on_as_a_stream_without_a_seam(api: Client, server: Server) -> None:
+async def test_a_page_of_turns_continues_as_a_stream_without_gaps(api: Client, server: Server) -> None:
     chat = await api.chat()
     await api.ask(chat)
     pause = Pause()
@@ -212,7 +212,7 @@ async def test_a_page_of_turns_goes_on_as_a_stream_without_a_seam(api: Client, s
     picture.assert_shows(await all_turns(api, server, chat))
 
 
-async def test_a_page_of_another_branch_hears_of_what_runs_beside_it(api: Client, server: Server) -> None:
+async def test_a_page_of_another_branch_gets_events_of_running_turns_beside_it(api: Client, server: Server) -> None:
     chat = await api.chat()
     first = await api.ask(chat)
     pause = Pause()
@@ -244,7 +244,7 @@ async def test_a_turn_that_ends_while_the_page_is_made_is_not_lost(api: Client, 
         picture.assert_shows(await all_turns(api, server, chat))
 
 
-async def test_more_turns_than_are_followed_at_once_are_told_as_others_end(
+async def test_turns_beyond_the_limit_are_sent_when_others_end(
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chat_tail, "MOST_OPEN", 2)
@@ -264,7 +264,7 @@ async def test_more_turns_than_are_followed_at_once_are_told_as_others_end(
     picture.assert_shows(await all_turns(api, server, chat))
 
 
-async def test_a_long_chat_is_told_in_portions(api: Client, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_chat_is_sent_in_portions(api: Client, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_tail, "_BATCH", 3)
     monkeypatch.setattr(chat_tail, "PORTION", 10)
     chat = await api.chat()
@@ -277,9 +277,7 @@ async def test_a_long_chat_is_told_in_portions(api: Client, server: Server, monk
     picture.assert_shows(await all_turns(api, server, chat))
 
 
-async def test_turns_are_told_in_the_order_in_which_they_were_made_whatever_the_clock_says(
-    api: Client, server: Server
-) -> None:
+async def test_turns_are_sent_in_the_order_of_their_creation_with_any_clock(api: Client, server: Server) -> None:
     chat = await api.chat(title="Ships")
     await api.ask(chat)
     await server.services.storage.database.row(AHEAD, chat=UUID(chat.rpartition("/")[2]))

@@ -52,13 +52,13 @@ async def test_its_first_words_say_that_it_is_a_scripted_demo(tools: Sequence[st
     assert words(await reply(asking("How do I press the button?", tools=tools))).startswith("This is a scripted demo")
 
 
-async def test_it_searches_for_the_telling_words_of_the_question() -> None:
+async def test_the_demo_searches_for_the_keywords_of_the_question() -> None:
     blocks = await reply(asking("What does the button do when I press it?"))
     assert [block.type for block in blocks] == ["thinking", "text", "tool_use"]
     assert calls(blocks) == [("doc_search", '{"query":"button press","limit":3}')]
 
 
-async def test_it_lists_the_library_on_request_and_may_search_at_the_same_time() -> None:
+async def test_the_demo_lists_the_library_on_request_and_may_search_at_the_same_time() -> None:
     assert calls(await reply(asking("list my documents"))) == [("doc_tree", "{}")]
     assert [name for name, _ in calls(await reply(asking("list the documents about buttons")))] == [
         "doc_search",
@@ -70,11 +70,11 @@ async def test_it_lists_the_library_on_request_and_may_search_at_the_same_time()
     ("tools", "called"),
     [(("doc_tree",), ["doc_tree"]), (("doc_search",), ["doc_search"]), (("doc_view",), []), ((), [])],
 )
-async def test_it_calls_only_the_tools_of_the_request(tools: Sequence[str], called: list[str]) -> None:
+async def test_the_demo_calls_only_the_tools_of_the_request(tools: Sequence[str], called: list[str]) -> None:
     assert [name for name, _ in calls(await reply(asking("press the button", tools=tools)))] == called
 
 
-async def test_it_calls_nothing_when_it_may_not() -> None:
+async def test_the_demo_calls_no_tool_without_permission() -> None:
     request = asking("press the button", *used("doc_search", '{"query":"button"}', HITS), may_use_tools=False)
     assert calls(await reply(asking("press the button", may_use_tools=False))) == []
     blocks = await reply(request)
@@ -82,7 +82,7 @@ async def test_it_calls_nothing_when_it_may_not() -> None:
     assert "guides/setup.md" in words(blocks)
 
 
-async def test_it_reads_the_best_hit_and_answers_with_the_lines_about_the_question() -> None:
+async def test_the_demo_reads_the_best_hit_and_answers_with_the_matching_lines() -> None:
     search = used("doc_search", '{"query":"button"}', HITS)
     blocks = await reply(asking("press the button", *search))
     assert calls(blocks) == [("doc_view", '{"path":"guides/setup.md"}')]
@@ -98,7 +98,7 @@ async def test_a_view_without_line_numbers_or_lines_is_shown_as_it_is() -> None:
         assert said in words(await reply(asking("press the button", *view)))
 
 
-async def test_it_shows_the_library_when_that_is_all_it_asked_for() -> None:
+async def test_the_demo_shows_the_library_after_only_listing_it() -> None:
     tree = used("doc_tree", "{}", "1 document, 5 characters:\nsetup.md  5")
     assert "```\n1 document, 5 characters:\nsetup.md  5\n```" in words(await reply(asking("hi", *tree)))
 
@@ -118,23 +118,23 @@ async def test_a_question_for_the_files_lists_them_beside_any_other_result() -> 
         assert "**guides/setup.md**" in said
 
 
-async def test_it_quotes_the_result_of_a_search_without_hits() -> None:
+async def test_the_demo_quotes_the_result_of_a_search_without_hits() -> None:
     search = used("doc_search", '{"query":"x"}', "No document matches 'x'.")
     assert words(await reply(asking("x marks the spot", *search))) == "No document matches 'x'."
 
 
-async def test_it_says_which_tool_failed_and_how() -> None:
+async def test_the_demo_names_a_failed_tool_and_its_error() -> None:
     search = used("doc_search", '{"query":"x"}', "The library is closed.", failed=True)
     assert words(await reply(asking("x marks the spot", *search))) == (
         "doc_search failed, and this is what it said:\n\n> The library is closed."
     )
 
 
-async def test_it_admits_that_it_cannot_read_other_tools() -> None:
+async def test_the_demo_reports_results_of_unknown_tools_as_unreadable() -> None:
     assert "none that I know" in words(await reply(asking("hi", *used("weather", "{}", "Sun."))))
 
 
-async def test_being_asked_to_go_on_is_not_a_new_question() -> None:
+async def test_a_prompt_to_continue_is_not_a_new_question() -> None:
     cut = Message("assistant", (text("I look"),)), Message("user", (text(GO_ON),))
     assert calls(await reply(asking("press the button", *cut))) == [
         ("doc_search", '{"query":"press button","limit":3}')
@@ -159,7 +159,7 @@ async def test_a_long_question_is_repeated_in_short() -> None:
     assert len(thought) < 250
 
 
-async def test_it_speaks_word_by_word_at_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_demo_streams_word_by_word_at_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -196,7 +196,7 @@ async def test_a_long_question_is_answered_in_a_thread(
     assert (get_ident() not in threads) == away
 
 
-async def test_it_says_what_a_call_in_the_background_has_reported() -> None:
+async def test_the_demo_quotes_the_report_of_a_background_call() -> None:
     head = REPORTED.format(tool_use_id="a", name="dig", how="")
     report = Message("user", (text(f"{head}\n\na hole\n\nin Rome"),))
     blocks = await reply(asking("/call dig {}", *used("dig", "{}", "It was started."), report))

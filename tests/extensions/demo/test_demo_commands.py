@@ -60,7 +60,7 @@ def test_a_message_without_a_command_has_none(message: str) -> None:
     assert commands_of(message) is None
 
 
-async def test_it_calls_the_tools_that_it_was_asked_to_call_one_in_each_round() -> None:
+async def test_the_demo_calls_the_requested_tools_one_in_each_round() -> None:
     message = 'Please:\n/call weather {"city": "Oslo"}\n  /call clock  \n'
     assert await shown(asking(message)) == ['weather({"city": "Oslo"})']
     assert await shown(asking(message, *round_of("weather"))) == ["clock({})"]
@@ -69,7 +69,7 @@ async def test_it_calls_the_tools_that_it_was_asked_to_call_one_in_each_round() 
     ]
 
 
-async def test_it_makes_all_calls_at_once_on_request() -> None:
+async def test_the_demo_makes_all_calls_at_once_on_request() -> None:
     message = '/parallel\n/call weather {"city": "Oslo"}\n/call weather {"city": "Bergen"}'
     assert await shown(asking(message)) == ['weather({"city": "Oslo"})', 'weather({"city": "Bergen"})']
 
@@ -78,11 +78,11 @@ async def test_an_input_that_is_no_json_is_passed_on_as_it_is() -> None:
     assert await shown(asking("/call weather {city: Oslo")) == ["weather({city: Oslo)"]
 
 
-async def test_it_calls_nothing_when_it_may_not() -> None:
+async def test_the_demo_calls_no_tool_without_permission() -> None:
     assert await shown(asking("/call weather", may_use_tools=False)) == ["I did as I was asked."]
 
 
-async def test_it_thinks_speaks_and_counts_on_request() -> None:
+async def test_the_demo_thinks_and_answers_and_counts_on_request() -> None:
     assert await shown(asking("/think Hm, tides.\n/say The sea.")) == ["Hm, tides.", "The sea."]
     assert await shown(asking("/think\n/call clock")) == ["I was asked to think.", "clock({})"]
     assert await shown(asking("/think\n/call clock", *round_of("clock"))) == ["clock returned:\n\n> Sun."]
@@ -101,7 +101,7 @@ async def test_it_thinks_speaks_and_counts_on_request() -> None:
         ("/fail reset often", "`/fail` needs one of rate_limit, "),
     ],
 )
-async def test_a_command_that_is_wrong_is_answered_by_what_would_be_right(message: str, words: str) -> None:
+async def test_a_wrong_command_gets_the_correct_form_as_an_answer(message: str, words: str) -> None:
     (answer,) = await shown(asking(message))
     assert answer.startswith(words)
     assert answer.endswith("`/help` lists all commands.")
@@ -120,7 +120,7 @@ async def test_a_command_that_is_wrong_is_answered_by_what_would_be_right(messag
         ("error_event", TransientError, "overloaded_error"),
     ],
 )
-async def test_it_fails_as_it_was_asked_to(kind: str, expected: type[ProviderError], type: str) -> None:
+async def test_the_demo_fails_as_requested(kind: str, expected: type[ProviderError], type: str) -> None:
     error = await error_of(asking(f"/fail {kind}"))
     assert (error.__class__, error.type) == (expected, type)
     assert error.retry_after == (1.0 if kind == "rate_limit" else None)
@@ -163,7 +163,7 @@ def cut_after(*texts: str) -> Sequence[Message]:
     ]
 
 
-async def test_asked_to_go_on_it_goes_on_behind_what_stands() -> None:
+async def test_the_demo_continues_behind_the_existing_text_on_request() -> None:
     message, answer = ANSWERS
     assert await shown(asking(message, *cut_after("one two"))) == [" three four five six"]
     assert await shown(asking(message, *cut_after("one two", " three "))) == ["four five six"]

@@ -400,7 +400,7 @@ class InTwoParts(CannedServer):
 
 
 @pytest.mark.parametrize("moment", [-1.0, 1e9], ids=["with pauses", "without pauses"])
-async def test_what_comes_while_a_reader_is_busy_is_parsed_at_once(
+async def test_data_received_while_a_reader_is_busy_is_parsed_at_once(
     api: Api, moment: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pausing, "_MOMENT", moment)
@@ -708,7 +708,7 @@ async def test_a_connection_through_a_proxy_is_kept(
 # --- what the SDK must build itself ----------------------------------------------------------------------------------
 
 
-async def test_what_changes_from_call_to_call_is_built_by_the_sdk(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_with_varying_heads_are_built_by_the_sdk(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = itertools.count()
     async with canned_server() as server, api.make("a key", server.url) as provider:
         server.answer = whole(api)

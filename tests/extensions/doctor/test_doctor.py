@@ -112,7 +112,7 @@ async def test_a_default_model_that_is_in_no_list_is_noted_and_no_model_is_said_
     ],
     ids=" ".join,
 )
-async def test_what_serve_refuses_is_a_fault_in_the_same_words(database_url: str, given: dict[str, Any]) -> None:
+async def test_a_refusal_of_serve_is_a_fault_with_the_same_text(database_url: str, given: dict[str, Any]) -> None:
     wanted = settings(database_url, **given)
     with pytest.raises(ConfigError) as refused:
         async with running(wanted):
@@ -183,7 +183,7 @@ def test_wrong_settings_are_all_shown_and_listed(monkeypatch: pytest.MonkeyPatch
     assert "TURNSTREAM_POOL_SIZE\n    connections to Postgres per replica\n" in listed.stdout
 
 
-async def test_it_changes_nothing_where_serve_would(empty_database_url: str, tmp_path: Path) -> None:
+async def test_doctor_changes_nothing_that_serve_would_change(empty_database_url: str, tmp_path: Path) -> None:
     checks = await found(settings(empty_database_url))
     assert [(each.status, "migrates it to" in each.text) for each in checks["database"]] == [("note", True)]
     connection = await asyncpg.connect(empty_database_url)
@@ -194,7 +194,7 @@ async def test_it_changes_nothing_where_serve_would(empty_database_url: str, tmp
     assert not (tmp_path / ".data").exists()
 
 
-async def test_it_notes_that_row_level_security_is_off_or_has_gaps(database_url: str) -> None:
+async def test_doctor_notes_that_row_level_security_is_off_or_has_gaps(database_url: str) -> None:
     checks = await found(settings(database_url))
     assert (checks["API role"][0].status, faults(checks)) == ("note", [])
     assert "row-level security is off" in checks["API role"][0].text
@@ -231,7 +231,7 @@ async def test_too_few_connections_and_a_wrong_address_are_faults(database_url: 
     assert "to which row-level security does not apply" in checks["API role"][0].text
 
 
-async def test_what_postgres_costs_by_its_settings_is_a_note_with_its_remedy(database_url: str) -> None:
+async def test_an_expensive_setting_of_postgres_is_a_note_with_its_remedy(database_url: str) -> None:
     connection = await asyncpg.connect(database_url)
     name = await connection.fetchval("SELECT quote_ident(current_database())")
     await connection.execute(f"ALTER DATABASE {name} SET idle_session_timeout = '7min'")
@@ -345,7 +345,7 @@ async def test_a_transaction_that_is_long_open_is_noted(database_url: str, monke
     assert any(note.startswith("a transaction is open for 0 minutes") for note in notes)
 
 
-async def test_it_finds_secrets_in_plain_text_and_those_that_no_key_decrypts(database_url: str) -> None:
+async def test_doctor_finds_secrets_in_plain_text_and_undecryptable_ones(database_url: str) -> None:
     old, new = new_master_key(), new_master_key()
 
     async def secrets(key: str | None) -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ async def found(documents: Documents, query: str) -> list[str]:
     return [hit.path for hit in await documents.search("ada", query, 10)]
 
 
-async def test_what_has_all_the_words_comes_before_what_has_some(documents: Documents) -> None:
+async def test_documents_with_all_words_come_before_documents_with_some(documents: Documents) -> None:
     best, *others = await found(documents, "moon pulls water")
     assert (best, set(others)) == ("physics/moon.md", {"physics/tides.md", "cooking/soup.md"})
     assert await found(documents, "salt") == ["cooking/soup.md"]
@@ -44,7 +44,7 @@ async def test_words_are_found_in_any_form_and_in_paths_first(documents: Documen
     assert await found(documents, "physics") == ["physics/moon.md", "physics/tides.md"]
 
 
-async def test_a_snippet_shows_the_words_where_they_stand(documents: Documents) -> None:
+async def test_a_snippet_shows_the_words_in_their_context(documents: Documents) -> None:
     hit, *_ = await documents.search("ada", "salt under the moon", 10)
     assert hit.path == "cooking/soup.md"
     assert "**moon**" in hit.snippet

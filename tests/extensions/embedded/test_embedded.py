@@ -354,7 +354,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 @root_only
-def test_root_without_the_right_to_become_someone_is_told_what_to_do(data_dir: Path) -> None:
+def test_root_without_the_right_to_change_accounts_gets_a_remedy(data_dir: Path) -> None:
     with another_process(data_dir, "setpriv", "--bounding-set=-setuid") as process:
         _, said = process.communicate()
     assert "PostgreSQL does not run as root" in said

@@ -55,7 +55,7 @@ async def stored(harness: Harness, owner: str = "ada") -> list[str]:
 
 
 @pytest.mark.parametrize("text", ["", "Tide.", "été " * 100_000], ids=["empty", "short", "long"])
-async def test_a_row_gets_back_what_it_was_given(harness: Harness, text: str) -> None:
+async def test_a_row_returns_its_plain_contents(harness: Harness, text: str) -> None:
     codec, place = codec_of(harness, new_master_key()), {"owner": "ada", "id": new_id(), "part": 3}
     plain: Mapping[str, Any] = {**place, "text": text, "data": '{"n": 1.0}', "other": "as it is"}
     sealed = await codec.seal(NOTES, plain)

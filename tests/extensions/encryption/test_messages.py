@@ -67,7 +67,7 @@ async def seen_and_stored(url: str, **settings: Any) -> tuple[list[Any], str]:
         return shown, "\n".join(row["row"] for row in rows)
 
 
-async def test_people_see_what_the_rows_hide(
+async def test_people_see_the_decrypted_contents_of_rows(
     database_url: str, other_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnstream.extensions.chat_stream.reader._BEGINNING", 5)

@@ -412,7 +412,7 @@ async def test_an_owner_who_moves_keeps_the_key(harness: Harness) -> None:
     assert [await opened(masters, harness, "a.md", owner) for owner in ("ada", "bob", "cy")] == ["Tide."] * 3
 
 
-async def test_one_owner_may_get_a_new_key_alone(harness: Harness) -> None:
+async def test_a_single_owner_may_get_a_new_key(harness: Harness) -> None:
     masters = MasterKeys.read(key := new_master_key())
     harness.database.codec = codec_of(harness, key)
     for owner in ("ada", "bob"):
@@ -423,7 +423,7 @@ async def test_one_owner_may_get_a_new_key_alone(harness: Harness) -> None:
     assert (after[0] != before[0], after[1] == before[1]) == (True, True)
 
 
-async def test_the_command_names_what_is_missing(harness: Harness) -> None:
+async def test_the_command_names_the_missing_setting(harness: Harness) -> None:
     key = new_master_key()
     env = {**os.environ, "DATABASE_URL": harness.url, "TURNSTREAM_MASTER_KEY": key}
 

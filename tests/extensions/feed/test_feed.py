@@ -114,7 +114,7 @@ async def test_chats_that_are_made_renamed_and_deleted_are_sent_at_once(api: Cli
     assert (await read_list(api)).chats == {}
 
 
-async def test_a_turn_is_sent_when_it_begins_waits_goes_on_and_ends(api: Client, server: Server) -> None:
+async def test_a_turn_is_sent_at_its_start_and_wait_and_continuation_and_end(api: Client, server: Server) -> None:
     chat = await api.chat()
     beginning, pause = Pause(), Pause()
     call: Reply = [beginning, *message_of(tool_use("look", {}, "c"))]
@@ -372,7 +372,7 @@ async def test_a_chat_that_is_found_again_and_again_is_read_whole_once(
         assert [each.title for each in third.chats] == ["Changed"]
 
 
-async def test_more_open_turns_than_a_cursor_names_are_a_reset_for_whoever_comes_back(
+async def test_more_open_turns_than_a_cursor_names_are_a_reset_for_a_returning_reader(
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnstream.extensions.feed.reader._MOST_NAMED", 1)

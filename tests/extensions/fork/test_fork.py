@@ -48,7 +48,7 @@ async def with_tools(api: Client, server: Server, chat: str) -> Said:
     return await api.ask(chat, "Any?", model=model)
 
 
-async def test_a_new_chat_has_copies_of_the_turns_and_goes_on_by_itself(api: Client, server: Server) -> None:
+async def test_a_new_chat_has_copies_of_the_turns_and_continues_separately(api: Client, server: Server) -> None:
     chat = await api.chat(title="Ships", system_prompt="Be brief.", settings={"model": "plain"})
     await api.ask(chat, "One")
     second = await with_tools(api, server, chat)
@@ -108,7 +108,7 @@ async def test_a_branch_ends_at_any_block_and_can_be_continued(
 
 
 @pytest.mark.parametrize("into", ["branch", "chat"])
-async def test_a_copied_message_is_answered_anew(api: Client, server: Server, into: str) -> None:
+async def test_a_copied_message_is_answered_again(api: Client, server: Server, into: str) -> None:
     chat = await api.chat(title="Ships")
     await api.ask(chat, "One")
     model = server.scripts.model(message_of(text("Two.")), message_of(text("Other.")))
@@ -192,7 +192,7 @@ async def test_attachments_are_shared_and_stay_as_long_as_one_of_the_chats(api: 
         assert (await api.get(f"/api/uploads/{upload['id']}")).status_code == status
 
 
-async def test_a_summary_stands_for_the_copies_of_the_turns_it_stood_for(api: Client, server: Server) -> None:
+async def test_a_summary_replaces_the_copies_of_its_turns(api: Client, server: Server) -> None:
     chat = await api.chat()
     first, second = await api.ask(chat, "One"), await api.ask(chat, "Two")
     data = f'{{"type":"summary","through":"{first.assistant["id"]}"}}'

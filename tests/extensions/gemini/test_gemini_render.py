@@ -70,7 +70,7 @@ def test_the_parts_of_a_reply_return_to_their_model_as_they_came(name: str) -> N
     assert parts_after(tuple(blocks_of(STREAMS[name]))) == received(name)
 
 
-def test_what_a_part_holds_returns_byte_for_byte() -> None:
+def test_the_content_of_a_part_is_sent_back_byte_for_byte() -> None:
     part = rb'{"toolResponse":{"id":"t","toolType":"URL_CONTEXT","response":{"n":1.0,"s":"\u00e9\/"}}}'
     body = b'data: {"candidates":[{"content":{"parts":[' + part + b']},"finishReason":"STOP"}]}\n\n'
     reply = Message("assistant", tuple(blocks_of(body)))
@@ -232,7 +232,7 @@ def test_the_choice_of_tools(choice: Json | None, may_use: bool, expected: Json 
     assert body.get("toolConfig", {}).get("functionCallingConfig") == expected
 
 
-def test_tools_of_the_provider_have_its_names_and_may_stand_beside_ours() -> None:
+def test_tools_of_the_provider_have_its_names_and_may_be_combined_with_ours() -> None:
     definitions = ('{"type":"google_search"}', '{"type":"file_search","fileSearchStoreNames":["s"]}')
     body = body_of(asked(tools=TOOLS, provider_tools=definitions))
     assert body["tools"][1:] == [{"googleSearch": {}}, {"fileSearch": {"fileSearchStoreNames": ["s"]}}]
@@ -248,7 +248,7 @@ def test_a_named_cache_holds_system_prompt_and_tools() -> None:
     assert body_of(request).keys() == {"contents", "cachedContent"}
 
 
-def test_a_count_is_of_the_whole_request_or_of_what_vertex_takes() -> None:
+def test_a_count_covers_the_whole_request_or_the_part_that_vertex_accepts() -> None:
     request = asked(tools=TOOLS, system="Be brief.", params={"temperature": 1})
     whole = msgspec.json.decode(render_count(request, vertex=False))["generateContentRequest"]
     assert whole == {"model": f"models/{MODEL}", **body_of(request)}
@@ -282,5 +282,5 @@ def test_a_request_begins_with_the_bytes_of_the_one_before_it() -> None:
         (True, True),
     ],
 )
-def test_a_schema_is_reduced_to_what_the_provider_knows(schema: Any, expected: Any) -> None:
+def test_a_schema_is_reduced_to_the_keywords_of_the_provider(schema: Any, expected: Any) -> None:
     assert subset_of(schema) == expected

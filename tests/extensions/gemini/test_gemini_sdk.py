@@ -161,7 +161,7 @@ async def failure(server: CannedServer, status: int, name: str, message: str, **
     return raised.value
 
 
-async def test_errors_are_sorted_by_what_google_says(server: CannedServer) -> None:
+async def test_errors_are_classified_by_the_status_of_google(server: CannedServer) -> None:
     invalid = await failure(server, 400, "INVALID_ARGUMENT", "Thinking level MINIMAL is not supported for this model.")
     assert type(invalid) is PermanentError
     reason = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}

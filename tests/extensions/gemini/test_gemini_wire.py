@@ -223,7 +223,7 @@ def test_usage_counts_cached_prompts_thoughts_and_tools() -> None:
     assert started.request_id == "resp-1"
 
 
-def test_what_no_version_knows_is_kept_and_ends_nothing() -> None:
+def test_unknown_data_is_kept_and_ends_no_stream() -> None:
     odd = event({"created": 1}) + event("odd") + event({"candidates": "none"})
     parts, _ = read(odd + chunk({"text": "So"}, **STOP))
     _, accumulator = accumulated(parts)

@@ -140,9 +140,7 @@ def test_the_file_of_the_page_can_be_read(tmp_path: Path, monkeypatch: pytest.Mo
         ("[guardrails", "TURNSTREAM_GUARDRAILS_FILE"),
     ],
 )
-def test_a_wrong_file_is_refused_with_the_key_and_what_would_be_right(
-    tmp_path: Path, content: str, problem: str
-) -> None:
+def test_a_wrong_file_is_refused_with_the_key_and_the_correct_form(tmp_path: Path, content: str, problem: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read_guardrails(declared_in(tmp_path, content))
     assert problem in str(refused.value)
@@ -474,7 +472,7 @@ async def test_every_dialect_takes_back_a_retracted_text_or_fails(database_url: 
 # --- retraction is durable -------------------------------------------------------------------------------------------
 
 
-async def test_what_is_derived_from_a_retracted_text_has_the_other_one(database_url: str, tmp_path: Path) -> None:
+async def test_derived_data_of_a_retracted_text_has_the_replacement(database_url: str, tmp_path: Path) -> None:
     async with checking(verdict("secret", {"verdict": "retract", "text": "Something else."})) as checker:
         declared = f'[guardrails.policy]\non = ["text"]\nurl = "{checker.url}"\nwindow = 1\n'
         titles = ScriptedProvider([message_of(text("A title"))])

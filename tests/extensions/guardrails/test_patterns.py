@@ -46,7 +46,7 @@ def test_a_secret_is_masked_whole(kind: PatternKind, secret: str) -> None:
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_what_is_no_secret_is_left_alone(text: str) -> None:
+def test_text_without_a_secret_is_unchanged(text: str) -> None:
     assert masked(text, spans_of(text, KINDS)) == text
 
 
@@ -68,9 +68,7 @@ def _cut_texts(draw: st.DrawFn) -> list[str]:
 
 
 @given(_cut_texts(), st.sets(st.sampled_from(KINDS), min_size=1))
-async def test_no_cut_of_a_reply_lets_through_what_a_check_of_the_whole_finds(
-    pieces: list[str], chosen: set[PatternKind]
-) -> None:
+async def test_no_cut_of_a_reply_passes_a_match_of_the_whole_text(pieces: list[str], chosen: set[PatternKind]) -> None:
     kinds = sorted(chosen)
     check, whole = Patterns(kinds), "".join(pieces)
     right = masked(whole, spans_of(whole, kinds))
@@ -99,7 +97,7 @@ async def ruled(check: Patterns, text: str, start: int = 0, *, final: bool = Fal
     return await check(Passage("text", text, "ada", start, final))
 
 
-async def test_only_what_may_go_on_is_held_back() -> None:
+async def test_only_unfinished_matches_are_held_back() -> None:
     check = Patterns(KINDS)
     assert await ruled(check, "All is well so far, and ") == Pass(0)
     assert await ruled(check, "All is well so far") == Pass(3)

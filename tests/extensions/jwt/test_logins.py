@@ -72,7 +72,7 @@ async def refusal_of(site: Server, document: Document, token: str) -> str:
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA"])
-async def test_a_token_of_the_issuer_opens_what_its_subject_has(
+async def test_a_token_of_the_issuer_gives_access_to_its_subject(
     site: Server, issuer: TestIssuer, document: Document, algorithm: str
 ) -> None:
     issuer.add_key("mine", algorithm)
@@ -99,7 +99,7 @@ async def test_a_plan_and_more_scopes_come_from_claims(site: Server, issuer: Tes
 
 
 @pytest.mark.parametrize(("claims", "actor"), [({}, "owner:ada"), ({"jti": "one"}, "jwt:one")], ids=["owner", "id"])
-async def test_a_login_is_the_actor_of_what_it_does(
+async def test_a_login_is_the_actor_of_its_changes(
     site: Server, issuer: TestIssuer, document: Document, claims: dict[str, Any], actor: str
 ) -> None:
     token = issuer.token("first", realm_access={"roles": "writer"}, **claims)

@@ -170,7 +170,7 @@ async def test_a_server_that_starts_while_the_service_is_away_answers_when_it_is
         assert turn["blocks"][0]["text"] == "Ebb."
 
 
-async def test_a_service_that_refuses_locks_what_is_stored(
+async def test_a_refusing_service_locks_stored_contents(
     database_url: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_key, "FRESH", 0.0)

@@ -160,7 +160,7 @@ async def test_secrets_from_before_are_encrypted_and_still_sent(database_url: st
     assert found_in(await rows_of(database_url)) == set()
 
 
-async def test_a_chat_that_goes_on_in_memory_copies_no_plain_secret(database_url: str, service: Service) -> None:
+async def test_a_chat_continued_in_memory_copies_no_plain_secret(database_url: str, service: Service) -> None:
     provider, key = ScriptedProvider(answer), new_master_key()
     async with served(database_url, None, provider) as server:
         chats, _ = await fill(server, service)
@@ -171,7 +171,7 @@ async def test_a_chat_that_goes_on_in_memory_copies_no_plain_secret(database_url
     assert found_in(await rows_of(database_url)) == set()
 
 
-async def test_what_was_cut_off_is_done_by_the_next_call(database_url: str, service: Service) -> None:
+async def test_the_next_call_completes_an_interrupted_one(database_url: str, service: Service) -> None:
     provider, masters = ScriptedProvider(answer), MasterKeys.read(new_master_key())
     async with served(database_url, None, provider) as server:
         await fill(server, service)
@@ -199,7 +199,7 @@ async def test_the_keys_of_replicas_come_first(harness: Harness) -> None:
         assert "The replica old:1 lacks the first master key" in refused
 
 
-async def test_the_commands_name_what_they_have_done(harness: Harness) -> None:
+async def test_the_commands_report_their_results(harness: Harness) -> None:
     old, new, lost = new_master_key(), new_master_key(), new_master_key()
     await OwnerKeys(harness.database, MasterKeys.read(old)).find_or_create("ada")
     first = MasterKeys.read(new).first.hex()

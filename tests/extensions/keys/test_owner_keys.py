@@ -24,7 +24,7 @@ async def test_replicas_that_need_a_key_at_once_share_one(harness: Harness) -> N
     assert await key_counts(replicas[0]) == KeyCounts(every=1, others=0)
 
 
-async def test_after_an_erasure_no_key_opens_what_was_sealed(harness: Harness) -> None:
+async def test_after_an_erasure_no_key_decrypts_the_old_contents(harness: Harness) -> None:
     """Not even that which the owner gets afterwards."""
     keys = OwnerKeys(harness.database, MasterKeys.read(new_master_key()))
     sealed = (await keys.find_or_create("ada")).seal("secret", "place")

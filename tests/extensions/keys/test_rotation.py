@@ -10,7 +10,7 @@ from turnstream.libraries.secrets.sealing import MasterKeys, new_master_key
 from turnstream.storage.database import Statement
 
 
-async def test_a_rotation_that_was_cut_off_goes_on_while_others_read(harness: Harness) -> None:
+async def test_an_interrupted_rotation_continues_while_others_read(harness: Harness) -> None:
     old, new = new_master_key(), new_master_key()
     before = OwnerKeys(harness.database, MasterKeys.read(old))
     owners = [f"owner-{number:03}" for number in range(150)]
@@ -46,7 +46,7 @@ async def test_a_rotation_names_owners_whose_key_it_cannot_unwrap(harness: Harne
     assert await key_counts(OwnerKeys(harness.database, masters)) == KeyCounts(every=2, others=1)
 
 
-async def test_the_key_of_an_owner_who_moved_is_wrapped_anew(harness: Harness) -> None:
+async def test_the_key_of_a_moved_owner_is_wrapped_again(harness: Harness) -> None:
     """It opens what the rows have that remained, also when a move back gives them their name again."""
     old, new = new_master_key(), new_master_key()
     before, masters = OwnerKeys(harness.database, MasterKeys.read(old)), MasterKeys.read(f"{new} {old}")

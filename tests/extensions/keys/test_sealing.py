@@ -61,7 +61,7 @@ async def test_the_key_of_an_owner_is_none_of_another() -> None:
             await keys.unwrap(owner, stored)
 
 
-def test_a_key_opens_what_the_key_before_has_encrypted_until_that_is_destroyed() -> None:
+def test_a_key_decrypts_contents_of_the_key_before_until_that_is_destroyed() -> None:
     old, new, other = (new_owner_key() for _ in range(3))
     sealed, earlier = OwnerKey(old).seal("secret", "place"), OwnerKey(new).encrypt(old, EARLIER)
     key = OwnerKey(new, earlier=earlier)

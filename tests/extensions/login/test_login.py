@@ -225,7 +225,7 @@ async def test_a_state_of_another_browser_is_refused(site: Server, browser: Cook
 
 
 @pytest.mark.parametrize("change", ["state", "verifier", "nonce", "late", "garbage"])
-async def test_what_the_browser_keeps_must_fit(browser: CookieBrowser, change: str) -> None:
+async def test_the_cookies_of_a_browser_must_fit_its_limit(browser: CookieBrowser, change: str) -> None:
     url = await browser.begin()
     (name,) = pending_of(browser)
     kept = browser.http.cookies[name]
@@ -309,7 +309,7 @@ async def test_a_provider_that_sends_without_end_is_cut_off(browser: CookieBrows
 # --- several issuers -------------------------------------------------------------------------------------------------
 
 
-async def test_issuers_are_told_apart(serve: ServeLogin, issuer: OpenIdIssuer, tmp_path: Any) -> None:
+async def test_issuers_are_distinguished(serve: ServeLogin, issuer: OpenIdIssuer, tmp_path: Any) -> None:
     async with providing() as other:
         file = tmp_path / "issuers.toml"
         file.write_text(f'[issuer.other]\nissuer = "{other.url}"\nclient_id = "{CLIENT}"\ntitle = "Other"\n')

@@ -80,7 +80,7 @@ async def test_a_forged_cookie_opens_nothing(site: Server, cookie: str) -> None:
         assert (await page.get("/api/chats", headers=headers)).status_code == 401
 
 
-async def test_what_the_database_stores_opens_nothing(site: Server, browser: CookieBrowser) -> None:
+async def test_the_stored_digest_does_not_open_a_session(site: Server, browser: CookieBrowser) -> None:
     await browser.sign_in()
     row = await site.services.storage.database.row(READ)
     assert row is not None

@@ -70,7 +70,7 @@ async def test_a_turn_without_mcp_makes_the_statements_that_it_makes_without_the
     assert await statements_of_a_turn(database_url, monkeypatch) == without
 
 
-async def test_a_server_without_mcp_servers_imports_neither_the_sdk_nor_what_uses_it(
+async def test_a_server_without_mcp_servers_imports_neither_the_sdk_nor_its_users(
     database_url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "imports.py").write_text(IMPORTS, encoding="utf-8")

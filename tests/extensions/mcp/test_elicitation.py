@@ -149,7 +149,7 @@ async def test_a_person_may_refuse_to_answer(opened: Open, asking: McpServer, ki
 
 
 @SERVERS
-async def test_where_nobody_answers_the_server_is_told_so_after_a_while(opened: Open, asking: McpServer) -> None:
+async def test_without_an_answer_the_server_gets_a_decline_after_a_while(opened: Open, asking: McpServer) -> None:
     desk = await opened(replace(asking, name=f"{asking.name}_soon", elicitation=0.3))
     turn = await booked(desk, ("a", "Oslo"))
     assert (await results(desk.client, turn))["a"] == "Oslo decline None"

@@ -160,7 +160,7 @@ async def test_calls_of_all_tools_of_a_host_wait_for_one_sign_in(desk: Desk) -> 
 
 
 @pytest.mark.extensions("mcp", "inbox")
-async def test_those_whom_the_table_names_sign_in_to_the_service(database_url: str) -> None:
+async def test_the_principals_of_the_table_sign_in_to_the_service(database_url: str) -> None:
     async with desk_with(database_url, None, "person:grace") as desk:
         turn = await desk.ask("find")
         token = await desk.server.token("grace")

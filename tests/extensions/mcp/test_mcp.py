@@ -146,7 +146,7 @@ async def test_a_server_killed_over_http_is_an_outcome_and_is_found_when_it_is_b
             assert "Europe/Berlin" in (await tool(context, BERLIN)).text
 
 
-async def test_a_session_that_the_server_has_forgotten_is_begun_anew() -> None:
+async def test_a_session_unknown_to_the_server_is_replaced_by_a_new_one() -> None:
     port, context = free_port(), context_with()
     async with time_over_http(port, "--old") as process, connecting(at(port)) as servers:
         tool = servers.tools()[NOW]
@@ -413,7 +413,7 @@ def test_every_part_of_a_result_keeps_its_place() -> None:
     )
 
 
-def test_data_stands_in_the_place_of_texts_only() -> None:
+def test_data_replaces_only_texts() -> None:
     picture = types.ImageContent(type="image", data=b64encode(PIXEL).decode(), mime_type="image/png")
     words = types.TextContent(type="text", text='{"a": 1}')
     result = CallToolResult(content=[picture, words], structured_content={"a": 1})

@@ -122,7 +122,7 @@ async def test_resources_become_attachments(place: Place) -> None:
     assert (await place.ada.get(f"/api/uploads/{monday['source']['id']}")).text == "Nothing on monday."
 
 
-async def test_what_cannot_be_attached_is_refused_with_a_reason(place: Place) -> None:
+async def test_an_unattachable_resource_is_refused_with_a_reason(place: Place) -> None:
     song = await place.attached("files://song.ogg", 422)
     assert "of no type that a message may have" in song["detail"]
     assert "offers has refused this: " in (await place.attached("files://none", 422))["detail"]
@@ -195,7 +195,7 @@ async def test_selected_tools_are_all_that_a_server_offers(database_url: str, do
     [("", True, True), ('tools = ["add"]', False, False), ('tools = ["add"]\nprompts = true', True, False)],
     ids=["all", "tools", "prompts"],
 )
-def test_the_table_decides_what_people_may_use(tmp_path: Any, keys: str, prompts: bool, resources: bool) -> None:
+def test_the_table_defines_the_offers_for_people(tmp_path: Any, keys: str, prompts: bool, resources: bool) -> None:
     file = tmp_path / "tools.toml"
     file.write_text(f'[mcp.offers]\nurl = "https://offers.example.com/mcp"\n{keys}\n')
     (server,) = servers_of(read_declarations(file, {}, {"mcp": McpTable}))

@@ -209,7 +209,7 @@ async def test_a_call_waits_for_the_consent_of_its_owner_and_is_made_then(desk: 
     assert LIST_TOKEN not in desk.calendar.seen
 
 
-async def test_one_sign_in_answers_all_calls_of_the_owner_and_no_call_of_another(desk: Desk, browser: Browser) -> None:
+async def test_a_sign_in_answers_all_calls_of_its_owner_and_no_other_call(desk: Desk, browser: Browser) -> None:
     tokens = [await desk.server.token(owner) for owner in ("ada", "bob")]
     async with (
         Client(desk.server.url, desk.document, tokens[0]) as ada,
@@ -394,7 +394,7 @@ async def test_a_form_of_another_site_begins_no_sign_in(desk: Desk, browser: Bro
     assert desk.issuer.clients == {}
 
 
-async def test_what_has_changed_since_the_page_was_shown_is_shown_again(desk: Desk, browser: Browser) -> None:
+async def test_changes_since_the_display_of_the_page_are_shown_again(desk: Desk, browser: Browser) -> None:
     link = (await waiting(desk.client, await desk.ask()))["input"]["url"]
     protected = desk.calendar.described
     page = await browser.open(link)
@@ -644,7 +644,7 @@ async def test_an_erasure_revokes_tokens_at_their_issuer(
     assert desk.issuer.revocations == [family.refresh[-1], family.access[-1]]
 
 
-async def test_an_erasure_goes_on_where_nothing_can_be_revoked(
+async def test_an_erasure_continues_without_a_revocation(
     database_url: str, desk: Desk, browser: Browser, tmp_path: Path
 ) -> None:
     await signed_in(desk, browser)
@@ -842,7 +842,7 @@ async def test_a_server_without_metadata_is_its_own_issuer_and_no_other(desk: De
 
 
 @pytest.mark.extensions("mcp", "inbox")
-async def test_those_whom_the_server_names_sign_in_for_an_owner_and_nobody_else(
+async def test_only_the_principals_of_the_server_sign_in_for_an_owner(
     database_url: str, document: Document, place: Office
 ) -> None:
     named: dict[str, Any] = {"sign_in_by": ("role:secretary",)}

@@ -171,7 +171,7 @@ async def answer_next(client: Client, turn: Said, content: dict[str, str], seen:
     await client.json("POST", f"{turn.url}/actions", 202, json={"actions": [answered]})
 
 
-async def test_what_a_task_requires_is_a_question_of_the_turn(
+async def test_a_requirement_of_a_task_becomes_a_question_of_the_turn(
     shared_database_url: str, document: Document, tmp_path: Path
 ) -> None:
     async with background(tmp_path) as tasks:

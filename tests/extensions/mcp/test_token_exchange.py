@@ -284,7 +284,7 @@ async def test_a_caller_without_a_token_of_the_issuer_gets_an_answer(desk: Desk,
     assert (desk.crm.seen, desk.issuer.forms) == ([], [])
 
 
-async def test_what_the_issuer_refuses_is_told_without_the_token(desk: Desk) -> None:
+async def test_a_refusal_of_the_issuer_is_reported_without_the_token(desk: Desk) -> None:
     async with desk.client(sub="mallory") as mallory:
         result = await desk.result(mallory, "find")
     assert "gives the user no token" in result

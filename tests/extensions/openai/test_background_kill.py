@@ -173,7 +173,7 @@ async def test_the_calls_of_a_turn_go_over_one_websocket_and_a_kill_opens_anothe
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("what", ["a call", "a steer"])
-async def test_an_answer_that_the_turn_goes_on_without_is_cancelled_and_a_new_one_is_made(
+async def test_an_answer_no_longer_needed_by_the_turn_is_cancelled_and_a_new_one_is_made(
     server: StartServer, provider: ResponsesServer, settings: dict[str, str], what: str
 ) -> None:
     replica = await server(**settings)

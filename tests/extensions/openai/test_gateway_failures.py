@@ -71,7 +71,7 @@ async def test_a_wrapped_overload_is_tried_again(harness: Harness) -> None:
     assert texts_of(turn) == ["word " * 200]
 
 
-async def test_people_read_what_the_provider_behind_it_said(harness: Harness) -> None:
+async def test_people_read_the_error_of_the_provider_behind_the_gateway(harness: Harness) -> None:
     policy = replace(POLICY, model=replace(POLICY.model, retries=replace(QUICK, most=1)))
     async with behind(Gateway(busy=99)) as provider, harness.replica(provider, policy=policy) as replica:
         turn = await harness.finish(replica, await harness.ask(limits=Limits(max_recoveries=0)))

@@ -94,7 +94,7 @@ async def test_a_refusal_with_a_good_status_is_a_refusal(talk: Talk) -> None:
         ({"message": "No.", "code": 429}, TransientError),
     ],
 )
-async def test_an_error_in_mid_stream_is_sorted_by_what_it_says_since_its_status_is_200(
+async def test_an_error_within_a_stream_is_classified_by_its_content_since_its_status_is_200(
     event: bytes, said: dict[str, Any], kind: type[ProviderError], talk: Talk
 ) -> None:
     talk.answers(SAID + event + b"data: " + json.dumps({"error": said}).encode() + b"\n\n" + SAID)

@@ -224,7 +224,7 @@ def test_an_answer_of_which_nothing_is_left_divides_nothing() -> None:
     assert messages_of(human("a", "b"), reply(*blocks), human("c")) == [{"role": "user", "content": "a\n\nb\n\nc"}]
 
 
-def test_an_answer_that_is_to_go_on_is_asked_to() -> None:
+def test_an_unfinished_answer_is_followed_by_a_prompt_to_continue() -> None:
     assert messages_of(human("x"), reply("I look.", server_call("s")))[-1] == {
         "role": "user",
         "content": GO_ON,
@@ -358,7 +358,7 @@ def test_a_result_that_failed_says_so_before_its_files() -> None:
     assert sent[2]["content"] == "Error: (This image is shown below.)"
 
 
-def test_where_a_user_may_not_speak_right_behind_a_tool_the_assistant_says_a_word() -> None:
+def test_an_assistant_text_separates_a_tool_message_from_a_user_message_where_needed() -> None:
     shown = result("a", "", data=layout_of([PICTURE]))
     ids = {"a": "abcdefghi"}
     for told in (shown, result("a")):

@@ -305,7 +305,7 @@ def test_calls_without_ids_under_one_number_are_distinguished_by_being_complete(
     assert [input for _, _, input in heard.calls] == ['{"n":1}', "{}"]
 
 
-def test_one_id_for_two_calls_is_kept_by_the_first_only() -> None:
+def test_only_the_first_of_two_calls_keeps_a_repeated_id() -> None:
     ids = [id for id, _, _ in Heard(calls(piece(0, "a", "f", "{}"), piece(1, "a", "g", "{}"))).calls]
     assert ids[0] == "a"
     assert ids[1] != "a"
@@ -475,7 +475,7 @@ def test_some_reasons_to_stop_are_failures() -> None:
     assert not heard.accumulator.ended
 
 
-def test_a_failure_may_stand_in_the_choice() -> None:
+def test_a_failure_may_be_in_the_choice() -> None:
     error = {"code": 502, "message": "Provider returned error", "metadata": {"raw": "It is down."}}
     choice = {"index": 0, "delta": {"content": "b"}, "finish_reason": "error", "error": error}
     heard = Heard(text("a"), frame({"choices": [choice]}), DONE)
@@ -554,7 +554,7 @@ def test_a_tool_that_the_server_ran_is_a_call_of_its_own_with_a_result() -> None
     assert heard.accumulator.stop_reason == "end_turn"
 
 
-def test_tools_that_come_whole_are_told_apart_by_their_numbers() -> None:
+def test_calls_that_arrive_complete_are_distinguished_by_their_numbers() -> None:
     tools = [{"type": "search", "arguments": f"{number}", "output": ""} for number in range(2)]
     heard = Heard(chunk({"executed_tools": tools}), text("a"), DONE)
     ids = [row.tool_use_id for row in heard.rows[:4]]

@@ -233,7 +233,7 @@ def last_reason(file: str) -> str | None:
 
 
 @pytest.mark.parametrize("file", streams(CHAT))
-async def test_a_recorded_stream_gives_what_the_sdk_makes_of_it_or_what_is_right(
+async def test_a_recorded_stream_gives_the_result_of_the_sdk_or_the_correct_one(
     file: str, server: CannedServer, provider: OpenAIChatProvider
 ) -> None:
     server.answer = Answer(read(file), sizes=Random(file).choices([20, 200, 2_000, 20_000], k=20))
@@ -410,7 +410,7 @@ def assert_sorted(error: ProviderError, file: str, status: int) -> None:
 
 
 @pytest.mark.parametrize("file", errors_of_others())
-async def test_a_recorded_error_is_told_as_transient_or_permanent_with_what_the_provider_said(
+async def test_a_recorded_error_is_transient_or_permanent_and_has_the_text_of_the_provider(
     file: str, server: CannedServer, provider: OpenAIChatProvider
 ) -> None:
     recorded, server.answer = recorded_error(file)

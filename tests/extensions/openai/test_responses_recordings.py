@@ -136,7 +136,7 @@ def stop_reason_of(response: Json, blocks: Sequence[Block]) -> str:
 
 
 @pytest.mark.parametrize("file", STREAMS)
-async def test_a_recorded_stream_gives_what_the_sdk_makes_of_it_or_what_is_right(file: str, talk: Talk) -> None:
+async def test_a_recorded_stream_gives_the_result_of_the_sdk_or_the_correct_one(file: str, talk: Talk) -> None:
     talk.server.answer = Answer(read(file), sizes=Random(file).choices([20, 200, 2_000, 20_000], k=20))
     heard = await Heard().listen(talk.provider)
     said = plain_blocks(heard.blocks)

@@ -168,7 +168,7 @@ def test_texts_are_joined_and_files_keep_their_place_among_them() -> None:
     ]
 
 
-def test_where_the_answer_comes_last_the_model_is_asked_to_go_on() -> None:
+def test_after_a_final_answer_the_model_gets_a_prompt_to_continue() -> None:
     assert input_of(human("a"), reply("Hi"))[-1] == {"role": "user", "content": GO_ON}
 
 

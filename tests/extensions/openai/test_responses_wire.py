@@ -656,9 +656,7 @@ NONE_OFFERED = frozenset[str]()
 
 @pytest.mark.parametrize("call", [XAI, {**CALL, "name": "x_search", "call_id": "xs_1"}], ids=lambda call: call["type"])
 @pytest.mark.parametrize("behind", [MESSAGE, THOUGHT, SEARCH], ids=lambda item: item["type"])
-def test_a_call_that_nobody_was_offered_is_the_servers_if_the_answer_goes_on_behind_it(
-    call: Json, behind: Json
-) -> None:
+def test_an_unoffered_call_is_the_servers_if_the_answer_continues_behind_it(call: Json, behind: Json) -> None:
     member = "input" if call is XAI else "arguments"
     kind = "custom_tool_call_input" if call is XAI else "function_call_arguments"
     final = {**call, member: '{"q":"tides"}', "status": "completed"}
@@ -672,7 +670,7 @@ def test_a_call_that_nobody_was_offered_is_the_servers_if_the_answer_goes_on_beh
     assert heard.accumulator.stop_reason == "end_turn"
 
 
-def test_a_call_of_the_server_may_end_after_the_answer_has_gone_on() -> None:
+def test_a_call_of_the_server_may_end_after_later_parts_of_the_answer() -> None:
     final = {**XAI, "input": "tides", "status": "completed"}
     events = [added(XAI), added(MESSAGE, 1), delta("custom_tool_call_input", "tides"), done(final)]
     heard = Heard(CREATED, *events, delta("output_text", "High.", 1), over(), offered=NONE_OFFERED)

@@ -43,7 +43,7 @@ def agent(model: Model) -> Agent:
 
 
 @pytest.mark.parametrize("kind", [OpenAIResponsesModel, OpenAIChatCompletionsModel])
-async def test_a_run_calls_tools_and_goes_on_with_its_history(
+async def test_a_run_calls_tools_and_continues_with_its_history(
     server: Server, client: AsyncOpenAI, kind: type[OpenAIResponsesModel | OpenAIChatCompletionsModel]
 ) -> None:
     name, provider = server.scripts.provider(

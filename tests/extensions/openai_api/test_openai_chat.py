@@ -35,9 +35,7 @@ async def chats_of(api: Client) -> list[dict[str, Any]]:
     return chats
 
 
-async def test_a_completion_goes_on_where_its_history_came_from(
-    server: Server, api: Client, client: AsyncOpenAI
-) -> None:
+async def test_a_completion_continues_behind_its_history(server: Server, api: Client, client: AsyncOpenAI) -> None:
     model, provider = server.scripts.provider(*(message_of(text(word)) for word in ("One.", "Two.", "Other.")))
     messages: list[Any] = [{"role": "system", "content": "Be brief."}, user("1")]
     first = await client.chat.completions.create(model=model, messages=messages)
@@ -232,7 +230,7 @@ async def test_a_model_with_prefill_continues_an_answer(server: Server, client: 
     assert [message.role for message in provider.requests[-1].messages] == ["user", "assistant", "user"]
 
 
-async def test_what_was_continued_is_sent_as_one_answer(server: Server, api: Client, client: AsyncOpenAI) -> None:
+async def test_a_continued_answer_is_sent_as_one(server: Server, api: Client, client: AsyncOpenAI) -> None:
     provider = ScriptedProvider([message_of(text(" blue.")), message_of(text("Yes."))])
     server.scripts.offers.append(ProviderModels(provider, [Model("prefilled-on", prefill=True)]))
     begun: Any = [user("Go"), {"role": "assistant", "content": "It is"}]

@@ -27,7 +27,7 @@ ITEMS: Any = [
 ]
 
 
-async def test_a_history_becomes_a_summary_that_goes_on(server: Server, api: Client, client: AsyncOpenAI) -> None:
+async def test_a_history_becomes_a_summary_that_continues(server: Server, api: Client, client: AsyncOpenAI) -> None:
     model, provider = server.scripts.provider(
         message_of(text("It is blue.")), message_of(text("Deep.")), message_of(text("Blue, deep."))
     )
@@ -67,7 +67,7 @@ async def test_a_conversation_that_is_named_stays_as_it_is(server: Server, api: 
     assert refused.value.param == "input"
 
 
-async def test_what_cannot_be_summarised_is_refused(server: Server, client: AsyncOpenAI) -> None:
+async def test_an_invalid_input_of_a_compaction_is_refused(server: Server, client: AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         await client.responses.compact(model="plain")
     assert refused.value.param == "input"

@@ -58,7 +58,7 @@ async def test_functions_have_their_calls_and_outputs_among_the_items(server: Se
     assert [item.type for item in items] == ["message", "function_call", "function_call_output", "message"]
 
 
-async def test_a_thread_from_elsewhere_is_brought_over_and_goes_on(
+async def test_a_thread_from_elsewhere_is_imported_and_continues(
     server: Server, api: Client, client: AsyncOpenAI
 ) -> None:
     thread: Any = [

@@ -159,7 +159,7 @@ def test_an_item_that_is_taken_back_ends_as_incomplete_and_its_place_is_not_used
     assert events[-1]["sequence_number"] > BAND
 
 
-def test_an_item_of_which_less_was_kept_than_shown_goes_on_and_ends_behind_all_that_was_shown() -> None:
+def test_an_item_with_less_text_kept_than_shown_continues_and_ends_behind_the_shown_text() -> None:
     kept = text(0, content="Good", interrupted=True)
     turn = replace(turn_of(kept, attempt=2), created_at=NOW, status="complete", stop_reason="end_turn")
     _, events = _frames(
@@ -180,7 +180,7 @@ def test_an_item_of_which_less_was_kept_than_shown_goes_on_and_ends_behind_all_t
     assert [e["text"] for e in events if e["type"] == "response.output_text.done"] == ["Good"]
 
 
-def test_a_number_that_was_taken_back_is_answered_with_what_stays() -> None:
+def test_a_voided_sequence_number_is_answered_with_the_remaining_events() -> None:
     kept, again = text(0, content="Ahoy."), text(1, 2, content="Hello.", attempt=2)
     turn = turn_of(kept, again, rounds=[sealed(1), sealed(2, "end_turn", attempt=2)], status="complete", attempt=2)
     turn = replace(turn, created_at=NOW, stop_reason="end_turn")

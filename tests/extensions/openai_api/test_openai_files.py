@@ -62,7 +62,7 @@ async def test_a_file_is_input_of_a_response_and_of_a_completion(server: Server,
     assert [part["file_id"] for part in sent.to_dict()["content"]] == [note.id, picture.id]  # type: ignore[attr-defined]
 
 
-async def test_a_message_with_a_file_that_is_gone_is_refused_and_one_from_before_goes_on(
+async def test_a_message_with_a_deleted_file_is_refused_and_an_earlier_one_continues(
     server: Server, client: AsyncOpenAI
 ) -> None:
     model = server.scripts.model(*(message_of(text("Seen.")) for _ in range(2)))
@@ -180,7 +180,7 @@ async def test_files_beyond_the_plan_of_the_owner_are_refused(database_url: str)
             await client.files.create(file=b"Another.", purpose="user_data")
 
 
-async def test_a_list_takes_only_what_it_knows(client: AsyncOpenAI) -> None:
+async def test_a_list_refuses_unknown_parameters(client: AsyncOpenAI) -> None:
     queries: Any = ({"after": "file-1"}, {"order": "up"}, {"limit": 0})
     for query in queries:
         with pytest.raises(openai.BadRequestError) as refused:

@@ -83,7 +83,7 @@ async def chats_of(api: Client) -> int:
 
 @TALKS
 @STORES
-async def test_a_conversation_goes_on_and_is_one_chat(
+async def test_a_continued_conversation_is_one_chat(
     server: Server, api: Client, client: AsyncOpenAI, kind: type[Talk], store: bool
 ) -> None:
     words = ["One.", "Two.", "Three.", "Four."]
@@ -98,7 +98,7 @@ async def test_a_conversation_goes_on_and_is_one_chat(
 
 @TALKS
 @STORES
-async def test_a_loop_of_tools_goes_on(
+async def test_a_loop_of_tools_continues(
     server: Server, api: Client, client: AsyncOpenAI, kind: type[Talk], store: bool
 ) -> None:
     model, provider = server.scripts.provider(message_of(LOOKS), message_of(text("Blue.")), message_of(text("Yes.")))
@@ -136,9 +136,7 @@ async def test_results_of_calls_for_which_no_turn_waits_are_recorded(
 
 
 @TALKS
-async def test_a_compacted_history_is_what_the_model_gets(
-    server: Server, client: AsyncOpenAI, kind: type[Talk]
-) -> None:
+async def test_the_model_gets_the_compacted_history(server: Server, client: AsyncOpenAI, kind: type[Talk]) -> None:
     words = ["One.", "Two.", "Three.", "Four."]
     model, provider = server.scripts.provider(*(message_of(text(word)) for word in words))
     talk = kind(client, model, store=True)
@@ -171,7 +169,7 @@ async def test_another_message_behind_the_same_answer_is_a_branch(
 
 
 @TALKS
-async def test_a_conversation_goes_on_when_its_rows_were_deleted(
+async def test_a_conversation_continues_after_the_deletion_of_its_rows(
     server: Server, api: Client, client: AsyncOpenAI, kind: type[Talk]
 ) -> None:
     replies = message_of(LOOKS), message_of(text("Blue.")), message_of(text("Yes."))
@@ -211,7 +209,7 @@ async def test_a_reference_to_an_item_that_is_not_here_is_refused(client: AsyncO
         await client.responses.create(input=items)
 
 
-async def test_references_stand_for_the_items_that_they_name(server: Server, api: Client, client: AsyncOpenAI) -> None:
+async def test_references_are_replaced_by_their_items(server: Server, api: Client, client: AsyncOpenAI) -> None:
     words = ["One.", "Two.", "Three."]
     model, provider = server.scripts.provider(*(message_of(text(word)) for word in words))
     items: Items = []

@@ -117,7 +117,7 @@ async def test_a_response_in_the_background_is_resumed_and_cancelled(server: Ser
         (tool_use("look", {"at": "it"}, "l1"), {"arguments": '{"at"'}),
     ],
 )
-async def test_an_item_that_is_being_written_has_what_there_is_of_it(
+async def test_an_unfinished_item_has_its_content_so_far(
     server: Server, client: AsyncOpenAI, block: Any, so_far: Any
 ) -> None:
     pause, parts = Pause(), list(message_of(block))
@@ -152,7 +152,7 @@ async def test_functions_are_run_by_the_client_and_their_outputs_come_back(serve
     assert [item.to_dict()["output"] for item in items] == ["blue", "blue"]
 
 
-async def test_a_cancelled_response_takes_no_outputs_and_a_message_goes_on_behind_it(
+async def test_a_cancelled_response_accepts_no_outputs_and_a_message_continues_behind_it(
     server: Server, client: AsyncOpenAI
 ) -> None:
     model = server.scripts.model(message_of(tool_use("look", {}, "c1")), message_of(text("Well.")))
@@ -279,7 +279,7 @@ async def test_a_parameter_that_has_no_place_is_refused_by_name(
     assert f"`{refused.value.param}`" in str(refused.value)
 
 
-async def test_what_the_sdks_send_by_themselves_is_taken(client: AsyncOpenAI) -> None:
+async def test_members_added_by_the_sdks_are_accepted(client: AsyncOpenAI) -> None:
     included: Any = ["reasoning.encrypted_content", "message.input_image.image_url"]
     made = await client.responses.create(input="Hi", include=included, truncation="disabled")
     assert (made.output_text, made.truncation) == ("Hello.", "auto")
@@ -441,7 +441,7 @@ async def ignored_by(client: AsyncOpenAI, path: str, body: Any) -> str | None:
 
 @pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
 @pytest.mark.parametrize("name", HINTS)
-async def test_a_hint_is_accepted_and_named_and_what_changes_the_answer_is_refused(
+async def test_a_hint_is_accepted_and_named_and_a_member_that_changes_the_answer_is_refused(
     client: AsyncOpenAI, path: str, name: str
 ) -> None:
     values = HINTS[name]

@@ -48,7 +48,7 @@ def test_a_pair_that_is_taken_out_leaves_its_place_to_those_behind_it() -> None:
     assert relinked(by_id([a]), [a], []) == []
 
 
-def test_what_follows_a_fork_follows_the_new_end_of_the_line() -> None:
+def test_pairs_behind_a_fork_follow_the_new_end_of_the_line() -> None:
     a, b, c, d = pairs = tree(None, 0, 1, 1)
     moved = relinked(by_id(pairs), [a, b], [b, a])
     assert [pair.question for pair in moved] == [b.question, a.question, c.question, d.question]
@@ -70,7 +70,7 @@ def test_a_new_pair_moves_those_behind_its_place() -> None:
     assert relinked(by_id([new]), [], [new]) == []
 
 
-def test_any_change_keeps_every_other_pair_reachable_and_moves_what_follows_a_moved_one() -> None:
+def test_any_change_keeps_every_other_pair_reachable_and_moves_the_pairs_behind_a_moved_one() -> None:
     random = Random(52)
     for _ in range(tries(200)):
         pairs = by_id(tree(None, *(random.randrange(number + 1) for number in range(random.randrange(8)))))

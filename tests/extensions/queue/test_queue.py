@@ -306,7 +306,7 @@ async def test_the_workers_look_again_also_after_a_refusal_since_rows_were_locke
     assert await line.end() == ["First", "Second"]
 
 
-async def test_what_cannot_be_converted_or_moved_is_refused(new_line: Any) -> None:
+async def test_an_invalid_conversion_or_move_is_refused(new_line: Any) -> None:
     line = await new_line()
     second, third = await line.enqueue("Second", "Third")
     steer = await line.steer("Briefly")
@@ -482,7 +482,7 @@ async def test_a_change_of_a_steer_that_meets_its_round_waits_and_names_the_roun
 
 
 @pytest.mark.parametrize("change", STEERED)
-async def test_a_round_that_meets_a_change_of_a_steer_takes_in_what_it_is_then(
+async def test_a_round_with_a_simultaneous_change_of_a_steer_receives_the_changed_text(
     new_line: Any, database: Locker, change: str
 ) -> None:
     line = await new_line()

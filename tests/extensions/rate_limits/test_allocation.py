@@ -28,7 +28,7 @@ def wish(replica: str, spent: Amounts = NONE, need: Amounts = ONE, times: int = 
     return ShareRequest(replica, LIMITS, spent, need, wanted, **more)  # type: ignore[arg-type]
 
 
-def test_a_share_is_what_waiting_calls_need_within_a_second() -> None:
+def test_a_share_covers_the_needs_of_waiting_calls_for_a_second() -> None:
     state, grant = exchange(new_state(LIMITS, 0), wish("a", times=5), 0)
     assert (grant.held.requests, grant.held.input, grant.seconds) == (5, 500, 0)
     assert state.left[:2] == (595, 59_500)
@@ -43,7 +43,7 @@ def test_a_call_that_does_not_fit_gets_the_seconds_until_it_does() -> None:
     assert grant.seconds == pytest.approx(1.0)
 
 
-def test_replicas_share_by_what_they_want() -> None:
+def test_replicas_share_in_proportion_to_their_wanted_amounts() -> None:
     state = KeyState(LIMITS, Amounts(0, 0, math.inf, math.inf), 0)
     state, _ = exchange(state, wish("a", times=6), 0)
     state, _ = exchange(state, wish("b", times=2), 0)
@@ -79,7 +79,7 @@ def test_a_refusal_keeps_all_replicas_away_until_the_provider_allows() -> None:
     assert grant.seconds == 0
 
 
-def test_what_headers_report_lowers_the_bucket_and_never_fills_it() -> None:
+def test_reports_of_headers_lower_the_bucket_and_never_fill_it() -> None:
     low = Amounts(3, math.inf, math.inf, math.inf)
     state, _ = exchange(new_state(LIMITS, 0), wish("a", need=NONE, remaining=low), 0)  # type: ignore[arg-type]
     assert state.left.requests == 3

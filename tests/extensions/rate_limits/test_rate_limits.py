@@ -88,7 +88,7 @@ async def test_a_reader_sees_when_a_waiting_call_starts(database_url: str) -> No
     assert events[-1].name == "turn_complete"
 
 
-async def test_a_waiting_turn_can_be_cancelled_and_the_next_call_goes_on(database_url: str) -> None:
+async def test_a_waiting_turn_can_be_cancelled_and_the_next_call_continues(database_url: str) -> None:
     slow = RateLimits.per_minute(requests=30)
     provider = LimitedProvider(limits=slow, start=Amounts(1, math.inf, math.inf, math.inf))
     async with limited(database_url, provider) as (server, pool), Client(server.url) as api:
@@ -141,7 +141,7 @@ async def test_owners_take_turns(database_url: str) -> None:
     assert provider.turned_away.total() == 0
 
 
-async def test_several_keys_are_used_by_what_each_has_left(database_url: str) -> None:
+async def test_several_keys_are_used_by_their_remaining_amounts(database_url: str) -> None:
     provider = LimitedProvider(limits=FIVE_A_SECOND, start=Amounts(20, math.inf, math.inf, math.inf))
     async with limited(database_url, provider, KEYS) as (server, _), Client(server.url) as api:
         for _ in range(4):
@@ -173,7 +173,7 @@ async def test_if_all_keys_are_refused_the_turn_ends_with_the_reason(database_ur
     assert said.assistant["error"]["type"] == "authentication_error"
 
 
-async def test_what_a_call_has_used_replaces_its_estimate(database_url: str) -> None:
+async def test_the_use_of_a_call_replaces_its_estimate(database_url: str) -> None:
     limits = RateLimits.per_minute(requests=6000, input_tokens=60_000, output_tokens=60_000)
     provider = LimitedProvider(limits=limits, start=limits.capacity, input=700, output=300)
     async with limited(database_url, provider) as (server, pool), Client(server.url) as api:

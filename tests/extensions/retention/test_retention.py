@@ -75,7 +75,7 @@ async def test_uploads_are_deleted_by_their_age_also_those_in_use(harness: Harne
     assert (await Uploads(harness.database).describe(OWNER, [old, renewed, fresh])).keys() == {renewed, fresh}
 
 
-async def test_the_settings_choose_what_is_swept(harness: Harness) -> None:
+async def test_the_settings_select_the_sweeps(harness: Harness) -> None:
     def names(**given: Any) -> set[str]:
         settings = Settings(_env_file=None, **given)
         return {

@@ -208,7 +208,7 @@ async def test_every_chat_is_on_one_page_while_the_search_goes_from_beginnings_t
         await covered(server, database, api.owner)
 
 
-async def test_parts_of_words_of_what_is_deleted_and_of_other_owners_are_not_found(
+async def test_parts_of_words_in_deleted_chats_and_of_other_owners_are_not_found(
     api: Client, new_owner: NewOwner, server: Server, database: Locker
 ) -> None:
     stranger = await new_owner()
@@ -317,7 +317,7 @@ async def test_chats_from_before_the_index_are_indexed_in_steps_the_newest_first
     assert [await database.connection.fetchval(rows, UUID(each)) for each in ids] == [1, 1]
 
 
-async def test_a_segment_without_the_words_is_left_out_and_what_came_later_is_found(
+async def test_a_segment_without_the_words_is_skipped_and_later_texts_are_found(
     api: Client, server: Server, database: Locker
 ) -> None:
     connection = database.connection
@@ -360,7 +360,7 @@ async def test_the_sweep_collects_the_words_of_segments_with_many_new_texts(
     assert await connection.fetchval(covered, api.owner)
 
 
-async def test_what_is_deleted_is_found_no_more(api: Client, database: Locker) -> None:
+async def test_a_deleted_text_is_not_found(api: Client, database: Locker) -> None:
     chat = await api.chat(title="one")
     await api.ask(chat, "A harbour.")
     second = await api.ask(chat, "A lighthouse.")

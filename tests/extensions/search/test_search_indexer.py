@@ -69,7 +69,7 @@ async def test_all_that_waits_is_indexed_in_steps_and_the_lag_is_measured(search
     assert [tuple(row) for row in segments] == [("ada", 60)]
 
 
-async def test_what_commits_late_is_indexed_too(harness: Harness, search: SearchIndex, locker: Locker) -> None:
+async def test_a_late_commit_is_indexed_too(harness: Harness, search: SearchIndex, locker: Locker) -> None:
     async with harness.locker() as other:
         async with other.connection.transaction():
             late = await say(other)
@@ -81,7 +81,7 @@ async def test_what_commits_late_is_indexed_too(harness: Harness, search: Search
 
 
 @pytest.mark.parametrize("table", ["chats", "turns"])
-async def test_what_another_transaction_deletes_is_left_and_does_not_stop_the_rest(
+async def test_a_text_deleted_by_another_transaction_is_skipped_and_the_rest_is_indexed(
     harness: Harness, search: SearchIndex, locker: Locker, table: str
 ) -> None:
     chat = new_id()
@@ -98,7 +98,7 @@ async def test_what_another_transaction_deletes_is_left_and_does_not_stop_the_re
     assert await search.lag() is None
 
 
-async def test_what_was_deleted_before_is_forgotten(search: SearchIndex, locker: Locker) -> None:
+async def test_a_text_deleted_earlier_leaves_the_backlog(search: SearchIndex, locker: Locker) -> None:
     chat = new_id()
     turn = await say(locker, chat)
     await locker.connection.execute("DELETE FROM turns WHERE id = $1", turn)
@@ -126,7 +126,7 @@ async def test_a_replica_of_an_older_version_indexes_it_by_its_sweep(search: Sea
     assert await search.lag() is None
 
 
-async def test_a_sweep_indexes_what_another_transaction_has_left(
+async def test_a_sweep_indexes_texts_left_by_another_transaction(
     harness: Harness, search: SearchIndex, locker: Locker
 ) -> None:
     turns = {await say(locker) for _ in range(2)}

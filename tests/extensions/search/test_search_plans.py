@@ -79,7 +79,7 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", CASES)
-async def test_a_statement_of_the_search_reads_what_it_is_about(
+async def test_a_statement_of_the_search_reads_only_its_own_rows(
     large_database_url: str,
     case: str,
     mode: str,

@@ -78,7 +78,7 @@ async def test_an_account_counts_a_limited_number_of_rows(ada: Client, monkeypat
     assert (account["chats"], account["uploads"], account["bytes"]) == (2, 2, 20)
 
 
-async def test_owners_see_what_they_have_and_nothing_of_others(own: Server, ada: Client, bob: Client) -> None:
+async def test_owners_see_their_own_account_and_nothing_of_others(own: Server, ada: Client, bob: Client) -> None:
     theirs = await _granted(own, bob)
     await bob.put("/api/documents/plan", content="Bob's")
     await bob.post("/api/uploads", content="bytes of bob")

@@ -196,7 +196,7 @@ async def test_deleted_content_is_not_shown(ada: Client, nobody: httpx2.AsyncCli
     assert (await nobody.get(address(live))).status_code == 404
 
 
-async def test_nobody_shares_or_revokes_what_belongs_to_another_owner(ada: Client, bob: Client) -> None:
+async def test_nobody_shares_a_chat_or_revokes_a_link_of_another_owner(ada: Client, bob: Client) -> None:
     chat = await ada.chat()
     turn = await ada.ask(chat)
     share = await ada.json("POST", f"{chat}/shares", 201, json={})

@@ -53,7 +53,7 @@ def test_no_word_is_lost_with_the_signs(text: str, words: list[str]) -> None:
 
 
 @given(st.text(), WORDS)
-def test_pieces_are_the_text_and_what_is_found_is_one_of_the_words(text: str, words: list[str]) -> None:
+def test_pieces_join_to_the_text_and_each_match_is_one_of_the_words(text: str, words: list[str]) -> None:
     pieces = pieces_of(text, words)
     assert "".join(piece.text for piece in pieces) == text
     assert ExcerptPiece("", found=False) not in pieces

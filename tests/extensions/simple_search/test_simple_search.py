@@ -71,7 +71,7 @@ async def test_a_search_has_filters_and_pages_and_the_last_changed_chat_is_first
 
 
 @pytest.mark.extensions("documents")
-async def test_documents_are_found_by_their_paths_and_by_what_is_in_them(database_url: str) -> None:
+async def test_documents_are_found_by_their_paths_and_contents(database_url: str) -> None:
     async with core(database_url, DOCUMENTS) as api:
         for path, content in {
             "light/house.md": "Nothing.",

@@ -200,7 +200,7 @@ async def test_a_conversation_is_summarised_by_the_chosen_model(harness: Harness
     assert degraded(turn) == (), "another model for a summary is no fallback"
 
 
-async def test_where_the_chosen_model_fails_the_turns_own_writes_the_summary(harness: Harness) -> None:
+async def test_after_a_failure_of_the_chosen_model_the_model_of_the_turn_writes_the_summary(harness: Harness) -> None:
     small = ScriptedProvider([[TransientError("overloaded_error", "Later.")]])
     turn = await compacted(harness, answers("Well. " * 900, "In brief.", "Done."), small)
     sealed = [(round.stop_reason, round.model) for round in turn.rounds if round.sealed]

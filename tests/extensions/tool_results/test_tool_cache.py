@@ -94,7 +94,7 @@ async def test_a_later_turn_has_the_answer_with_its_age_and_no_tool_runs(harness
     assert degraded(second) == ()
 
 
-async def test_another_input_another_owner_and_an_expired_answer_are_asked_for_anew(harness: Harness) -> None:
+async def test_another_input_and_another_owner_and_an_expired_answer_need_a_new_call(harness: Harness) -> None:
     desk = Desk()
     brest: tuple[str, dict[str, Any]] = ("tide", {"place": "Brest"})
     await turns(harness, desk, brest, ("tide", {"place": "Roscoff"}))

@@ -155,7 +155,7 @@ async def test_a_background_tool_is_found_and_runs_as_a_job(server: Server, api:
     assert results(turn) == {"a": "baked rye"}
 
 
-async def test_a_call_of_a_tool_that_is_not_there_is_told_what_is(server: Server, api: Client) -> None:
+async def test_a_call_of_a_missing_tool_is_answered_with_similar_names(server: Server, api: Client) -> None:
     model, _ = server.scripts.provider(
         message_of(call("garden_water", "a"), call("find_tools", "b"), tool_use(CALL_TOOL, {"input": {}}, "c")),
         message_of(tool_use(FIND_TOOLS, {"query": "xylophone"}, "d")),

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 10, "output_tokens": 20}
 
 
-async def test_an_owner_sees_what_each_day_model_and_chat_has_used_also_when_it_is_deleted(
+async def test_an_owner_sees_the_use_of_each_day_and_model_and_chat_also_after_deletion(
     server: Server, new_owner: NewOwner
 ) -> None:
     ada, bob = await new_owner(), await new_owner()

@@ -25,7 +25,9 @@ def count(where: str) -> float:
     return REGISTRY.get_sample_value("turnstream_event_loop_held_seconds_count", {"where": where}) or 0
 
 
-async def test_what_holds_the_loop_is_named_in_a_metric_and_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_function_that_blocks_the_loop_is_named_in_a_metric_and_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen, noted, loop = threading.Event(), asyncio.Event(), asyncio.get_running_loop()
     place, observe = loop_watch._place, loop_watch.log.warning
 

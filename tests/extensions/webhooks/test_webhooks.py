@@ -211,7 +211,7 @@ def counted(outcome: str) -> float:
         (failed, "error", {"type": "invalid_request_error", "message": "No.", "request_id": None, "details": None}),
     ],
 )
-async def test_every_end_of_a_turn_is_told(
+async def test_every_end_of_a_turn_is_delivered(
     harness: Harness,
     operator: Operator,
     end: Callable[[Harness], Awaitable[Asked]],
@@ -257,7 +257,7 @@ async def test_its_url_begins_with_the_prefix_under_which_the_server_is_reached(
     assert receiver.root_path == "/chat"
 
 
-async def test_where_no_webhook_is_configured_nothing_is_written(database_url: str) -> None:
+async def test_without_a_webhook_no_row_is_written(database_url: str) -> None:
     async with connect(database_url, size=2) as database:
         harness = Harness(database_url, database)
         await completed(harness)
@@ -296,7 +296,7 @@ async def test_the_server_tells_of_turns_that_end_in_it_and_of_those_it_never_ra
             assert (data["turn"], data["status"]) == (waiting["assistant_turn"]["id"], "cancelled")
 
 
-def test_the_receiver_of_the_page_knows_what_is_genuine() -> None:
+def test_the_receiver_of_the_page_detects_forged_deliveries() -> None:
     code = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)[1]
     page: dict[str, Any] = {}
     exec(compile(code, "docs/hooks.md", "exec"), page)
@@ -310,7 +310,7 @@ def test_the_receiver_of_the_page_knows_what_is_genuine() -> None:
 
 
 @pytest.mark.parametrize("status", [500, 404, 302])
-async def test_what_was_not_understood_is_told_again_under_the_same_id(
+async def test_a_rejected_delivery_is_repeated_under_the_same_id(
     harness: Harness, operator: Operator, status: int
 ) -> None:
     asked = await completed(harness)
@@ -334,7 +334,7 @@ async def test_a_receiver_that_is_silent_is_not_waited_for(harness: Harness, ope
     assert first == second
 
 
-async def test_a_receiver_that_is_away_is_told_when_it_is_back(harness: Harness) -> None:
+async def test_an_unreachable_receiver_gets_the_delivery_when_it_is_back(harness: Harness) -> None:
     await completed(harness)
     operator, webhooks = Operator(), Watched(harness.database)
     async with operator.listening():
@@ -349,7 +349,7 @@ async def test_a_receiver_that_is_away_is_told_when_it_is_back(harness: Harness)
 
 
 @pytest.mark.parametrize(("answers", "tries"), [([410], 1), ([500, 503, 500], 3)])
-async def test_it_is_given_up_when_the_receiver_says_so_or_after_enough_tries(
+async def test_a_delivery_is_given_up_after_a_410_or_after_enough_tries(
     harness: Harness, operator: Operator, answers: Sequence[int], tries: int
 ) -> None:
     asked = await completed(harness)
@@ -367,7 +367,7 @@ async def test_it_is_given_up_when_the_receiver_says_so_or_after_enough_tries(
     assert [line["event"] for line in lines if line["event"].startswith("webhook")][-1] == "webhook.given_up"
 
 
-async def test_one_receiver_that_hangs_does_not_keep_the_others_waiting(harness: Harness, operator: Operator) -> None:
+async def test_a_hanging_receiver_does_not_delay_the_others(harness: Harness, operator: Operator) -> None:
     operator.answers = [None]
     webhooks = Watched(harness.database)
     async with delivering(webhooks, operator):
@@ -391,7 +391,7 @@ def test_the_waits_grow_fourfold_and_end_after_about_three_days() -> None:
 # --- who tells -------------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_replica_died_with_is_told_by_another(harness: Harness, operator: Operator) -> None:
+async def test_another_replica_delivers_the_webhook_of_a_dead_one(harness: Harness, operator: Operator) -> None:
     asked = await completed(harness)
     operator.answers = [None]
     async with delivering(Webhooks(harness.database), operator):
@@ -404,7 +404,7 @@ async def test_what_a_replica_died_with_is_told_by_another(harness: Harness, ope
         assert await webhooks.written.get() == "delivered 204"
 
 
-async def test_a_late_word_of_a_failure_does_not_touch_what_another_has_taken(harness: Harness) -> None:
+async def test_a_late_report_of_a_failure_does_not_change_the_claim_of_another(harness: Harness) -> None:
     asked, webhooks = await completed(harness), Webhooks(harness.database)
     (late,) = await webhooks.claim(1, 60)
     await harness.database.rows(LAPSE, turn=asked.turn)
@@ -420,7 +420,7 @@ async def test_a_late_word_of_a_failure_does_not_touch_what_another_has_taken(ha
     assert (after["due_at"], after["given_up_at"], after["answer"]) == (None, None, "204")
 
 
-async def test_what_somebody_is_just_taking_is_neither_taken_nor_waited_for(harness: Harness) -> None:
+async def test_a_row_locked_by_another_claim_is_skipped_without_a_wait(harness: Harness) -> None:
     first, second = await completed(harness), await completed(harness)
     webhooks = Webhooks(harness.database)
     async with harness.locker() as locker:
@@ -529,7 +529,7 @@ async def test_a_call_that_a_grant_allows_lets_nobody_wait(waiting: Harness) -> 
     assert await waits_of(waiting, asked) == []
 
 
-async def test_what_waits_is_not_reported_unless_that_is_asked_for(harness: Harness) -> None:
+async def test_waits_are_not_reported_unless_configured(harness: Harness) -> None:
     tools = tools_of(Desk())
     asked = await harness.ask(tools=tools)
     async with harness.replica(ScriptedProvider([paying("a")]), tools) as replica:
@@ -549,7 +549,7 @@ def test_an_event_that_there_is_not_is_refused_at_the_start(events: str) -> None
     assert receiver.kinds == {"ended", "waiting"}
 
 
-async def test_a_turn_that_ends_here_is_told_at_once(harness: Harness, operator: Operator) -> None:
+async def test_the_end_of_a_local_turn_is_delivered_at_once(harness: Harness, operator: Operator) -> None:
     async with delivering(Webhooks(harness.database), operator, replace(AT_ONCE, look=600)) as deliveries:
         for asked in (await completed(harness), await completed(harness)):
             await deliveries.turn_ended(TurnEnded(OWNER, await harness.turn(asked)))

@@ -67,7 +67,7 @@ async def test_a_request_of_the_network_names_no_client_though_its_connection_is
     ]
 
 
-async def test_what_describes_the_request_of_the_client_alone_is_not_passed_on(neighbours: UnixNeighbours) -> None:
+async def test_headers_of_the_single_connection_are_not_passed_on(neighbours: UnixNeighbours) -> None:
     heads: list[bytes] = []
 
     async def answer(head: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,7 +125,7 @@ async def test_a_stream_is_whole_only_where_that_of_its_neighbour_is(neighbours:
     assert messages[-1]["more_body"] is (rest == b"8\r\nhal")
 
 
-async def test_of_all_processes_those_count_that_answer_with_what_was_asked_for(neighbours: UnixNeighbours) -> None:
+async def test_only_processes_with_a_valid_answer_are_counted(neighbours: UnixNeighbours) -> None:
     async def fails(_head: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 9\r\n\r\nThe cause")
 

@@ -210,7 +210,7 @@ async def test_the_pauses_of_the_watch_end_a_stream_within_20_seconds(monkeypatc
     assert watch.PAUSE + BELIEVED + watch._TIMEOUT <= 20
 
 
-async def test_with_another_token_a_reader_goes_on_from_its_cursor(server: Server, document: Document) -> None:
+async def test_with_another_token_a_reader_continues_from_its_cursor(server: Server, document: Document) -> None:
     tokens, owner = Tokens(server.services.storage.database), f"who comes back {time.time()}"
     async with reading(server, "turn", await tokens.create(owner, Identity(owner)), owner) as (found, end):
         await tokens.delete(owner)

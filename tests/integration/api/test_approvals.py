@@ -146,7 +146,7 @@ async def test_no_other_route_shows_an_approver_anything_of_the_turn(
     assert count > 15
 
 
-async def test_of_two_decisions_at_once_one_wins_and_the_other_is_told(
+async def test_of_two_simultaneous_decisions_one_wins_and_the_other_gets_a_refusal(
     desk: Server, clients: Mapping[str, Client], bank: Bank
 ) -> None:
     turn, call = await asked(desk, clients["owner"], 5)

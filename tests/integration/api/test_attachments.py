@@ -107,7 +107,7 @@ async def test_a_deleted_upload_is_shown_as_gone(api: Client, server: Server) ->
     assert provider.requests[1].messages[0].blocks[0].text == GONE
 
 
-async def test_a_browser_asks_anew_whether_an_upload_is_still_there(api: Client) -> None:
+async def test_a_browser_revalidates_a_cached_upload(api: Client) -> None:
     upload = await api.json("POST", "/api/uploads", 201, content=PNG + uuid4().bytes)
     url = f"/api/uploads/{upload['id']}"
     first = await api.get(url)

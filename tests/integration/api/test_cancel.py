@@ -56,7 +56,7 @@ async def test_a_turn_that_waits_for_its_turn_ends_at_once(database_url: str, do
         await api.json("POST", f"{first.url}/cancel", 202)
 
 
-async def test_every_call_of_a_cancelled_turn_has_a_result_so_that_the_chat_can_go_on(
+async def test_every_call_of_a_cancelled_turn_has_a_result_so_that_the_chat_can_continue(
     api: Client, server: Server
 ) -> None:
     pause = Pause()

@@ -34,7 +34,7 @@ async def test_provider_parameters_are_kept_as_they_were_given(api: Client) -> N
 
 
 @pytest.mark.extensions("documents")
-async def test_a_change_of_settings_leaves_what_it_leaves_out_and_null_removes(api: Client) -> None:
+async def test_a_change_of_settings_keeps_omitted_members_and_null_removes(api: Client) -> None:
     settings = {
         "model": "plain",
         "params": {"max_tokens": 9, "stop_sequences": ["x"]},

@@ -85,7 +85,7 @@ async def test_a_request_that_is_cancelled_outside_of_a_handler_is_answered_with
 
 
 @pytest.mark.timeout(180)
-async def test_a_server_that_stops_answers_503_to_what_is_under_way(database_url: str, tmp_path: Path) -> None:
+async def test_a_stopping_server_answers_open_requests_with_503(database_url: str, tmp_path: Path) -> None:
     server = Server(database_url, tmp_path, {"TURNSTREAM_POSTGRES_TIMEOUT": "60"})
     await server.start()
     connection = await asyncpg.connect(database_url)

@@ -198,7 +198,7 @@ async def test_an_answer_that_is_deleted_meanwhile_is_not_generated_again(api: C
             raise AssertionError("there is nothing to stand beside")
 
 
-async def test_readers_of_the_chat_are_sent_what_was_deleted(api: Client, server: Server) -> None:
+async def test_readers_of_the_chat_get_the_deleted_turns(api: Client, server: Server) -> None:
     chat, pause, other = await api.chat(), Pause(), Pause()
     first = await api.ask(chat)
     picture = ChatPicture()

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))
-async def test_who_attacks_is_answered_and_who_watches_gets_everything(
+async def test_attackers_are_answered_and_readers_get_all_events(
     server: Server, new_owner: NewOwner, attack: Attack
 ) -> None:
     bob, pause = await new_owner(), Pause()

@@ -39,7 +39,7 @@ async def test_the_same_request_twice_makes_one_exchange(api: Client) -> None:
         assert second.headers["location"] == turn_url(first["assistant_turn"])
 
 
-async def test_it_is_answered_while_the_first_one_still_runs(api: Client, server: Server) -> None:
+async def test_a_repeated_request_is_answered_while_the_first_one_still_runs(api: Client, server: Server) -> None:
     pause, chat = Pause(), await api.chat()
     body = {**said("Hi"), "model": server.scripts.model(pausing(pause, "One ", "two."))}
     first = await api.json("POST", f"{chat}/turns", 201, json=body, headers=KEY)
@@ -48,7 +48,7 @@ async def test_it_is_answered_while_the_first_one_still_runs(api: Client, server
     pause.go.set()
 
 
-async def test_what_was_stored_before_the_database_went_away_is_not_stored_twice(
+async def test_a_message_stored_before_an_outage_of_the_database_is_not_stored_twice(
     api: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = Exchanges.begin
@@ -67,7 +67,7 @@ async def test_what_was_stored_before_the_database_went_away_is_not_stored_twice
     assert "event: turn_complete\n" in (await api.get(again["stream_url"])).text
 
 
-async def test_it_may_ask_for_the_stream_instead(api: Client) -> None:
+async def test_a_repeated_request_may_accept_the_stream_instead(api: Client) -> None:
     first = await api.json("POST", "/api/turns", 201, json=said("Hi"), headers=KEY)
     streamed = await api.post("/api/turns", json=said("Hi"), headers={**KEY, "Accept": "text/event-stream"})
     assert first["assistant_turn"]["id"] in streamed.text

@@ -51,7 +51,7 @@ async def test_a_name_that_is_not_this_machines_is_refused(local: Client) -> Non
     "name",
     ["Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "CF-Connecting-IP"],
 )
-async def test_what_comes_through_a_proxy_needs_a_token(local: Client, name: str) -> None:
+async def test_requests_through_a_proxy_need_a_token(local: Client, name: str) -> None:
     answer = await local.get("/api/chats", headers={name: "203.0.113.9"})
     assert answer.status_code == 401
     assert name.lower() in answer.json()["detail"]

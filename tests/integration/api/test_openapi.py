@@ -735,7 +735,7 @@ async def test_without_the_database_everything_that_needs_it_says_so(
         await failing(document, server, 503)
 
 
-async def test_calls_in_openais_words_take_and_give_what_is_listed(api: Client) -> None:
+async def test_calls_of_the_openai_api_have_the_listed_bodies(api: Client) -> None:
     """The client holds each body and answer against the document."""
     response = (await api.post("/v1/responses", json={"input": [{"role": "user", "content": "Hi"}]})).json()
     place = f"/v1/responses/{response['id']}"

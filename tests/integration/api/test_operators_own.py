@@ -101,14 +101,14 @@ async def test_a_mask_that_is_sent_back_keeps_the_value_for_the_same_address_alo
         {"file_ids": ["file_1"]},
     ],
 )
-async def test_what_belongs_to_the_operators_account_needs_leave(api: Client, definition: Any) -> None:
+async def test_parameters_that_access_the_account_of_the_operator_need_permission(api: Client, definition: Any) -> None:
     body = {**said("x"), "tools": [{"type": "provider", "definition": definition}]}
     assert field_of(await api.json("POST", "/api/turns", 422, json=body)) == "tools.0.definition.type"
     tools = {"settings": {"tools": body["tools"]}}
     assert field_of(await api.json("POST", "/api/chats", 422, json=tools)) == "settings.tools.0.definition.type"
 
 
-async def test_settings_are_ceilings_of_what_turns_may_ask(database_url: str) -> None:
+async def test_settings_are_ceilings_for_requests_of_turns(database_url: str) -> None:
     ceilings = {"max_rounds": 4, "max_tokens": 1000}
     async with strict(database_url, **ceilings, models_allow="sm*, plain") as (_, client):
         chat = await client.chat()
@@ -136,7 +136,7 @@ async def test_settings_are_ceilings_of_what_turns_may_ask(database_url: str) ->
         assert (await client.json("GET", turn.url))["status"] == "complete"
 
 
-async def test_a_server_without_a_ceiling_of_its_own_takes_what_the_api_allows(api: Client) -> None:
+async def test_a_server_without_its_own_ceiling_accepts_the_maximum_of_the_api(api: Client) -> None:
     await api.ask(await api.chat(), limits={"max_rounds": 100, "max_recoveries": 100})
 
 

@@ -163,7 +163,7 @@ async def test_each_wrong_parameter_has_a_sentence(client: Client) -> None:
     assert [error["field"] for error in refused["errors"]] == ["params.max_tokens", "params.seed", "params.speed"]
 
 
-async def test_a_refusal_names_neither_what_is_allowed_nor_what_is_guarded(client: Client) -> None:
+async def test_a_refusal_names_neither_allowed_nor_guarded_values(client: Client) -> None:
     body = {**said("x"), "model": CLAUDE, "params": {"betas": ["x"], "container": "c", "made_up": 1}}
     refused = (await client.post("/api/turns", json=body)).json()
     assert "context-1m" not in str(refused)
@@ -243,7 +243,7 @@ async def test_a_turn_has_the_chats_parameters_and_its_own_over_them(
     assert asked(offers, "gpt-4o") == params
 
 
-async def test_a_turn_with_another_model_leaves_out_what_that_one_does_not_take(
+async def test_a_turn_with_another_model_omits_parameters_unknown_to_it(
     client: Client, offers: list[ProviderModels]
 ) -> None:
     choice = {"type": "tool", "name": "look"}
@@ -274,7 +274,7 @@ async def test_generated_again_a_turn_has_the_parameters_it_had(client: Client, 
         assert asked(offers, cast("str", options.get("model", "gpt-4o"))) == expected
 
 
-async def test_what_the_operator_allows_no_more_is_left_out(
+async def test_parameters_no_longer_allowed_by_the_operator_are_left_out(
     shared_database_url: str, offers: list[ProviderModels], client: Client
 ) -> None:
     chat = await client.chat(settings={"model": CLAUDE, "params": {"service_tier": "auto", "max_tokens": 5}})

@@ -195,7 +195,7 @@ async def test_a_new_chat_has_no_parent_to_name(api: Client) -> None:
     assert refused["errors"][0]["field"] == "parent_id"
 
 
-async def test_whoever_accepts_a_stream_is_refused_in_json_all_the_same(api: Client) -> None:
+async def test_a_client_that_accepts_a_stream_is_refused_in_json(api: Client) -> None:
     refused = await api.post("/api/turns", json=said(""), headers={"Accept": "text/event-stream"})
     assert (refused.status_code, refused.headers["content-type"]) == (422, "application/problem+json")
 

@@ -351,7 +351,7 @@ async def test_a_fixed_option_holds_for_all_turns_of_the_token(api: Client, serv
             assert stored == value
 
 
-async def test_what_is_fixed_and_restricted_cannot_be_undone_by_an_exchange(api: Client) -> None:
+async def test_an_exchange_cannot_remove_fixed_options_or_restrictions(api: Client) -> None:
     refused = await api.post("/api/tokens", json={"fixed": {"model": "nobody's"}})
     assert refused.status_code == 422
     assert (await api.post("/api/tokens", json={"documents": "vault"})).status_code == 422, "all are reached anyway"

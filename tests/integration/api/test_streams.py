@@ -40,7 +40,7 @@ async def test_a_stream_tells_the_whole_turn_in_order(api: Client, server: Serve
     assert assembled([], events) == [block["text"] for block in turn.assistant["blocks"]]
 
 
-async def test_ids_only_grow_and_each_is_a_place_to_go_on_from(api: Client, server: Server) -> None:
+async def test_ids_only_grow_and_each_is_a_valid_cursor(api: Client, server: Server) -> None:
     turn = await answered(api, server)
     events = await api.events(turn.stream_url)
     assert [number(event) for event in events] == sorted({number(event) for event in events})
@@ -87,7 +87,7 @@ async def test_a_cursor_of_an_attempt_that_the_turn_has_not_had_is_reset(api: Cl
     assert events[1:] == whole[1:]
 
 
-async def test_a_cursor_beyond_what_was_said_is_put_back(api: Client) -> None:
+async def test_a_cursor_beyond_the_content_is_moved_back(api: Client) -> None:
     turn = await api.ask(await api.chat())
     events = await api.events(turn.stream_url, "1-2-7")
     assert events[0].name == "reset"
@@ -95,7 +95,7 @@ async def test_a_cursor_beyond_what_was_said_is_put_back(api: Client) -> None:
     assert events[1:] == whole[-len(events) + 1 :]
 
 
-async def test_from_each_cursor_one_notice_comes_behind_what_there_was(api: Client, server: Server) -> None:
+async def test_from_each_cursor_one_notice_follows_the_stored_events(api: Client, server: Server) -> None:
     pause = Pause()
     turn = await api.say(await api.chat(), model=server.scripts.model(pausing(pause, "One ", "two.")))
     await pause.reached.wait()

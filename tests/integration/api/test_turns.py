@@ -17,7 +17,7 @@ from turnstream.storage.chats.chat_changes import ChatState, ChatUpdates
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_what_was_said_is_answered_with_both_turns_and_the_stream(api: Client) -> None:
+async def test_a_message_is_answered_with_both_turns_and_the_stream(api: Client) -> None:
     chat = await api.chat()
     posted = await api.post(f"{chat}/turns", json=said("Hi"))
     user, assistant = posted.json()["user_turn"], posted.json()["assistant_turn"]
@@ -85,7 +85,7 @@ async def test_the_first_words_of_a_chat_can_make_it(api: Client) -> None:
 
 
 @pytest.mark.parametrize("where", ["/api/turns", "chat", "regenerate"])
-async def test_whoever_accepts_a_stream_gets_it_from_the_same_request(api: Client, where: str) -> None:
+async def test_a_client_that_accepts_a_stream_gets_it_from_the_same_request(api: Client, where: str) -> None:
     path = where
     if where != "/api/turns":
         chat = await api.chat()

@@ -139,7 +139,7 @@ def image(source: dict[str, Any]) -> dict[str, Any]:
 # --- client tools ------------------------------------------------------------------------------------------------
 
 
-async def test_a_turn_waits_for_every_client_tool_and_goes_on_with_their_results(api: Client, server: Server) -> None:
+async def test_a_turn_waits_for_every_client_tool_and_continues_with_the_results(api: Client, server: Server) -> None:
     model, provider = server.scripts.provider(
         calls_of(("findNodes", CATS, "a"), ("findNodes", {"kind": "dog"}, "b")), message_of(text("Two."))
     )
@@ -487,7 +487,7 @@ async def test_a_grant_is_seen_and_revoked_in_its_own_chat_by_its_owner_alone(
         assert (await ada.json("GET", f"{chat}/grants"))["grants"] == [grant]
 
 
-async def test_the_audit_trail_names_the_credential_of_whoever_decided(
+async def test_the_audit_trail_names_the_credential_of_the_decision(
     desk: Server, clerk: Client, document: Document
 ) -> None:
     chat = await clerk.chat()
@@ -604,7 +604,7 @@ async def test_a_chat_has_so_many_grants_and_no_two_equal_ones(desk: Server, cle
 # --- everything that waits -------------------------------------------------------------------------------------------
 
 
-async def test_what_waits_in_all_chats_is_listed_by_age_and_page_by_page(
+async def test_waiting_calls_of_all_chats_are_listed_by_age_in_pages(
     desk: Server, clerk: Client, document: Document
 ) -> None:
     long = "x" * 500
@@ -772,9 +772,7 @@ async def test_a_message_during_the_last_round_is_answered_too(api: Client, serv
     assert [block["text"] for block in ended["blocks"]] == ["All done.", "Thanks", "You are welcome."]
 
 
-async def test_who_says_something_else_instead_of_answering_has_answered(
-    desk: Server, clerk: Client, office: Office
-) -> None:
+async def test_a_message_instead_of_an_answer_settles_the_call(desk: Server, clerk: Client, office: Office) -> None:
     turn, _ = await asked_for(desk, clerk, MAIL)
     await until_waiting(clerk, turn)
     chat = turn.url.rpartition("/turns/")[0]
@@ -831,9 +829,7 @@ async def test_a_branch_runs_beside_as_a_sibling(api: Client, server: Server) ->
     await finished(api, turn)
 
 
-async def test_a_turn_that_stands_behind_another_is_cancelled_with_it_still_in_order(
-    api: Client, server: Server
-) -> None:
+async def test_a_turn_queued_behind_another_is_cancelled_with_the_order_kept(api: Client, server: Server) -> None:
     chat = await api.chat()
     turn, pause = await paused(api, server, chat)
     behind = await api.say(chat, "Second?", on_busy="enqueue")

@@ -22,6 +22,6 @@ def test_an_input_with_half_a_surrogate_pair_has_a_digest() -> None:
     assert digest_of(replace(call(), text="\ud800")) == sha256(b"1 \xed\xa0\x80").hexdigest()
 
 
-def test_a_call_its_result_its_ask_and_what_it_has_shown_have_one_key() -> None:
+def test_a_call_and_its_result_and_ask_and_output_have_one_key() -> None:
     shown = PreliminaryOutput(2, "a", "look", "so far")
     assert {call(round=2).key, result(round=2).key, ask(round=2).key, shown.key} == {(2, "a")}

@@ -31,7 +31,7 @@ def test_a_message_follows_an_answer_that_has_ended(on_busy: OnBusy) -> None:
 
 
 @every_policy
-def test_the_first_message_of_a_chat_stands_at_the_root(on_busy: OnBusy) -> None:
+def test_the_first_message_of_a_chat_is_at_the_root(on_busy: OnBusy) -> None:
     assert place_message(None, [], on_busy) == Placement(None)
 
 

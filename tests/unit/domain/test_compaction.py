@@ -105,7 +105,7 @@ def test_an_image_counts_as_one_and_thoughts_as_their_words() -> None:
     assert sizes == [1600, 101, 11]
 
 
-def test_behind_a_summary_is_what_follows_its_last_turn() -> None:
+def test_a_summary_is_followed_by_the_turns_after_its_last_one() -> None:
     block, round = told(13)
     path = chat([400, 400, 200], running(block, rounds=[round]))
     summary = summary_on(path)
@@ -129,7 +129,7 @@ def test_a_later_turn_sees_the_summary_and_an_estimate_again() -> None:
     "block",
     [Block(0, 1, 1, SUMMARY, "Half a", None), Block(0, 2, 1, SUMMARY, "x", '{"through":"x"}'), text()],
 )
-def test_what_is_no_whole_summary_is_none(block: Block) -> None:
+def test_an_incomplete_summary_is_ignored(block: Block) -> None:
     path = chat([10], running(block, rounds=[sealed(1, COMPACTED), sealed(2, "cancelled")]))
     assert summary_on(path) is None
     assert turns_after_summary(path) == path
@@ -141,7 +141,7 @@ def test_a_summary_of_turns_that_are_not_on_the_path_keeps_all() -> None:
     assert turns_after_summary(path) == path
 
 
-def test_half_of_what_is_too_much_may_be_less() -> None:
+def test_an_earlier_cut_halves_the_part_to_summarise() -> None:
     path = chat([10, 10, 10, 10], running())
     assert earlier_cut(path, UUID(int=17)) == UUID(int=13)
     assert earlier_cut(path, UUID(int=13)) == UUID(int=11)
@@ -159,7 +159,7 @@ def test_a_round_that_tells_no_figures_leaves_an_estimate() -> None:
     assert estimate_size(path).tokens == 11 + 10 + 2
 
 
-def test_the_size_of_a_reply_is_that_of_what_the_model_has_written_in_its_round() -> None:
+def test_the_size_of_a_reply_counts_the_blocks_of_the_model_in_its_round() -> None:
     blocks = [text(0, content="x" * 400), text(1, 2, "y" * 40), text(2, 2, "")]
     assert [size_of_reply(blocks, number) for number in (1, 2, 3)] == [101, 11, 0]
 
@@ -170,9 +170,7 @@ def test_the_size_of_a_reply_is_that_of_what_the_model_has_written_in_its_round(
 @pytest.mark.parametrize(
     ("then", "now", "tokens"), [("whole", "none", 1013), ("none", "none", 1013), ("none", "whole", 2015)]
 )
-def test_what_is_not_sent_of_earlier_turns_does_not_count(
-    then: EarlierResults, now: EarlierResults, tokens: int
-) -> None:
+def test_omitted_parts_of_earlier_turns_do_not_count(then: EarlierResults, now: EarlierResults, tokens: int) -> None:
     big = replace(result(), text="x" * 4000)
     before = answer(1, 10, sealed(1), blocks=[call(), big])
     after = answer(3, 10, with_usage(sealed(1, "end_turn"), 1000 if then == "none" else 2002))

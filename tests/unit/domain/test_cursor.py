@@ -47,7 +47,7 @@ def test_cursors_compare_by_attempt_then_place_then_offset(left: Cursor, right: 
         "1-2-3\x00",
     ],
 )
-def test_what_was_never_handed_out_is_no_cursor(text: str) -> None:
+def test_a_text_never_sent_as_a_cursor_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a cursor is the id of an event, such as 1-4-120"):
         Cursor.parse(text)
 

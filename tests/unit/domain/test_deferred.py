@@ -63,7 +63,7 @@ def test_only_calls_of_the_generic_tool_are_read() -> None:
     assert input_of(call(text, name="ring"), "ring") == text
 
 
-def test_where_no_tool_is_deferred_a_tool_of_that_name_is_another_one() -> None:
+def test_without_deferred_tools_a_tool_of_that_name_is_another_one() -> None:
     text = '{"name": "ring"}'
     assert NamedCalls(TurnRequest("m", tools=TOOLS[1:])).call(call(text)) == call(text)
     assert NamedCalls(None).call(call(text)) == call(text)
@@ -82,7 +82,7 @@ def test_the_calls_of_a_turn_are_those_of_the_named_tools_and_each_is_read_once(
     assert NamedCalls(None).turn(calls) is calls
 
 
-def test_a_call_that_takes_the_place_of_one_with_the_same_id_is_read_anew() -> None:
+def test_a_call_that_replaces_one_with_the_same_id_is_read_again() -> None:
     named = NamedCalls(REQUEST)
     assert [named.call(call(f'{{"name": "{name}"}}')).name for name in ("ring", "bake")] == ["ring", "bake"]
 

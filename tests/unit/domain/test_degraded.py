@@ -35,12 +35,12 @@ def test_each_policy_that_was_needed_names_its_result() -> None:
     )
 
 
-def test_what_is_as_good_as_any_result_is_not_named() -> None:
+def test_a_complete_result_is_not_named() -> None:
     turn = turn_of(noted(0, seconds=1.0), noted(1, memo="a"), noted(2, approval={"decision": "approve"}), result(3))
     assert degraded(turn) == ()
 
 
-def test_what_is_noted_on_other_blocks_is_no_policy() -> None:
+def test_notes_on_other_blocks_are_no_policies() -> None:
     turn = turn_of(replace(words(), notes='{"steer": "1"}'), replace(text(1), notes='{"cut": 1}'))
     assert degraded(turn) == ()
 
@@ -56,7 +56,7 @@ def test_a_turn_without_a_request_asked_for_nothing() -> None:
     assert degraded(replace(turn_of(), request=None)) == ()
 
 
-def test_a_reply_that_was_cut_off_is_named_with_what_it_cost() -> None:
+def test_a_cut_reply_is_named_with_its_cost() -> None:
     unseen = replace(voided(2), estimated_tokens=0)
     seen = replace(voided(2, attempt=2), estimated_tokens=12, usage={"output_tokens": 30})
     kept = replace(sealed(1, "interrupted"), estimated_tokens=12, usage={"output_tokens": 1})

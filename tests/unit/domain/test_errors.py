@@ -30,7 +30,7 @@ def test_the_tree_that_is_drawn_is_the_tree_there_is() -> None:
     }
 
 
-def test_a_refusal_says_what_is_wrong_and_where() -> None:
+def test_a_refusal_names_the_error_and_its_field() -> None:
     refused = Conflict("it runs", field="turn")
     assert (str(refused), refused.detail, refused.field, refused.status) == ("it runs", "it runs", "turn", 409)
     assert RequestRefused("no").field is None
@@ -59,7 +59,7 @@ def test_a_provider_error_keeps_the_providers_words() -> None:
     assert ProviderError("x", "y").request_id is None
 
 
-def test_what_a_provider_says_about_the_account_is_not_shown_and_other_failures_are() -> None:
+def test_an_error_about_the_account_is_not_shown_and_other_failures_are() -> None:
     assert "operator" in AccountRefused("invalid_api_key", "Wrong key.").shown
     assert TransientError("overloaded", "Busy.").shown == "Busy."
 

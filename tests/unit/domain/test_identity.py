@@ -20,7 +20,7 @@ from turnstream.libraries.logins import owner_name
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
 
-def test_a_person_may_do_everything_with_what_is_theirs_and_nothing_else() -> None:
+def test_a_person_has_all_rights_on_their_own_data_and_no_others() -> None:
     identity = Identity("ada")
     for scope in ("read", "chat", "approve"):
         identity.require(scope)
@@ -102,7 +102,7 @@ def test_scopes_of_a_later_version_are_left_out() -> None:
     assert known_scopes(["read", "fly"]) == {"read"}
 
 
-def test_what_no_token_can_fix_is_refused() -> None:
+def test_options_that_a_token_cannot_fix_are_refused() -> None:
     with pytest.raises(ValueError, match="not blocks"):
         Identity("ada", fixed={"blocks": []})
 

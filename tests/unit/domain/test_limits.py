@@ -149,7 +149,7 @@ def test_a_budget_that_is_spent_refuses_the_calls_that_were_not_run_yet() -> Non
     )
 
 
-def test_what_the_family_has_used_counts_for_a_turn_that_shares_a_budget() -> None:
+def test_the_use_of_the_family_counts_for_a_turn_with_a_shared_budget() -> None:
     turn = used(Limits(budget_tokens=1000, budget_cost=2.5), call(0), result(1))
     assert next_step(turn, family=FamilyUse(999, 2.4)) == CallModel(2)
     step = next_step(turn, family=FamilyUse(1000, 2.4))

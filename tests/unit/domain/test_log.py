@@ -174,13 +174,13 @@ def test_a_user_turn_has_a_log_too() -> None:
     assert marks_of(turn)[0] == TurnStart(0, turn.id, turn.chat_id, "", 0, "complete")
 
 
-def test_whoever_starts_at_the_start_gets_everything_once() -> None:
+def test_a_reader_from_the_start_gets_every_event_once() -> None:
     events = [event for event, _ in _read(Rows(TWO_ROUNDS), Cursor(3))]
     assert _texts(events) == {block.index: block.text for block in TWO_ROUNDS.blocks}
     assert [event for event in events if not isinstance(event, BlockDelta)] == marks_of(TWO_ROUNDS)
 
 
-def test_an_open_block_is_told_as_far_as_it_is_written() -> None:
+def test_an_open_block_is_sent_as_far_as_it_is_written() -> None:
     log = _open(0, "ahoy", turn_of(rounds=[begun()]))
     (*_, (start, _), (delta, cursor)) = _read(log, Cursor(1))
     assert isinstance(start, BlockStart)
@@ -232,7 +232,7 @@ AFTER = turn_of(
 )
 
 
-def test_what_was_taken_back_is_forgotten_and_what_stayed_is_kept() -> None:
+def test_voided_blocks_are_dropped_and_remaining_ones_are_kept() -> None:
     cursor = end_cursor(Rows(BEFORE))
     place, reset = resume(Rows(AFTER), cursor)
     assert reset == Reset(attempt=2, index=3)
@@ -242,7 +242,7 @@ def test_what_was_taken_back_is_forgotten_and_what_stayed_is_kept() -> None:
     assert BlockDelta(3, 0, "final") in events
 
 
-def test_a_cursor_before_what_was_taken_back_still_holds() -> None:
+def test_a_cursor_before_voided_content_stays_valid() -> None:
     second_round = next(
         n for n, mark in enumerate(marks_of(BEFORE)) if isinstance(mark, RoundStart) and mark.round == 2
     )
@@ -263,7 +263,7 @@ def test_an_open_block_that_was_taken_back_is_forgotten_with_its_start() -> None
     assert (place, reset) == (Cursor(2, 2, 0), Reset(2, 0))
 
 
-def test_an_interrupted_block_begins_anew_for_a_client_that_has_it_as_whole() -> None:
+def test_an_interrupted_block_restarts_for_a_client_that_has_it_as_complete() -> None:
     """A failover has lost the whole block; what the journal had of it was kept by the next attempt."""
     kept = turn_of(text(0, 1, "Aho", interrupted=True), rounds=[replace(begun(1), sealed_by=2)], attempt=2)
     assert resume(Rows(kept), Cursor(1, 4)) == (Cursor(2, 2, 0), Reset(2, 0))
@@ -273,7 +273,7 @@ def test_an_interrupted_block_begins_anew_for_a_client_that_has_it_as_whole() ->
 # --- what waits for people, and what they say ------------------------------------------------------------------------
 
 
-def test_what_is_asked_for_stands_between_the_reply_and_its_results_and_words_after_them() -> None:
+def test_asks_are_between_a_reply_and_its_results_and_steers_behind_them() -> None:
     names = [(type(mark).__name__, getattr(mark, "index", None)) for mark in marks_of(ASKED)]
     assert names == [
         ("TurnStart", None),
@@ -290,12 +290,12 @@ def test_what_is_asked_for_stands_between_the_reply_and_its_results_and_words_af
     ]
 
 
-def test_an_answer_changes_nothing_of_what_was_asked_for() -> None:
+def test_an_answer_does_not_change_its_ask() -> None:
     unanswered = replace(ASKED, asks=(ask("b"),))
     assert marks_of(unanswered) == marks_of(ASKED)
 
 
-def test_what_is_asked_for_is_told_in_the_order_of_the_calls_with_their_exact_input() -> None:
+def test_asks_are_sent_in_the_order_of_the_calls_with_their_exact_input() -> None:
     calls = [replace(call(0, 1, "a"), text='{"n": 1}'), replace(call(1, 1, "b"), text="{}"), call(2, 2, "b")]
     asks = [ask("b"), replace(ask("a", kind="approval"), digest="d")]
     wanted = (
@@ -306,7 +306,7 @@ def test_what_is_asked_for_is_told_in_the_order_of_the_calls_with_their_exact_in
     assert action_required(asks, calls) == ActionRequired(1, 1, wanted)
 
 
-def test_what_was_asked_for_by_another_attempt_is_marked_with_it() -> None:
+def test_asks_of_another_attempt_have_its_number() -> None:
     turn = turn_of(call(), rounds=[sealed()], asks=[ask(attempt=2)], attempt=2)
     assert marks_of(turn)[-1] == ActionRequired(2, 1, required_actions_of(turn.asks, turn.blocks))
 
@@ -319,18 +319,18 @@ def test_a_round_asks_only_for_its_own_calls() -> None:
     assert [(mark.round, [wanted.tool_use_id for wanted in mark.actions]) for mark in marks] == [(1, ["a"]), (2, ["a"])]
 
 
-def test_what_was_said_before_any_round_comes_first() -> None:
+def test_steers_before_the_first_round_come_first() -> None:
     turn = turn_of(words(0, 0), text(1, 1), rounds=[sealed(1, "end_turn")])
     names = [(type(mark).__name__, getattr(mark, "index", None)) for mark in marks_of(turn)[:4]]
     assert names == [("TurnStart", None), ("BlockStart", 0), ("BlockStop", None), ("RoundStart", None)]
 
 
-def test_what_a_user_said_is_no_answer_of_a_tool() -> None:
+def test_a_steer_is_no_result_of_a_tool() -> None:
     (_, second) = [mark for mark in marks_of(ASKED) if isinstance(mark, RoundStart)]
     assert [answered.tool_use_id for answered in second.answered] == ["a", "b"]
 
 
-def test_the_end_says_what_was_degraded() -> None:
+def test_the_end_lists_degradations() -> None:
     turn = turn_of(
         call(),
         result(is_error=True),
@@ -343,7 +343,7 @@ def test_the_end_says_what_was_degraded() -> None:
     assert end.degraded == (Degraded(ALL_TOOLS_FAILED),)
 
 
-def test_every_cursor_of_a_turn_that_waited_is_good_once_it_has_gone_on() -> None:
+def test_every_cursor_of_a_waiting_turn_stays_valid_after_it_continues() -> None:
     waiting = replace(ASKED, blocks=ASKED.blocks[:4], rounds=ASKED.rounds[:1], asks=(ask("b"),), status="waiting")
     waiting = replace(waiting, attempt=1)
     read = _read(Rows(waiting), Cursor(1))

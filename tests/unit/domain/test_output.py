@@ -55,7 +55,7 @@ def test_an_output_that_is_right_ends_the_turn() -> None:
     assert output_of(replace(turn, status="complete", stop_reason="output")) == '"a"'
 
 
-def test_one_that_is_wrong_is_the_end_of_an_attempt() -> None:
+def test_a_wrong_output_ends_an_attempt() -> None:
     turn = structured(PLAIN, *numbered(*made("output", "a", fails=True)), rounds=1)
     assert output_progress(turn) == OutputProgress(failure="max_attempts", failed=1, spent=1, complaint="seen")
     assert next_step(turn) == CallModel(2)
@@ -234,7 +234,7 @@ def test_an_output_that_is_text_is_judged_first() -> None:
     assert next_step(wrong) == CallModel(2)
 
 
-def test_what_the_user_says_takes_an_output_back() -> None:
+def test_a_steer_voids_an_output() -> None:
     words = replace(text(3), type=USER_TEXT)
     turn = structured(NATIVE, text(content='"a"'), judged(), words, rounds=1, stop_reason="end_turn")
     assert next_step(turn) == CallModel(2)
@@ -259,7 +259,7 @@ def test_calls_that_came_whole_before_a_reply_was_cut_off_count() -> None:
 
 
 @pytest.mark.parametrize("stop_reason", ["pause_turn", "interrupted", "cancelled", "error", "compacted"])
-def test_what_is_no_whole_reply_is_no_output(stop_reason: str) -> None:
+def test_an_incomplete_reply_is_no_output(stop_reason: str) -> None:
     turn = structured(NATIVE, text(), rounds=1, stop_reason=stop_reason)
     assert unjudged_draft(turn) is None
     assert output_progress(turn).failed == 0
@@ -309,6 +309,6 @@ def cancelled(spec: OutputSpec, *blocks: Block, rounds: int = 1, stop_reason: st
         (cancelled(REFLECTED, *made("output", "a")), "reflecting"),
     ],
 )
-def test_a_cancelled_turn_tells_what_it_was_busy_with(turn: Turn, phase: str) -> None:
+def test_a_cancelled_turn_keeps_its_last_activity(turn: Turn, phase: str) -> None:
     assert phase_of(turn) == phase
     assert phase_of(replace(turn, status="complete")) is None

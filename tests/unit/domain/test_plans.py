@@ -48,7 +48,7 @@ def test_a_plan_that_is_not_known_has_the_least_of_each_limit() -> None:
         ({"calls_per_day": 3}, {"calls_per_day": 3}, {"tokens": 1}, None),
     ],
 )
-def test_what_is_counted_before_must_fit_and_of_the_rest_any_room_is_enough(
+def test_amounts_counted_in_advance_must_fit_and_others_need_only_some_room(
     rates: dict[str, float], used: dict[str, float], adding: dict[str, float], reached: str | None
 ) -> None:
     found = reached_rate(Plan("x", rates), USED | used, adding)

@@ -42,7 +42,7 @@ def test_parts_are_read_as_they_were(parts: list[ResultPart]) -> None:
 
 
 @pytest.mark.parametrize("parts", [[], ["words"]])
-def test_what_is_but_a_text_has_no_layout(parts: list[ResultPart]) -> None:
+def test_a_single_text_has_no_layout(parts: list[ResultPart]) -> None:
     assert layout_of(parts) is None
 
 

@@ -83,7 +83,7 @@ def test_a_round_is_begun_then_sealed_or_voided() -> None:
     assert Round(1, 2, sealed_by=3, stop_reason="end_turn").sealed
 
 
-def test_what_a_reply_that_was_cut_off_has_spent_is_the_higher_of_report_and_estimate() -> None:
+def test_a_cut_reply_has_spent_the_higher_of_report_and_estimate() -> None:
     usage = {"input_tokens": 7, "output_tokens": 3}
     assert Round(1, 1, usage=usage).spent == usage
     assert Round(1, 1, usage=usage, estimated_tokens=2).spent == usage

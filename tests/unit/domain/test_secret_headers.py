@@ -62,7 +62,7 @@ def test_a_parameter_of_another_form_stays(servers: Any) -> None:
     assert masked_settings({"params": {"mcp_servers": servers}}) == {"params": {"mcp_servers": servers}}
 
 
-def test_what_is_no_text_is_no_credential() -> None:
+def test_a_value_other_than_text_is_no_credential() -> None:
     for definition in ({}, {"authorization": None, "headers": None}, {"authorization": {"type": "oauth"}}):
         assert credentials_of(definition) == {}
         assert with_credentials(definition, {}) == definition

@@ -43,7 +43,7 @@ def _open(type: str, content: str) -> Block:
     ],
 )
 @pytest.mark.parametrize("recoveries", [0, 2])
-def test_what_becomes_of_an_interrupted_round(
+def test_an_interrupted_round_is_settled_by_one_rule(
     policy: RecoveryPolicy, closed: list[Block], open_block: Block | None, settlement: Settlement, recoveries: int
 ) -> None:
     limits = Limits(recovery=policy, max_recoveries=2)

@@ -66,7 +66,7 @@ def test_results_before_the_newest_that_fit_into_a_quarter_of_the_window_are_sho
     assert next_step(after[-1], after[:-1]) == CallModel(4)
 
 
-def test_the_block_says_what_it_does_in_words_and_is_shown_behind_its_round() -> None:
+def test_the_block_describes_its_effect_and_is_shown_behind_its_round() -> None:
     path = run([user(1), answer(2, [4000], [2500], [2400])])
     block = path[-1].blocks[-1]
     assert (block.type, block.index, block.round) == (SHORTENED, 6, 3)
@@ -83,7 +83,7 @@ def test_before_a_turns_first_round_it_is_round_0() -> None:
     assert path[-1].blocks[-1] in shown
 
 
-def test_what_the_model_has_not_seen_stays_until_no_request_has_room_for_it() -> None:
+def test_unsent_results_stay_until_no_request_has_room_for_them() -> None:
     path = [user(1), answer(2, [5000, 5000])]
     assert compaction_needed(path) is None
     assert compaction_needed(path, tokens=9_900) is None
@@ -120,19 +120,19 @@ def test_a_little_is_not_worth_the_cache() -> None:
     assert compaction_needed([user(1), answer(2, [1200], [9000])]) is not None
 
 
-def test_where_it_is_not_enough_the_turns_before_are_summarised() -> None:
+def test_after_an_insufficient_shortening_the_turns_before_are_summarised() -> None:
     words = text(content="x" * 24_000)
     long = replace(turn_of(words, rounds=[sealed(1, "end_turn")], limits=LIMITS, status="complete"), id=UUID(int=2))
     path = [user(1), long, user(3), answer(4, [2000], [2000])]
     assert next_step(path[-1], path[:-1]) == Compact(3, UUID(int=2))
 
 
-def test_where_there_is_nothing_to_be_summarised_it_is_done_though_it_is_not_enough() -> None:
+def test_without_turns_to_summarise_an_insufficient_shortening_is_done() -> None:
     path = [user(1, "x" * 28_000), answer(2, [2000], [2000])]
     assert isinstance(next_step(path[-1], path[:-1]), Shorten)
 
 
-def test_what_was_shortened_is_not_shortened_again() -> None:
+def test_a_shortened_result_is_not_shortened_again() -> None:
     path = run([user(1), answer(2, [8000], [2000])])
     grown = replace(path[-1], blocks=(*path[-1].blocks, *rounds_later(4, 3000, 3100)), rounds=rounds_to(5))
     again = run([path[0], grown], tokens=9000)
@@ -141,7 +141,7 @@ def test_what_was_shortened_is_not_shortened_again() -> None:
     assert second.results == 2
 
 
-def test_where_all_are_shortened_and_no_turn_is_before_the_older_ones_are_left_out_whole() -> None:
+def test_without_turns_before_and_with_all_results_shortened_the_older_ones_are_omitted() -> None:
     sizes = [[600]] * 20
     path = shortened([user(1), answer(2, *sizes)])
     full = shortened(path, tokens=9000)
@@ -183,7 +183,7 @@ def test_a_refusal_as_too_long_shortens_first_and_summarises_then() -> None:
         assert compaction_needed(after, forced=True) == UUID(int=2)
 
 
-def test_figures_of_the_last_call_are_less_by_what_was_left_out_since() -> None:
+def test_figures_of_the_last_call_are_reduced_by_later_omissions() -> None:
     told = [replace(sealed(1), usage={"input_tokens": 8800}), replace(sealed(2), usage={"input_tokens": 9000})]
     path = run([user(1), replace(answer(2, [6000], [2000]), rounds=tuple(told))])
     size = estimate_size(path)
@@ -192,7 +192,7 @@ def test_figures_of_the_last_call_are_less_by_what_was_left_out_since() -> None:
     assert estimate_size([path[0], replace(path[-1], rounds=later)]) == SizeEstimate(5100, 0)
 
 
-def test_without_figures_what_is_left_of_results_is_counted_with_prompt_and_tools() -> None:
+def test_without_figures_the_rest_of_results_is_counted_with_prompt_and_tools() -> None:
     path = run([user(1), answer(2, [8000], [2000])])
     without = estimate_size(path).tokens
     assert without == 2 + 2 * 1 + 126 + 2001
@@ -215,7 +215,7 @@ def test_a_count_goes_before_an_estimate() -> None:
     ("known", "added", "near"),
     [(7900, 10, False), (7900, 100, True), (7950, 100, True), (8100, 100, False), (3000, 2000, False)],
 )
-def test_a_count_is_wanted_where_it_could_change_what_is_done(known: int, added: int, near: bool) -> None:
+def test_a_count_is_requested_if_it_could_change_the_next_step(known: int, added: int, near: bool) -> None:
     asked = replace(answer(2, [added - 1]), rounds=(replace(sealed(1), usage={"input_tokens": known}),))
     assert may_need_compaction([user(1), asked]) is near
     nobody_knows = replace(asked, request=asked.request and replace(asked.request, limits=Limits()))
@@ -247,14 +247,14 @@ def test_figures_of_calls_in_which_the_provider_left_something_out_say_nothing_o
     assert estimate_size([user(1), replace(told, request=None), user(3), answer(4)]).guessed > 4000
 
 
-def test_what_names_turns_that_are_not_on_the_path_is_none() -> None:
+def test_a_shortening_with_turns_outside_of_the_path_is_ignored() -> None:
     path = run([user(1), answer(2, [8000], [2000])])
     assert shortenings_on([path[0], replace(path[-1], id=UUID(int=77))]) == ()
     empty = replace(path[-1].blocks[-1], data=None)
     assert shortenings_on([path[0], replace(path[-1], blocks=(empty,))]) == ()
 
 
-def test_of_a_path_that_was_summarised_only_what_is_kept_is_shortened() -> None:
+def test_of_a_summarised_path_only_kept_turns_are_shortened() -> None:
     told = json.dumps({"type": SUMMARY, "through": str(UUID(int=2))})
     made = answer(4, [8000], [2000])
     blocks = (Block(0, 3, 1, SUMMARY, "In short.", told), *made.blocks)

@@ -99,7 +99,7 @@ def test_the_only_result_of_a_round_may_be_the_answer() -> None:
     assert next_step(turn_of(*calls, *both, rounds=[sealed()])) == CallModel(2)
 
 
-def test_a_turn_that_shall_not_go_on_after_tools_ends_as_tool_use() -> None:
+def test_a_turn_that_must_stop_after_tools_ends_as_tool_use() -> None:
     limits = Limits(continue_after_tools=False)
     turn = turn_of(call(), rounds=[sealed()], limits=limits)
     assert next_step(turn) == RunTools((call(),))
@@ -155,7 +155,7 @@ def test_a_model_that_calls_tools_all_the_same_is_refused_and_the_turn_ends() ->
 
 
 @pytest.mark.parametrize("policy", get_args(RoundLimitPolicy))
-def test_without_tool_rounds_the_first_call_is_told_to_use_none(policy: RoundLimitPolicy) -> None:
+def test_without_tool_rounds_the_first_call_forbids_tools(policy: RoundLimitPolicy) -> None:
     limits = Limits(max_rounds=0, on_max_rounds=policy)
     assert next_step(turn_of(limits=limits)) == CallModel(1, tools=False)
     refusal = "This call was not run: the limit of 0 tool rounds is reached."
@@ -186,12 +186,12 @@ def test_one_success_ends_a_run_of_failed_rounds() -> None:
 
 
 @pytest.mark.parametrize("stop_reason", ["pause_turn", INTERRUPTED])
-def test_a_reply_that_paused_or_was_cut_goes_on(stop_reason: str) -> None:
+def test_a_paused_or_cut_reply_continues(stop_reason: str) -> None:
     assert next_step(turn_of(text(), rounds=[sealed(1, stop_reason)])) == CallModel(2)
 
 
 @pytest.mark.parametrize("stop_reason", ["pause_turn", INTERRUPTED])
-def test_a_reply_that_goes_on_after_the_last_tool_round_still_may_use_no_tools(stop_reason: str) -> None:
+def test_a_reply_continued_after_the_last_tool_round_still_may_use_no_tools(stop_reason: str) -> None:
     limits = Limits(max_rounds=1)
     rounds = [sealed(1), sealed(2, stop_reason)]
     assert next_step(turn_of(call(), result(), text(2, 2), rounds=rounds, limits=limits)) == CallModel(3, tools=False)
@@ -209,7 +209,7 @@ def test_a_model_that_pauses_for_ever_is_ended() -> None:
     ]
 
 
-def test_an_interrupted_reply_goes_on_as_often_as_recoveries_allow_even_without_tool_rounds() -> None:
+def test_an_interrupted_reply_continues_as_often_as_recoveries_allow_even_without_tool_rounds() -> None:
     limits = Limits(max_rounds=0, max_recoveries=2)
     rounds = [sealed(1, INTERRUPTED), sealed(2, INTERRUPTED)]
     assert next_step(turn_of(text(), text(1, 2), rounds=rounds, limits=limits)) == CallModel(3, tools=False)
@@ -238,7 +238,7 @@ def test_a_result_answers_only_a_call_of_its_own_round() -> None:
 TWO_CALLS = (call(0, id="a"), call(1, id="b"))
 
 
-def test_what_waits_for_nobody_is_run_while_the_rest_waits() -> None:
+def test_calls_without_an_ask_run_while_others_wait() -> None:
     turn = turn_of(*TWO_CALLS, rounds=[sealed()], asks=[ask("a")])
     assert next_step(turn) == RunTools((TWO_CALLS[1],))
 
@@ -292,7 +292,7 @@ def test_calls_that_must_not_be_run_are_refused_whoever_was_asked() -> None:
     assert next_step(turn) == RunTools((call(),), refusal="This call was not run: the reply was refused.")
 
 
-def test_what_a_user_says_waits_for_the_results_and_goes_in_before_the_model_is_called() -> None:
+def test_a_steer_waits_for_the_results_and_is_applied_before_the_next_model_call() -> None:
     unanswered = turn_of(call(), rounds=[sealed()], steers=[steer(1), steer(2)])
     assert next_step(unanswered) == RunTools((call(),))
     waiting = replace(unanswered, asks=(ask(),))
@@ -302,7 +302,7 @@ def test_what_a_user_says_waits_for_the_results_and_goes_in_before_the_model_is_
     assert next_step(turn_of(call(), result(), words(2), rounds=[sealed()])) == CallModel(2)
 
 
-def test_what_is_said_before_the_first_reply_is_in_the_first_call() -> None:
+def test_a_steer_before_the_first_reply_is_in_the_first_call() -> None:
     assert next_step(turn_of(steers=[steer()])) == ApplySteers((steer(),))
     assert next_step(turn_of(rounds=[voided()], steers=[steer()])) == ApplySteers((steer(),))
     assert next_step(turn_of(words(0, 0))) == CallModel(1)
@@ -315,7 +315,7 @@ def test_a_user_who_says_something_to_a_reply_that_ends_gets_another(stop_reason
     assert next_step(turn_of(text(), words(1), rounds=rounds)) == CallModel(2)
 
 
-def test_what_was_said_to_an_earlier_round_is_no_reason_to_go_on() -> None:
+def test_a_steer_to_an_earlier_round_does_not_continue_the_turn() -> None:
     turn = turn_of(text(0, 1), words(1, 1), text(2, 2), rounds=[sealed(1, "end_turn"), sealed(2, "end_turn")])
     assert next_step(turn) == Finish("end_turn")
 
@@ -330,21 +330,21 @@ def test_a_user_is_answered_even_where_the_turn_would_have_ended(limits: Limits)
     assert next_step(taken) == CallModel(2, tools=limits.max_rounds > 1)
 
 
-def test_nothing_is_said_into_a_pause_since_the_provider_goes_on_from_its_last_word() -> None:
+def test_no_steer_is_applied_in_a_pause_since_the_provider_continues_from_its_last_word() -> None:
     turn = turn_of(text(), rounds=[sealed(1, "pause_turn")], steers=[steer()])
     assert next_step(turn) == CallModel(2)
     with_call = turn_of(call(), result(), rounds=[sealed(1, "pause_turn")], steers=[steer()])
     assert next_step(with_call) == CallModel(2)
 
 
-def test_what_was_said_into_a_pause_that_will_not_go_on_is_taken_in() -> None:
+def test_a_steer_in_a_pause_without_a_continuation_is_applied() -> None:
     rounds = [sealed(1, "pause_turn"), sealed(2, "pause_turn")]
     turn = turn_of(rounds=rounds, limits=Limits(max_rounds=1, max_recoveries=1), steers=[steer()])
     assert next_step(turn) == ApplySteers((steer(),))
     assert next_step(replace(turn, steers=(), blocks=(words(0, 2),))) == CallModel(3)
 
 
-def test_what_a_user_says_starts_the_count_of_failures_anew() -> None:
+def test_a_steer_resets_the_count_of_failures() -> None:
     limits = Limits(max_rounds=9, max_failed_rounds=1)
     failed = (call(0, 1), result(1, 1, is_error=True))
     turn = turn_of(*failed, rounds=[sealed(1)], limits=limits)
@@ -358,14 +358,14 @@ def test_what_a_user_says_starts_the_count_of_failures_anew() -> None:
     assert failed_rounds(again.blocks) == 1
 
 
-def test_what_a_user_says_to_the_answer_that_had_to_do_without_tools_starts_the_count_anew_too() -> None:
+def test_a_steer_to_an_answer_without_tools_also_resets_the_count_of_failures() -> None:
     limits = Limits(max_rounds=9, max_failed_rounds=1)
     blocks = (call(0, 1), result(1, 1, is_error=True), text(2, 2, "I could not."), words(3, 2, "Try again"))
     turn = turn_of(*blocks, rounds=[sealed(1), sealed(2, "end_turn")], limits=limits)
     assert next_step(turn) == CallModel(3, tools=True)
 
 
-def test_the_failures_up_to_a_round_do_not_depend_on_what_came_later() -> None:
+def test_the_failures_up_to_a_round_do_not_depend_on_later_rounds() -> None:
     blocks = [call(0, 1), result(1, 1, is_error=True), call(2, 2), result(3, 2, is_error=True), words(4, 2)]
     assert [failed_rounds(blocks, last) for last in (0, 1, 2, 3)] == [0, 1, 0, 0]
     later = [*blocks[:4], call(4, 3), result(5, 3)]

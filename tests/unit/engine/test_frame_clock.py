@@ -42,7 +42,7 @@ def test_there_is_no_tick_below_the_load_that_makes_one_worth_its_latency() -> N
     assert observed(FrameClock(), IDLE - 0.05) == 0.0
 
 
-def test_a_tick_stays_while_it_is_what_lowers_the_load() -> None:
+def test_a_tick_stays_while_the_tick_itself_lowers_the_load() -> None:
     clock = pressed()
     assert clock.tick == TICK
     assert observed(clock, IDLE + 0.05) == TICK
@@ -55,7 +55,7 @@ def test_an_operator_may_choose_latency_or_cpu_whatever_the_load() -> None:
     assert [observed(FrameClock("cheap"), busy) for busy in (0.1, 1.0)] == [TICK, TICK]
 
 
-async def test_streams_that_come_in_one_beat_go_on_together_and_a_tick_has_several_beats(
+async def test_streams_of_one_beat_continue_together_and_a_tick_has_several_beats(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, order = pressed(), list[str]()

@@ -63,7 +63,7 @@ def test_a_success_in_between_starts_the_count_again_and_each_model_has_its_own(
     assert not breakers.is_open("q", "other", "ada")
 
 
-def test_one_call_at_a_time_tries_again_and_closes_the_breaker(clock: Clock) -> None:
+def test_a_single_call_at_a_time_probes_and_closes_the_breaker(clock: Clock) -> None:
     breakers = ModelBreakers(ModelPolicy(breaker=1, breaker_pause=30, label=str), clock)
 
     def shown() -> float | None:

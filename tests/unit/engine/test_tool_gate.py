@@ -221,7 +221,7 @@ def test_a_call_is_answered_from_an_identical_one_only_where_its_tool_has_a_memo
         assert gate_of(*blocks).decide(blocks[2]) == decision
 
 
-def test_a_call_with_an_edited_input_is_not_answered_from_what_the_model_wrote() -> None:
+def test_a_call_with_an_edited_input_is_not_answered_from_the_original_call() -> None:
     blocks = [named("look"), result(), named("look", 2, 2, "b")]
     answer = AskAnswer("approve", input='{"n":5}')
     gate = gate_of(*blocks, asks=[ask_for(blocks[2], answer=answer)])
@@ -346,7 +346,7 @@ def test_the_newest_result_of_an_identical_call_is_remembered_across_rounds() ->
     assert earlier_result(first, blocks, READ_ONLY) is None
 
 
-def test_an_id_that_is_used_again_stands_for_the_call_of_its_own_round() -> None:
+def test_a_repeated_id_refers_to_the_call_of_its_own_round() -> None:
     blocks = [call(0, 1, "a"), result(1, 1, "a"), replace(call(2, 2, "a"), text='{"n":2}'), result(3, 2, "a")]
     blocks[3] = replace(blocks[3], text="another")
     again = call(4, 3, "b")

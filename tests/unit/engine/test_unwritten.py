@@ -32,7 +32,7 @@ async def test_a_block_is_kept_for_the_seal() -> None:
     assert (last.blocks, rows.blocks) == ([BLOCK], [])
 
 
-async def test_a_block_that_was_not_the_last_one_is_written_before_what_follows() -> None:
+async def test_a_block_before_the_last_one_is_written_before_later_blocks() -> None:
     rows = Rows()
     rows.go.set()
     last = Unwritten(rows.write)
@@ -42,7 +42,7 @@ async def test_a_block_that_was_not_the_last_one_is_written_before_what_follows(
     assert (last.blocks, last.waits, rows.blocks) == ([], False, [BLOCK])
 
 
-async def test_without_a_seal_a_block_is_written_by_itself_and_what_follows_waits_for_it(
+async def test_without_a_seal_a_block_is_written_alone_and_later_writes_wait_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(unwritten, "LONGEST_WAIT", 0.0)
@@ -94,7 +94,7 @@ async def test_a_write_that_has_not_begun_is_done_though_the_reply_that_waits_fo
     assert rows.blocks == [BLOCK]
 
 
-async def test_what_the_last_read_has_closed_comes_behind_a_text_that_waits() -> None:
+async def test_blocks_closed_by_the_last_read_come_behind_a_waiting_text() -> None:
     rows = Rows()
     behind = Block(1, 1, 1, "tool_use", "{}", tool_use_id="a", name="look")
     last = Unwritten(rows.write)

@@ -32,7 +32,7 @@ def found(paths: WarmPaths, leaf: UUID) -> Sequence[Turn] | None:
     return None if warm is None else warm.turns
 
 
-async def test_a_path_takes_the_place_of_the_one_that_it_goes_on_from() -> None:
+async def test_a_path_replaces_the_path_that_it_continues() -> None:
     paths, first = WarmPaths(4 * TURN), path_of(2)
     paths.keep(first, KnownEntries())
     assert found(paths, first[-1].id) == first
@@ -63,7 +63,7 @@ async def test_a_path_takes_the_place_of_the_one_that_it_goes_on_from() -> None:
         {"request": TurnRequest("m", provider_tools=("x" * 100_000,))},
     ],
 )
-async def test_what_an_owner_can_make_long_is_counted_in_bytes(turn: Mapping[str, Any]) -> None:
+async def test_members_of_unlimited_length_are_counted_in_bytes(turn: Mapping[str, Any]) -> None:
     path = path_of(2)
     path[-1] = replace(path[-1], **turn)
     for most, is_kept in ((99_000, False), (220_000, True)):
@@ -72,7 +72,7 @@ async def test_what_an_owner_can_make_long_is_counted_in_bytes(turn: Mapping[str
         assert (paths.find(path[-1].id) is not None) == is_kept
 
 
-async def test_what_was_used_least_makes_room_and_what_never_has_room_is_not_kept() -> None:
+async def test_the_least_recently_used_path_is_evicted_and_an_oversized_one_is_not_kept() -> None:
     paths, chats = WarmPaths(4 * TURN), [path_of(2) for _ in range(3)]
     paths.keep(chats[0], KnownEntries())
     paths.keep(chats[1], KnownEntries())

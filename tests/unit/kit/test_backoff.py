@@ -15,7 +15,7 @@ def test_a_pause_doubles_up_to_its_longest() -> None:
 
 
 @given(st.integers(1, 10**9), st.floats(1e-6, 60.0), st.floats(60.0, 1e6), st.floats(1.0, 10.0))
-def test_it_never_shrinks_and_never_passes_its_longest(
+def test_a_backoff_never_shrinks_and_never_exceeds_its_longest(
     failures: int, first: float, longest: float, factor: float
 ) -> None:
     pause = backoff(failures, first, longest, factor)

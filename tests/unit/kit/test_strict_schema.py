@@ -85,5 +85,5 @@ def test_a_model_can_be_held_to_closed_objects_of_plain_values(schema: dict[str,
         nested(10),
     ],
 )
-def test_what_only_some_take_is_left_to_the_tool(schema: object) -> None:
+def test_keywords_that_only_some_providers_accept_are_left_to_the_tool(schema: object) -> None:
     assert not is_strict(schema)

@@ -8,7 +8,7 @@ ANY_TEXT = st.text(st.characters(categories=None))
 
 
 @pytest.mark.parametrize("text", ["", "plain", "é", "🚢", "a\tb\r\n", "\x01\x7f", "\ufffd", "\ufeff"])
-def test_what_postgres_takes_is_left_alone(text: str) -> None:
+def test_text_accepted_by_postgres_is_unchanged(text: str) -> None:
     assert unstorable(text) is None
     assert storable(text) is text
 
@@ -23,7 +23,7 @@ def test_what_postgres_takes_is_left_alone(text: str) -> None:
         ("\ud83d\ude00", "contains a lone surrogate at offset 0", "\ufffd\ufffd"),
     ],
 )
-def test_what_it_refuses_is_named_and_replaced(text: str, why: str, stored: str) -> None:
+def test_text_refused_by_postgres_is_named_and_replaced(text: str, why: str, stored: str) -> None:
     assert unstorable(text) == why
     assert storable(text) == stored
 

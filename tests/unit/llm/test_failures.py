@@ -329,7 +329,7 @@ def test_a_body_may_ask_for_a_wait_too(said: object, seconds: float) -> None:
         (wrapped("m is rate-limited upstream.", 429), 200, True),
     ],
 )
-def test_a_provider_without_room_is_told_from_a_broken_one(said: object, status: int, busy: bool) -> None:
+def test_a_provider_without_capacity_is_distinguished_from_a_broken_one(said: object, status: int, busy: bool) -> None:
     assert provider_error(said, status).busy is busy
 
 
@@ -399,7 +399,7 @@ def sdk(*causes: BaseException) -> Exception:
         (OSError("x"), "The connection to the provider failed in the middle of its answer."),
     ],
 )
-def test_a_lost_connection_is_told_in_a_sentence_without_the_words_of_the_transport(
+def test_a_lost_connection_is_described_in_a_sentence_without_the_text_of_the_transport(
     error: Exception, sentence: str
 ) -> None:
     lost = connection_error(error)
@@ -409,7 +409,7 @@ def test_a_lost_connection_is_told_in_a_sentence_without_the_words_of_the_transp
 @pytest.mark.parametrize(
     "error", [httpx2.ReadTimeout("x"), sdk(httpx2.TimeoutException("x"), aiohttp.SocketTimeoutError())]
 )
-def test_a_silence_is_told_as_one(error: Exception) -> None:
+def test_a_silence_is_reported_as_a_silence(error: Exception) -> None:
     lost = connection_error(error)
     assert (lost.type, lost.message) == ("timeout_error", "The provider sent nothing for too long.")
 

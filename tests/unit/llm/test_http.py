@@ -76,7 +76,7 @@ async def test_data_after_the_finish_reason_is_read_and_after_the_last_event_is_
 
 
 @pytest.mark.parametrize("last", [[], [Silence()], [LOST], [DONE, Silence()], [DONE, LOST]])
-async def test_a_stopped_answer_is_whole_however_it_goes_on(
+async def test_a_stopped_answer_is_complete_whatever_follows(
     last: list[bytes | Exception | Silence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "_MAX_TAIL", 0.01)
@@ -133,7 +133,7 @@ async def test_others_get_their_turn_while_a_long_read_is_parsed() -> None:
     assert turns >= len(b"".join(events)) // http._PIECE > 5
 
 
-async def test_others_get_their_turn_between_a_long_event_and_what_is_made_of_it(
+async def test_other_tasks_run_between_a_long_event_and_its_decoding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "_PIECE", 100)

@@ -372,7 +372,7 @@ OTHER_REQUESTS = st.lists(
 
 @given(any_path(), OTHER_REQUESTS)
 @settings(max_examples=tries(100))
-def test_a_request_that_uses_what_others_have_made_is_that_which_uses_nothing(
+def test_a_request_from_cached_messages_equals_one_without_a_cache(
     path: list[Turn], requests: list[tuple[str | None, TurnRequest, bool]]
 ) -> None:
     known = KnownEntries()
@@ -403,7 +403,7 @@ def test_each_request_begins_with_the_bytes_of_the_one_before(data: st.DataObjec
 
 @given(st.data())
 @settings(max_examples=tries(50))
-def test_a_chat_that_becomes_too_long_gives_legal_requests_that_begin_anew_only_where_it_is_made_shorter(
+def test_a_chat_that_becomes_too_long_gives_valid_requests_with_a_new_prefix_only_after_a_shortening(
     data: st.DataObject,
 ) -> None:
     chat = LongChat(data.draw)

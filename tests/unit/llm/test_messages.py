@@ -71,7 +71,7 @@ def test_a_question_is_one_message() -> None:
     assert sent(QUESTION, assistant()) == [("user", ["Hello?"])]
 
 
-def test_a_fallback_is_asked_to_go_on_from_a_text_that_was_begun() -> None:
+def test_a_fallback_is_asked_to_continue_a_text_begun_by_its_client() -> None:
     path = [QUESTION, assistant([text("It is")]), user(), assistant()]
     own = [("user", "Hello?"), ("assistant", "It is")]
     for model, more in ((REQUEST.model, []), ("other", [("user", GO_ON_FROM_BEGUN)])):
@@ -139,7 +139,7 @@ def test_the_rounds_that_are_left_are_named_behind_the_results_of_each() -> None
     assert told(rounds, max_rounds=2, hard_max_rounds=3)[-1] == ONE_ROUND_LEFT
 
 
-def test_after_a_reply_that_was_cut_the_model_is_asked_to_go_on() -> None:
+def test_after_a_cut_reply_the_model_is_asked_to_continue() -> None:
     cut = text("Once upon", interrupted=True)
     assert after_question([cut], stops=["interrupted"]) == [("assistant", ["Once upon"]), ("user", [GO_ON])]
 
@@ -154,7 +154,7 @@ def test_the_prompt_to_continue_stays_in_later_requests() -> None:
     ]
 
 
-def test_a_turn_that_ended_when_it_was_cut_was_never_asked_to_go_on() -> None:
+def test_a_turn_that_ended_with_a_cut_reply_has_no_prompt_to_continue() -> None:
     cut = assistant([text("Once upon", interrupted=True)], stops=["cancelled"])
     assert sent(QUESTION, cut, user(text("And?")), assistant())[1:] == [
         ("assistant", ["Once upon"]),
@@ -162,7 +162,7 @@ def test_a_turn_that_ended_when_it_was_cut_was_never_asked_to_go_on() -> None:
     ]
 
 
-def test_a_turn_whose_next_call_came_to_nothing_was_asked_to_go_on() -> None:
+def test_a_turn_whose_next_call_failed_has_a_prompt_to_continue() -> None:
     cut = assistant([text("Once upon", interrupted=True)], stops=["interrupted"])
     cut = replace(cut, rounds=(*cut.rounds, Round(2, 1, stop_reason="voided")))
     assert sent(QUESTION, cut, user(text("And?")), assistant())[-1] == ("user", [GO_ON, "And?"])
@@ -327,7 +327,7 @@ PROGRAM_TEXT = f"{PROGRAM_CUT}\n- look {{}}: seen a\n- look {{}}: error: {NO_RES
 
 
 @pytest.mark.parametrize("stop", ["tool_use", "cancelled", "error", "interrupted"])
-def test_a_program_that_did_not_end_is_told_in_words_when_its_turn_is_over(stop: str) -> None:
+def test_an_unfinished_program_of_an_ended_turn_is_sent_as_text(stop: str) -> None:
     rounds = [text("I compute."), program("prog"), *by_program("a")], [called_by("prog", "b")]
     turn = assistant(*rounds, stops=["tool_use", stop])
     assert sent(QUESTION, turn, user(text("And?")), assistant())[1:] == [
@@ -344,7 +344,7 @@ def test_a_program_is_over_when_the_user_speaks_or_its_reply_was_cut() -> None:
     assert sent(QUESTION, assistant(*cut, stops=["tool_use", "interrupted"])) == [("user", ["Hello?", PROGRAM_TEXT])]
 
 
-def test_a_stopped_program_is_told_behind_its_last_round_that_is_sent() -> None:
+def test_a_stopped_program_is_sent_as_text_behind_its_last_sent_round() -> None:
     """It made a call in a later round, too, of which nothing is sent because it was voided."""
     rounds = [text("I compute."), program("prog"), *by_program("a")], [called_by("prog", "b")]
     assert after_question(*rounds, stops=["cancelled", VOIDED]) == [
@@ -381,7 +381,7 @@ def test_behind_a_summary_made_meanwhile_nothing_was_cut_off_when_the_program_is
     ]
 
 
-def test_a_program_does_not_go_on_behind_an_answer_without_its_calls() -> None:
+def test_a_program_does_not_continue_behind_an_answer_without_its_calls() -> None:
     rounds = [program("prog"), *by_program("a")], [call("x"), result("x")]
     assert sent(QUESTION, assistant(*rounds, stops=["tool_use"] * 2)) == [
         ("user", ["Hello?", f"{PROGRAM_CUT}\n- look {{}}: seen a"]),
@@ -472,13 +472,13 @@ def test_a_steering_message_behind_a_complete_reply_is_the_next_message() -> Non
     assert after_question([text("Yes."), words("Faster.")]) == [("assistant", ["Yes."]), ("user", ["Faster."])]
 
 
-def test_who_speaks_to_a_reply_that_was_cut_says_how_to_go_on() -> None:
+def test_a_steer_to_a_cut_reply_replaces_the_prompt_to_continue() -> None:
     cut = [text("Once upon", interrupted=True), words("Shorter.")]
     assert after_question(cut, stops=["interrupted"]) == [("assistant", ["Once upon"]), ("user", ["Shorter."])]
 
 
 @pytest.mark.parametrize("nothing", ["", " \n"])
-def test_who_says_nothing_meanwhile_says_nothing(nothing: str) -> None:
+def test_a_blank_steer_keeps_the_prompt_to_continue(nothing: str) -> None:
     cut = [text("Once upon", interrupted=True), words(nothing)]
     assert after_question(cut, stops=["interrupted"])[-1] == ("user", [GO_ON])
 
@@ -604,7 +604,7 @@ def test_without_earlier_results_their_calls_and_the_thoughts_behind_them_are_le
     ]
 
 
-def test_an_answer_of_nothing_but_calls_is_gone_and_the_questions_stand_together() -> None:
+def test_an_answer_of_calls_only_is_omitted_and_the_questions_are_joined() -> None:
     earlier = assistant([call("a"), result("a")], stops=["tool_use"], request=asked_with("none"))
     path = [QUESTION, earlier, user(text("And?")), assistant(request=asked_with("none"))]
     assert sent(*path) == [("user", ["Hello?", "And?"])]

@@ -36,7 +36,7 @@ def test_the_sdk_of_the_vendor_knows_every_parameter(api: str, request_type: Any
 
 
 @pytest.mark.parametrize("api", TABLES)
-def test_a_name_stands_once_in_a_table(api: str) -> None:
+def test_a_name_is_once_in_a_table(api: str) -> None:
     names = [parameter.name for parameter in TABLES[api]]
     assert len(names) == len(set(names))
 
@@ -177,7 +177,7 @@ MODELS = Models(OFFERS)
         ("mine", {"seed"}),
     ],
 )
-def test_a_model_refuses_what_its_api_takes_for_others(model: str, refused: set[str]) -> None:
+def test_a_model_refuses_parameters_that_its_api_accepts_for_others(model: str, refused: set[str]) -> None:
     taken = {parameter.name for parameter in MODELS.parameters(model)}
     assert {parameter.name for parameter in parameters_of("openai-chat")} - taken == refused
     assert all(MODELS.refusal(model, name) for name in refused)
@@ -218,7 +218,7 @@ def test_sampling_is_refused_by_the_claude_models_that_have_none(name: str) -> N
     assert MODELS.refusal("claude-opus-5-5", name) == "it is a Claude model without sampling parameters"
 
 
-def test_what_another_model_takes_is_kept() -> None:
+def test_parameters_accepted_by_another_model_are_kept() -> None:
     params = {
         "temperature": 0.5,
         "max_tokens": 100,
@@ -244,7 +244,7 @@ def test_what_another_model_takes_is_kept() -> None:
         ("output_config", {"effort": "low"}, None),
     ],
 )
-def test_a_model_objects_to_what_it_cannot_do(name: str, value: object, member: str | None) -> None:
+def test_a_model_refuses_unsupported_values(name: str, value: object, member: str | None) -> None:
     objection = MODELS.check("small").objection(name, value)
     assert (objection and objection[0]) == member
 

@@ -82,12 +82,12 @@ def kinds(path: list[Turn], model: str | None = None) -> list[str]:
     return [block.type for message in build_messages(path, model) for block in message.blocks]
 
 
-def test_compactions_and_thoughts_go_back_where_the_provider_goes_on_with_it() -> None:
+def test_compactions_and_thoughts_are_sent_back_if_the_provider_continues_with_them() -> None:
     assert kinds(path_to(request_with(*BOTH))) == ["text", "thinking", "compaction", "text", "text"]
     assert kinds(path_to(request_with("context_editing"))) == ["text", "thinking", "compaction", "text", "text"]
 
 
-def test_thoughts_do_not_go_back_where_what_was_cleared_is_sent_again() -> None:
+def test_thoughts_are_not_sent_back_if_cleared_content_is_sent_again() -> None:
     assert kinds(path_to(request_with())) == ["text", "compaction", "text", "text"]
     assert kinds(path_to(request_with("compaction"))) == ["text", "compaction", "text", "text"]
 
@@ -130,7 +130,7 @@ def test_enabled_thinking_stays_behind_a_compaction() -> None:
     assert json.loads(render(request))["thinking"] == params["thinking"]
 
 
-def test_a_reply_of_nothing_but_a_compaction_is_gone_on_with() -> None:
+def test_a_reply_with_only_a_compaction_is_continued() -> None:
     turn = assistant([COMPACTED_THERE], stops=["compaction"], request=request_with(*BOTH))
     path = [user(text("Hello")), turn]
     assert next_step(turn, path[:1]) == CallModel(2)

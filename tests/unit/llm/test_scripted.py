@@ -61,7 +61,7 @@ async def test_a_pause_holds_the_answer_until_it_is_let_go() -> None:
     await stream.aclose()
 
 
-async def test_an_error_in_the_script_is_raised_where_it_stands() -> None:
+async def test_an_error_in_the_script_is_raised_at_its_position() -> None:
     provider = ScriptedProvider([[[BlockText(0, "a")], TransientError("overloaded_error", "Overloaded")]])
     stream = provider.stream(REQUEST)
     assert await anext(stream) == [BlockText(0, "a")]

@@ -132,14 +132,14 @@ def test_white_space_alone_is_not_held_back_for_ever() -> None:
     assert passed[1:] == [BlockText(0, " ")]
 
 
-def test_what_differs_is_passed_on_at_once_and_then_nothing_is_looked_at() -> None:
+def test_a_different_text_is_passed_on_at_once_and_the_rest_unchecked() -> None:
     seam = Seam("Half a")
     passed = seam.feed([BlockOpened(0, "text"), BlockText(0, "no"), BlockText(0, "Half a")])
     assert passed == [BlockOpened(0, "text", text="no"), BlockText(0, "Half a")]
     assert seam.decided
 
 
-def test_what_comes_before_the_text_passes() -> None:
+def test_parts_before_the_text_pass() -> None:
     seam, usage = Seam("Half a"), MessageDelta(None, {"output_tokens": 2})
     before: list[Part] = [MessageStarted({}), BlockOpened(0, "thinking"), BlockText(0, "a"), BlockClosed(0), usage]
     assert seam.feed(before) == before
@@ -152,7 +152,7 @@ LAST: Sequence[Part] = [MessageDelta("end_turn", {}), MessageEnded(), BlockOpene
 
 @pytest.mark.parametrize("last", LAST)
 @pytest.mark.parametrize(("held", "passed"), [("Ha", "Ha"), ("Half a", "")])
-def test_what_comes_behind_the_text_ends_the_wait(last: Part, held: str, passed: str) -> None:
+def test_parts_behind_the_text_end_the_wait(last: Part, held: str, passed: str) -> None:
     seam, cited = Seam("Half a"), BlockData(1, "citations", {}, True)
     assert seam.feed([BlockOpened(1, "text"), BlockText(1, held), cited]) == []
     assert seam.feed([last]) == [BlockOpened(1, "text", text=passed), cited, last]
@@ -174,7 +174,7 @@ TEXTS = st.text(alphabet="ab \n.é天", max_size=30)
 
 
 @given(TEXTS.filter(str.strip), TEXTS, TEXTS, st.integers(1, 5))
-def test_nothing_is_lost_but_what_stands_already(stands: str, reply: str, earlier: str, size: int) -> None:
+def test_only_the_repetition_is_removed(stands: str, reply: str, earlier: str, size: int) -> None:
     pieces = [reply[place : place + size] for place in range(0, len(reply), size)] or [""]
     whole = joined(stands, pieces, earlier)
     passed = whole.removeprefix(stands)

@@ -55,7 +55,7 @@ def test_a_shortened_result_says_how_much_is_missing() -> None:
         ((LOOK, READ), 'has become long. To read them, call read_result with tool_use_id "c1" and offset 500.]'),
     ],
 )
-def test_it_says_how_to_come_to_the_rest(tools: tuple[ToolSpec, ...], end: str) -> None:
+def test_a_shortened_result_says_how_to_read_the_rest(tools: tuple[ToolSpec, ...], end: str) -> None:
     assert shortened_text(result("c1", LONG), 500, tools).endswith(end)
 
 

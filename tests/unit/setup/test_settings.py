@@ -140,7 +140,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("section", "name", "value", "wanted"), WRONG)
-def test_a_wrong_value_is_refused_in_a_sentence_with_the_setting_and_what_would_be_right(
+def test_a_wrong_value_is_refused_in_a_sentence_with_the_setting_and_the_correct_form(
     monkeypatch: pytest.MonkeyPatch, section: type[Section], name: str, value: str, wanted: str
 ) -> None:
     sentence = rf"^{variables(section)[name]} must (be|match) {re.escape(wanted)}\.$"
@@ -161,7 +161,7 @@ def test_every_number_has_a_bound_at_both_ends() -> None:
     assert len(numbers) >= 60
 
 
-def test_a_secret_may_stand_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_secret_may_be_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-ant-1\n")
     monkeypatch.setenv("ANTHROPIC_API_KEY_FILE", str(tmp_path / "key"))
     (tmp_path / ".env").write_text("TURNSTREAM_WEBHOOK_SECRET_FILE=key\n")
@@ -193,7 +193,7 @@ def test_a_secret_that_cannot_be_read_from_its_file_stops_the_start(
         read_settings()
 
 
-def test_the_page_names_every_secret_that_may_stand_in_a_file() -> None:
+def test_the_page_names_every_secret_that_may_be_in_a_file() -> None:
     page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
     files = secret_files(sections())
     assert [name for name in files if f"`{name}`" not in page] == []

@@ -84,7 +84,7 @@ async def test_an_ended_turn_is_delivered_to_its_end() -> None:
     client.assert_holds(COMPLETE)
 
 
-async def test_what_is_appended_in_one_iteration_is_written_at_once_and_nothing_else_is() -> None:
+async def test_text_appended_in_one_iteration_is_written_at_once_and_no_other() -> None:
     stage, view = Stage(), _writing("ahoy")
     with stage.directory.host(view, "ada"):
         async with stage.reading(view) as (sink, _, _), stage.reading(view) as (other, _, _):
@@ -161,7 +161,7 @@ async def test_a_reader_that_fails_is_the_failure_of_its_own_stream_alone() -> N
             assert sink.take() == [[BlockDelta(0, 1, "b")]]
 
 
-async def test_a_reader_whose_view_is_written_no_more_goes_on_with_the_rows() -> None:
+async def test_a_reader_of_a_view_without_a_writer_continues_with_the_rows() -> None:
     async def load() -> Turn:
         return COMPLETE
 

@@ -53,14 +53,14 @@ def test_text_ends_where_a_piece_is_missing() -> None:
     assert _open(WRITING, _piece(0, "ahoy"), _piece(9, "re")) == text(0, 1, "ahoy", interrupted=True)
 
 
-def test_the_rest_of_a_text_begins_in_what_is_known() -> None:
+def test_the_rest_of_a_text_overlaps_the_known_part() -> None:
     rest = open_block_from(WRITING, [_piece(10, "!"), _piece(4, " there")], 6)
     assert rest == (text(0, 1, " there!", interrupted=True), 4)
     assert open_block_from(WRITING, [_piece(7, "ere")], 6) == (None, 0), "a piece is missing"
 
 
 @given(st.text(min_size=1), st.data())
-def test_a_journal_that_was_begun_anew_keeps_the_longest_text(whole: str, data: st.DataObject) -> None:
+def test_a_restarted_journal_keeps_the_longest_text(whole: str, data: st.DataObject) -> None:
     """After a flush that failed all is written again, in other pieces than before; the old ones may still be there."""
     cuts = st.lists(st.integers(0, len(whole)), max_size=5).map(sorted)
     pieces: list[JournalEntry] = []

@@ -84,7 +84,7 @@ def test_a_round_that_never_reached_the_view_is_taken_back_without_harm() -> Non
     assert view.marks[1:] == marks_of(view.turn)[1:] == []
 
 
-def test_a_round_that_is_taken_back_leaves_what_was_before_it() -> None:
+def test_a_voided_round_leaves_earlier_content_unchanged() -> None:
     first = turn_of(text(0, 1), rounds=[replace(begun(1), sealed_by=1, stop_reason="pause_turn")])
     view = LiveView(first)
     before = list(view.marks)
@@ -120,7 +120,7 @@ def test_asks_have_the_mark_that_the_rows_give() -> None:
     assert view.marks == marks_of(view.turn)
 
 
-def test_a_round_asks_beside_what_was_asked_before() -> None:
+def test_new_asks_of_a_round_keep_earlier_ones() -> None:
     before = turn_of(call(0, 1), result(1, 1), call(2, 2), rounds=[sealed(1), sealed(2)], asks=[ask(answer="result")])
     view = LiveView(before)
     view.ask([ask(round=2)])
@@ -137,7 +137,7 @@ def _mirror(view: LiveView) -> LiveView:
     return mirror
 
 
-def test_a_mirror_shows_what_the_journal_holds() -> None:
+def test_a_mirror_shows_the_text_of_the_journal() -> None:
     view = _writing("ahoy")
     mirror = _mirror(view)
     assert mirror.marks[1:] == view.marks[1:]
@@ -226,7 +226,7 @@ def test_a_mirror_takes_over_a_new_attempt() -> None:
     assert isinstance(mirror.marks[-1], RoundStart)
 
 
-def test_a_mirror_shows_the_progress_of_a_job_and_not_what_was_shown_before() -> None:
+def test_a_mirror_shows_new_progress_of_a_job_and_not_the_old_one() -> None:
     job = Job(UUID(int=1), 1, "a", "dig", "tool", "half")
     before = replace(turn_of(call(), rounds=[sealed()], status="waiting"), jobs=(job,))
     view = LiveView(before)
@@ -245,7 +245,7 @@ def test_a_mirror_shows_the_progress_of_a_job_and_not_what_was_shown_before() ->
     assert view.notices == [shown, claimed]
 
 
-def test_a_mirror_shows_what_a_turn_asks_for_though_no_block_was_added() -> None:
+def test_a_mirror_shows_asks_without_new_blocks() -> None:
     before = turn_of(call(), rounds=[sealed()])
     mirror = LiveView(before)
     asking = replace(before, asks=(ask(),))
@@ -254,7 +254,7 @@ def test_a_mirror_shows_what_a_turn_asks_for_though_no_block_was_added() -> None
     assert isinstance(mirror.marks[-1], ActionRequired)
 
 
-def test_a_mirror_follows_a_turn_that_waits_and_goes_on_elsewhere() -> None:
+def test_a_mirror_follows_a_turn_that_waits_and_continues_elsewhere() -> None:
     waiting = turn_of(call(), rounds=[sealed()], asks=[ask()], status="waiting")
     mirror = LiveView(waiting)
     seen = end_cursor(mirror)
@@ -300,7 +300,7 @@ def test_readers_on_another_replica_are_asked_when_the_rows_have_an_elicitation(
     assert [type(placed.notice) for placed in view.notices_after(0)] == [ActionRequired]
 
 
-def test_readers_on_another_replica_are_told_when_a_job_that_has_asked_runs_again() -> None:
+def test_readers_on_another_replica_get_a_notice_when_a_job_with_an_ask_runs_again() -> None:
     asking = replace(elicitation(), tool_use_id=job_question_id("a", 1, 0))
     job = Job(UUID(int=1), 1, "a", "look", "tool", "", state="detached", attempt=1)
     turn = replace(turn_of(call(0), rounds=[sealed()], status="waiting", asks=[asking]), jobs=(job,))
@@ -311,7 +311,7 @@ def test_readers_on_another_replica_are_told_when_a_job_that_has_asked_runs_agai
     assert ActionRequired in [type(placed.notice) for placed in view.notices_after(0)]
 
 
-def test_what_running_tools_show_is_taken_over_from_rows_and_goes_with_its_round() -> None:
+def test_outputs_of_running_tools_are_copied_from_rows_and_removed_with_their_round() -> None:
     one, two = (PreliminaryOutput(1, "a", "look", words) for words in ("one", "two"))
     turn = turn_of(call(), rounds=[sealed(1)])
     view = LiveView(turn)

@@ -88,7 +88,7 @@ async def test_frames_begin_with_those_of_an_earlier_look() -> None:
     assert reader.done
 
 
-async def test_the_end_of_what_there_was_is_marked_once_for_a_client_that_asks() -> None:
+async def test_the_end_of_stored_events_is_marked_once_on_request() -> None:
     directory, view = Directory(), _writing("ah")
     with directory.host(view, "ada"):
         frames = tail.TurnReader(directory, view, _never, START, encode, caught_up=True).frames()
@@ -242,7 +242,7 @@ async def test_a_reader_follows_a_turn_from_the_queue_to_its_end() -> None:
     client.assert_holds(view.turn)
 
 
-async def test_a_reader_of_a_turn_that_no_replica_runs_goes_on_with_the_rows() -> None:
+async def test_a_reader_of_a_turn_without_a_replica_continues_with_the_rows() -> None:
     directory, view = Directory(), _writing("ahoy")
     rows = [view.turn]
 
@@ -378,7 +378,7 @@ async def test_an_invented_cursor_of_an_ended_turn_is_reset() -> None:
     assert not any(isinstance(event, TurnStart) for event in events)
 
 
-async def test_a_reader_that_comes_after_an_elicitation_gets_it_behind_what_it_has_missed() -> None:
+async def test_a_reader_that_comes_after_an_elicitation_gets_it_behind_the_missed_events() -> None:
     view = LiveView(turn_of(call(0), rounds=[sealed()], asks=[elicitation()]))
     reader = tail.TurnReader(Directory(), view, _never, START, encode)
     before, question = _events(reader.look()), _events(reader.look())
@@ -387,7 +387,7 @@ async def test_a_reader_that_comes_after_an_elicitation_gets_it_behind_what_it_h
     assert reader.look() == b""
 
 
-async def test_a_reader_who_comes_while_a_tool_runs_gets_what_it_has_behind_the_events_and_once() -> None:
+async def test_a_reader_that_comes_during_a_tool_run_gets_its_output_once_behind_the_events() -> None:
     output = PreliminaryOutput(1, "a", "look", "so far", {"rows": 1})
     turn = replace(turn_of(call(), rounds=[sealed(1)]), preliminary=(output,))
     directory, view = Directory(), LiveView(turn)

@@ -230,7 +230,7 @@ def _letters(log: Log, cursor: Cursor) -> list[tuple[Any, ...] | Mark]:
 
 @settings(max_examples=tries(100))
 @given(ACTS)
-def test_what_any_reader_puts_together_is_what_the_rows_hold(acts: list[Act]) -> None:
+def test_every_reader_assembles_the_content_of_the_rows(acts: list[Act]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log, "LONGEST_DELTA", 5)
         patch.setattr(live, "LONGEST_DELTA", 5)
@@ -238,7 +238,7 @@ def test_what_any_reader_puts_together_is_what_the_rows_hold(acts: list[Act]) ->
         asyncio.run(_play(acts))
 
 
-async def test_a_turn_that_asks_and_waits_and_goes_on_elsewhere_is_the_same_for_every_reader() -> None:
+async def test_a_turn_that_asks_and_waits_and_continues_elsewhere_is_the_same_for_every_reader() -> None:
     writer = Writer([Directory(), Directory()], turn_of(status="queued", attempt=0))
     readers = _readers(writer)
     handed_out = {START}

@@ -42,7 +42,7 @@ class ReplicaMonitor:
         signals.notified.act(self._receive)
         self._alone_until = 0.0
         self._known_at: float | None = None
-        self._namesakes: set[UUID] = set()  # living peers with the same address as this one that were logged
+        self._namesakes: set[UUID] = set()  # logged peers: living ones with the address of this replica
         self._has_session = True
         self._renewed = 0.0
         self._swept = 0.0

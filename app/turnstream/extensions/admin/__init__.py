@@ -1,4 +1,4 @@
-"""The overview of all replicas and owners, and the acts of operators: calls, the page at `/admin`, commands."""
+"""The overview of all replicas and owners, and actions of operators: calls, the page at `/admin`, commands."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

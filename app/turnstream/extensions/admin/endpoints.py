@@ -1,4 +1,4 @@
-"""Handlers for operators: what happens on all replicas and for all owners, and what is done about it."""
+"""Handlers for operators: the overview over all replicas and owners, and actions."""
 
 from dataclasses import dataclass
 
@@ -57,7 +57,7 @@ async def drain_replica(request: Request) -> Response:
 
 
 def _actor(request: Request) -> str:
-    """The credential of the request, as the audit trail names it; the owner, if no credential has an id."""
+    """The id of the request's credential, for the audit trail; the owner if the credential has no id."""
     identity = identity_of(request)
     return identity.actor
 

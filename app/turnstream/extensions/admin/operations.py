@@ -1,7 +1,7 @@
-"""The state of all replicas and owners as operators see it, and their acts. Each act is in the audit trail.
+"""The state of all replicas and owners for operators, and the actions of operators. The audit trail has each action.
 
-The figures are of the last hour. The newest calls of the ledger lead to rounds and turns by their keys; nothing older
-is read. A minute is represented by up to `SAMPLE` calls.
+The figures cover the last hour. The newest calls of the ledger lead to rounds and turns by their keys; older rows are
+not read. A minute is represented by up to `SAMPLE` calls.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ _SAMPLED: Final = f"""
         WHERE place <= {SAMPLE}
     )
 """
-# LIMIT makes Postgres look up each key, if it would read a whole table for its estimate of the sample.
+# LIMIT forces a lookup of each key: without it, the estimate for the sample could lead to a read of the whole table.
 GET_SAMPLE = Statement(
     f"""
     WITH {_SAMPLED}
@@ -97,8 +97,8 @@ FIND_TURN = Statement(
     WHERE turns.id = :turn AND role = 'assistant' FOR NO KEY UPDATE OF turns
     """
 )
-# The run of the replica that had it finds out when it compares itself with the rows, or by its next write. It is no
-# recovery: nothing has failed.
+# The run on the old replica ends at its next comparison with the rows, or at its next write. This is no recovery:
+# nothing has failed.
 REQUEUE_TURN = Statement(
     "UPDATE turns SET status = 'queued', replica = NULL WHERE id = :turn AND status = 'running' RETURNING status"
 )
@@ -112,8 +112,8 @@ DRAIN_REPLICA = Statement(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """A replica that is registered. `connected`: its session is alive. `lease_left` is in seconds, negative if the
-    lease has expired; `running` is the number of its turns.
+    """A registered replica. `connected`: its session is alive. `lease_left` is in seconds, negative if the lease has
+    expired; `running` is the number of its turns.
     """
 
     id: UUID
@@ -133,8 +133,8 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class MinuteFigures:
-    """Model calls that were charged in a minute; `cost` is None if none of them has a price. Times to the first text
-    are in seconds, None if no call of the sample has any. `failed` are turns that ended as failed.
+    """The charged model calls of a minute; `cost` is None if no call has a price. Times to the first text are in
+    seconds, None if no call of the sample has one. `failed` counts turns that ended as failed.
     """
 
     at: datetime
@@ -148,7 +148,7 @@ class MinuteFigures:
 
 @dataclass(frozen=True, slots=True)
 class ModelFigures:
-    """The sampled calls of a model: how many were `cut_off`, and seconds to the first text."""
+    """The sampled calls of a model: the number of `cut_off` ones, and seconds to the first text."""
 
     model: str
     calls: int
@@ -159,7 +159,7 @@ class ModelFigures:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Turns for a model that ended with a type of error."""
+    """The failed turns of a model with one type of error."""
 
     model: str
     type: str
@@ -190,7 +190,7 @@ class Hour:
 
 @dataclass(frozen=True, slots=True)
 class ActedTurn:
-    """A turn after the act of an operator."""
+    """A turn after an operator's action."""
 
     id: UUID
     chat: UUID
@@ -199,8 +199,8 @@ class ActedTurn:
 
 
 class Operations:
-    """Over all owners, for callers with the scope `admin` and for commands. `actor` is the credential of a request; a
-    command's connection names its own.
+    """Actions over all owners, for callers with the scope `admin` and for commands. `actor` is the credential of a
+    request; a command's connection has its own actor.
     """
 
     def __init__(self, database: Database) -> None:
@@ -235,8 +235,8 @@ class Operations:
             return _acted(await _found(transaction, turn))
 
     async def requeue(self, turn: UUID, actor: str | None = None) -> ActedTurn:
-        """Takes a running turn from its replica and puts it back into the queue. Raises NotFound, and Conflict for one
-        that does not run.
+        """Takes a running turn from its replica and puts it back into the queue. Raises NotFound, and Conflict for a
+        turn that does not run.
         """
         async with self._database.transaction() as transaction:
             found = await _found(transaction, turn)
@@ -292,7 +292,7 @@ async def _note(transaction: Transaction, kind: str, turn: Row, actor: str | Non
 
 
 async def _notify(transaction: Transaction, payload: str) -> None:
-    """To all replicas, this one too, at the commit."""
+    """Notifies all replicas, including this one, at the commit."""
     await transaction.rows(NOTIFY, payload=payload)
 
 

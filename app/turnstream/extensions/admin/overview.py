@@ -1,4 +1,4 @@
-"""The overview for operators: made of rows, at most once in a while however many watch, and never if nobody does."""
+"""The overview for operators: made from rows, at limited intervals for all viewers together, and only with viewers."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -32,19 +32,19 @@ from turnstream.libraries.usage_sums import UsageFigures, UsageGroup, figures_js
 from turnstream.llm.models.catalog import Models
 from turnstream.storage.database import Database
 
-_LOOK = 2.0  # seconds between two looks of a watcher, and between two times that `now` is made
-_HOURS = 10.0  # seconds between two times that `hour` is made
+_LOOK = 2.0  # seconds between two reads of a viewer, and between two makings of `now`
+_HOURS = 10.0  # seconds between two makings of `hour`
 _SPENDS = 60.0
-_MOST_EFFORT = 20  # the time between them is at least so many times what it takes
-_PATIENCE = 1.0  # seconds for which a watcher waits for a part of which it has the last one
+_MOST_EFFORT = 20  # the pause is at least this multiple of the time for making a part
+_PATIENCE = 1.0  # seconds for which a viewer waits for a new version of a part
 _MOST_TURNS = 50  # of each status
 _MOST_SPENDERS = 10
 _SHOWN: Sequence[Status] = ("running", "waiting", "queued")
 
 
 class _Part:
-    """A part of the overview as JSON. It is made again when it is asked for, every `every` seconds, and more seldom
-    if that would take more than a twentieth of the time.
+    """A part of the overview as JSON. It is made on demand, every `every` seconds, and less often if that took more
+    than a twentieth of the time.
     """
 
     def __init__(self, make: Callable[[], Awaitable[BaseModel]], every: float) -> None:
@@ -55,7 +55,7 @@ class _Part:
         self._json = b""
 
     async def get(self) -> bytes:
-        """The part, which may be the last one while the next one is being made. Raises StorageError."""
+        """Returns the part, perhaps the previous version while the next one is being made. Raises StorageError."""
         now, making = monotonic(), self._making
         if making is None and now >= self._due:
             making = self._making = asyncio.create_task(self._renew())
@@ -76,7 +76,9 @@ class _Part:
 
 
 class Overview:
-    """`database` must see the rows of all owners. An owner without a plan may have `most_running` turns at once."""
+    """`database` must have access to the rows of all owners. An owner without a plan may have `most_running` turns at
+    once.
+    """
 
     def __init__(self, database: Database, models: Models, most_running: int | None) -> None:
         self._operations = Operations(database)
@@ -91,11 +93,11 @@ class Overview:
         }
 
     async def parts(self) -> Mapping[str, bytes]:
-        """The JSON of each part by its name. Raises StorageError."""
+        """Returns the JSON of each part by name. Raises StorageError."""
         return {name: await part.get() for name, part in self._parts.items()}
 
     async def frames(self, parts: Mapping[str, bytes]) -> AsyncGenerator[bytes, None]:
-        """The events of a stream, for ever: all `parts`, then each that has changed."""
+        """The events of a stream until it is cancelled: all `parts`, then each changed one."""
         sent: Mapping[str, bytes] = {}
         while True:
             changed = [(name, part) for name, part in parts.items() if sent.get(name) != part]

@@ -42,7 +42,7 @@ class OpenTurnOut(BaseModel):
 
 
 class JobCountsOut(BaseModel):
-    """The calls that run in the background, by state."""
+    """The background calls, by state."""
 
     due: int
     running: int
@@ -51,7 +51,7 @@ class JobCountsOut(BaseModel):
 
 
 class NowOut(BaseModel):
-    """Running and waiting work, on all replicas."""
+    """Running and waiting work on all replicas."""
 
     at: datetime
     replicas: list[ReplicaOut]
@@ -111,7 +111,7 @@ class SpenderOut(UsageFigures):
 
 
 class SpendOut(BaseModel):
-    """The spending of today (UTC), by the ledger."""
+    """Today's spending (UTC), from the ledger."""
 
     day: date
     total: UsageFigures
@@ -133,15 +133,15 @@ class ActedTurnOut(BaseModel):
 
 
 class NowEvent(NowOut):
-    """The replicas and the open turns, every two seconds."""
+    """The replicas and the open turns; sent every two seconds."""
 
 
 class HourEvent(HourOut):
-    """The figures of the last hour, every ten seconds."""
+    """The figures of the last hour; sent every ten seconds."""
 
 
 class SpendEvent(SpendOut):
-    """The spending of today, once a minute if it has changed."""
+    """Today's spending; sent after a change, once a minute at most."""
 
 
 OVERVIEW_EVENTS: Mapping[str, type[BaseModel]] = {

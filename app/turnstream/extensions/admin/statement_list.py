@@ -1,4 +1,4 @@
-"""The statements of the server in full, with the types of their parameters and their plans, for people and for psql."""
+"""The full statements of the server, with parameter types and plans, for people and for psql."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,15 +10,15 @@ from typing import Any
 from turnstream.storage.database import Statement
 
 _PACKAGE = Path(__file__).parents[2]
-# A plan that does not depend on the values of parameters: those of EXECUTE are all null here.
+# A generic plan: the values for EXECUTE are all null here.
 _ANY_VALUES = "SET plan_cache_mode = force_generic_plan"
 _UNPLANNED = re.compile(r"\s*LOCK\b")  # PREPARE refuses these
 _TYPES = "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = $1"
 
 
 def statements() -> Mapping[str, Statement]:
-    """Every statement by the module and the name of its declaration: `runs.queue.CLAIM_TURNS`. A statement in a table
-    of statements has its key or number appended.
+    """Returns every statement by the module and name of its declaration: `runs.queue.CLAIM_TURNS`. A statement in a
+    table of statements has its key or number appended.
     """
     found: dict[str, Statement] = {}
     for path in sorted(_PACKAGE.rglob("*.py")):
@@ -28,19 +28,19 @@ def statements() -> Mapping[str, Statement]:
         inner = ".".join(path.relative_to(_PACKAGE).with_suffix("").parts)
         short = inner.removeprefix("storage.").removeprefix("extensions.")  # Postgres cuts names after 63 bytes
         for name, value in vars(import_module(f"turnstream.{inner}")).items():
-            if re.search(rf"^{name}\b", text, re.MULTILINE):  # not one that is imported
+            if re.search(rf"^{name}\b", text, re.MULTILINE):  # not an imported one
                 found |= dict(_in(f"{short}.{name}", value))
-    # A table of databases of earlier versions.
+    # A table in databases of earlier versions.
     return {name: each for name, each in found.items() if " alembic_version" not in each.sql}
 
 
 def named(wanted: str | None) -> Mapping[str, Statement]:
-    """Returns the statements whose name is `wanted`, or has `wanted` as one of its parts; all statements for None."""
+    """Returns the statements with the name `wanted`, or with `wanted` as a part of it; all for None."""
     return {name: each for name, each in statements().items() if wanted in {None, name, *name.split(".")}}
 
 
 async def described(connection: Any, name: str, statement: Statement, *, plan: bool) -> str:
-    """The statement as PREPARE; the plan behind it as comments. `connection` is one of the driver."""
+    """Returns the statement as PREPARE, and its plan as comments. `connection` is a connection of the driver."""
     lines = [f"-- {name}" + (f": {statement.timeout:g} seconds at most" if statement.timeout else "")]
     parameters = ", ".join(f"${number} {each}" for number, each in enumerate(statement.names, 1))
     lines += [f"--   {line}" for line in wrap(parameters, 110)]

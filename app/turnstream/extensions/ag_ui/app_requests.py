@@ -21,7 +21,7 @@ _LONGEST: Final = 2000  # characters of a name or an address
 async def proxied_run(
     services: Services, identity: Identity, chat: UUID, run: Run, sent: AgUiProxiedIn, key: IdempotencyKey | None
 ) -> AsyncGenerator[bytes, None]:
-    """The run of a request: its result is what MCP answers, or an object with an `error`."""
+    """Returns the run of a request: its result is the MCP server's answer, or an object with an `error`."""
     yield encode(list(run_started(run, {})))
     try:
         result = await _answer(services, identity, chat, sent, key)
@@ -52,7 +52,7 @@ async def _answer(
         raise RequestRefused("`arguments` must be a JSON object.", field="arguments")
     wanted = WantedCall(chat, UUID(turn), call, _text(sent.params, "name"), arguments)
     made = (await host.call_from_app(services, identity.owner, wanted, key)).assistant_turn
-    await wait_for_end(services, identity.owner, made, None)  # a person may have to decide
+    await wait_for_end(services, identity.owner, made, None)  # a person may have to decide first
     ended = await services.storage.turns.get(identity.owner, made.chat_id, made.id)
     result = next((block for block in ended.blocks if block.type == TOOL_RESULT), None)
     return {"error": "The call has ended without a result."} if result is None else mcp_result(result)

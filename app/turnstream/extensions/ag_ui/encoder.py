@@ -59,8 +59,8 @@ _USAGE = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The client's ids of the thread and the run. `state` is the client's own, and is returned to it. `protocol` is the
-    version of the client's protocol; clients older than 1.0 do not send it.
+    """The client's ids of the thread and the run. `state` is the client's state, and is returned unchanged. `protocol`
+    is the version of the client's protocol; clients older than 1.0 do not send it.
     """
 
     thread: str
@@ -70,12 +70,12 @@ class Run:
 
 
 class RunEncoder:
-    """Encodes one turn for one run. `now` returns the turn as its rows hold it now. `answered` are interrupts of which
-    the view may not know yet that they are answered.
+    """Encodes one turn for one run. `now` returns the turn from its rows. `answered` are answered interrupts that the
+    view may still show as open.
 
-    AG-UI has no cursor, and no event takes anything back but a snapshot of all messages. So an encoder that `collects`
-    sends nothing: it keeps what there is of the turn until `snapshot` sends it with all that was before it. A run that
-    continues a turn begins like that, and a reset leads there.
+    AG-UI has no cursor, and only a snapshot of all messages can replace sent content. So an encoder that `collects`
+    sends nothing: it stores the turn's content until `snapshot` sends it, behind the messages before. A continued run
+    starts this way, and so does a reset.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class RunEncoder:
         if self.collects:
             self._collect(event)
             return b""
-        if self.finished:  # a question ends the run, and a notice of its job may follow at once
+        if self.finished:  # a question ends the run, and a notice of its job may follow
             return b""
         if isinstance(event, BlockDelta):  # the token path
             return b"%b%b}\n\n" % (self._delta_head, to_json(event.text)) if self._delta_head else b""
@@ -114,7 +114,7 @@ class RunEncoder:
         return encode(events)
 
     async def snapshot(self, before: Sequence[Json], ids: ClientIds) -> bytes:
-        """All messages: those before the turn, and what there is of it. From here on every event is sent."""
+        """Returns all messages: those before the turn, and the turn's content so far. After it every event is sent."""
         self.collects = False
         blocks, begin = [closed.block for closed in self._projection.closed], self._projection.open
         if begin is not None and begin.start.type in {TEXT, THINKING} | CALLS:
@@ -131,7 +131,7 @@ class RunEncoder:
         return frames + b"".join(encode(self._events(event)) for event in later if not self.finished)
 
     def waiting(self, turn: Turn) -> bytes:
-        """The end of the run of a turn that waits for a client or a person."""
+        """The end of the run, for a turn that waits for a client or a person."""
         if interrupts := interrupts_of(turn):
             return encode(self._finish_run({"type": "interrupt", "interrupts": interrupts}))
         return encode(self._finish_run({"type": "success", "pendingToolCallIds": pending_calls_of(turn)}))
@@ -164,7 +164,7 @@ class RunEncoder:
                 yield from self._result(step) if block.type in CALLS else self._whole(block)
             case CallResult() | ProviderResult():
                 yield from self._result(step)
-            case ActionRequired(actions=actions):  # of what a turn waits for, the end of its run has the rest
+            case ActionRequired(actions=actions):  # the end of the run has the other waits of the turn
                 if any(action.kind in QUESTIONS for action in actions):
                     interrupts = interrupts_of(self._now(), actions)
                     if not {each["id"] for each in interrupts} & set(self._answered):
@@ -249,7 +249,7 @@ class RunEncoder:
             yield {"type": "ACTIVITY_SNAPSHOT", **activity, "replace": True}
 
     def _whole(self, block: Block) -> Iterator[Json]:
-        """The events of a block that has no others."""
+        """The events of a block without further events."""
         own = block_id(self._turn.id, block.index)
         if block.type == USER_TEXT:
             yield {"type": "TEXT_MESSAGE_START", "messageId": own, "role": "user"}
@@ -298,7 +298,7 @@ def run_started(run: Run, metadata: Json) -> Iterator[Json]:
 def run_finished(run: Run, outcome: Json, **more: Any) -> Json:
     finished = {"type": "RUN_FINISHED", "threadId": run.thread, "runId": run.id, **more}
     if run.protocol is None and outcome["type"] != "interrupt":
-        return finished  # clients older than 1.0 refuse `cancelled`, and `success` with another member
+        return finished  # clients older than 1.0 refuse `cancelled`, and further members of `success`
     return {**finished, "outcome": outcome}
 
 

@@ -1,4 +1,4 @@
-"""Handlers for clients of AG-UI, such as `HttpAgent` and CopilotKit: the same chats as threads, turns as runs."""
+"""Handlers for clients of AG-UI, such as `HttpAgent` and CopilotKit: chats as threads, and turns as runs."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -70,7 +70,7 @@ from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
 
 
 async def run_agent(request: Request) -> Response:
-    """Posts a message, or answers interrupts and calls of the page; responds with the events of the run."""
+    """Posts a message, or answers interrupts and page calls; responds with the events of the run."""
     services, owner = services_and_owner(request)
     sent, body = await read_body(request, RunInput)
     key = idempotency_key_of(request, body)
@@ -98,7 +98,7 @@ async def run_agent(request: Request) -> Response:
 
 
 async def connect_agent(request: Request) -> Response:
-    """Sends all messages of the thread, then what follows of the answer that is open."""
+    """Sends all messages of the thread, then the further events of the open answer."""
     services, owner = services_and_owner(request)
     sent, _ = await read_body(request, RunInput)
     chat = await chat_of(services, identity_of(request), sent.thread_id)
@@ -113,7 +113,7 @@ async def connect_agent(request: Request) -> Response:
 
 
 async def get_thread(request: Request) -> Response:
-    """Returns the path to the newest turn as messages, and what it waits for."""
+    """Returns the path to the newest turn as messages, and its waits."""
     services, owner = services_and_owner(request)
     id: str = request.path_params["id"]
     chat = await chat_of(services, identity_of(request), id)
@@ -130,7 +130,7 @@ async def get_thread(request: Request) -> Response:
 
 
 async def stop_thread(request: Request) -> Response:
-    """Cancels all open turns of the thread: `abortRun()` of a client only closes its connection."""
+    """Cancels all open turns of the thread: a client's `abortRun()` only closes its connection."""
     services, owner = services_and_owner(request)
     chat = await chat_of(services, identity_of(request), request.path_params["id"])
     return json_response(AgUiStopped(stopped=await stop_all(services, owner, chat)))
@@ -139,7 +139,7 @@ async def stop_thread(request: Request) -> Response:
 async def _at_rest(
     run: Run, path: Sequence[Turn], messages: Sequence[AgUiMessageIn], uploads: str
 ) -> AsyncGenerator[bytes, None]:
-    """The run of a thread in which no turn runs. A thread that is not known here keeps the messages of its client."""
+    """The run of a thread without a running turn. An unknown thread keeps the messages of its client."""
     events = list(run_started(run, {}))
     if path:
         found = await thread_messages(path, uploads, ids_of_client(path, messages))
@@ -153,8 +153,8 @@ async def _at_rest(
 async def _post(
     services: Services, owner: str, chat: UUID, sent: RunInput, message: AgUiUserMessageIn, key: IdempotencyKey | None
 ) -> tuple[Turn, bool]:
-    """The turn that answers the message, and whether it continues with one that was there. The same message again is
-    another run: it follows the answer that is open, or asks for another one.
+    """Returns the turn that answers the message, and whether it existed before. A repeated message is another run: it
+    attaches to the open answer, or requests another one.
     """
     before, known = await last_answer(services, owner, chat, _turns_named(sent.messages[:-1]))
     place: Parent = before.id if before else "newest"
@@ -193,8 +193,8 @@ async def _options(services: Services, owner: str, chat: UUID, sent: RunInput, b
 
 
 async def _go_on(services: Services, owner: str, chat: UUID, sent: RunInput, key: IdempotencyKey | None) -> Turn:
-    """The turn that continues from results for which no turn waits, behind the last answer that the thread has. Raises
-    RequestRefused.
+    """Returns a new turn that continues from results without a waiting turn, behind the last answer of the thread.
+    Raises RequestRefused.
     """
     last = sent.messages[-1]
     before, known = await last_answer(services, owner, chat, _turns_named(sent.messages))
@@ -208,7 +208,7 @@ async def _go_on(services: Services, owner: str, chat: UUID, sent: RunInput, key
 
 
 def _turns_named(messages: Sequence[AgUiMessageIn]) -> list[str]:
-    """The id of a turn that the id of each message may begin with."""
+    """Maps each message to the turn id that its own id begins with, if any."""
     return ["" if message.role == "user" else message.id.partition(".")[0] for message in messages]
 
 
@@ -216,8 +216,8 @@ def _turns_named(messages: Sequence[AgUiMessageIn]) -> list[str]:
 
 
 async def _answer(services: Services, identity: Identity, chat: UUID, sent: RunInput) -> tuple[Turn, set[str]] | None:
-    """Stores the answers for calls that wait. Returns their turn, and the interrupts that were answered; None if the
-    messages end in the result of a call that is not of this thread.
+    """Stores the answers for waiting calls. Returns their turn, and the answered interrupts; None if the messages end
+    in the result of a call outside of this thread.
     """
     owner = identity.owner
     results = {message.tool_call_id: message for message in sent.messages if message.role == "tool"}
@@ -248,7 +248,7 @@ async def _answer(services: Services, identity: Identity, chat: UUID, sent: RunI
 
 
 def _is_open(turn: Turn, entry: AgUiResumeIn) -> bool:
-    """A late answer, of another page, changes nothing."""
+    """A late answer, from another page, has no effect."""
     return any(interrupt["id"] == entry.interrupt_id for interrupt in interrupts_of(turn))
 
 
@@ -258,7 +258,7 @@ def _result(ask: Ask, message: AgUiMessageIn) -> Decision:
 
 
 def _action(turn: Turn, entry: AgUiResumeIn) -> dict[str, Any]:
-    """The action that answers an interrupt, as in turnstream's own API."""
+    """The action for an answered interrupt, as in turnstream's own API."""
     call, _, digest = entry.interrupt_id.rpartition(":")
     found = call_in(call)
     assert found is not None

@@ -1,4 +1,4 @@
-"""Turns as messages of AG-UI, equal to those that a client builds of the events of their runs."""
+"""Turns as AG-UI messages, equal to the messages that a client builds from the events of their runs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from turnstream.libraries.dialects.projection import CallResult, Close, Closed, 
 
 Json = dict[str, Any]
 
-_OF_PAGES = frozenset({"system", "developer", "assistant"})  # what a page may begin with
+_OF_PAGES = frozenset({"system", "developer", "assistant"})  # possible first messages of a page
 _APPROVAL_SCHEMA: Json = {
     "type": "object",
     "properties": {
@@ -46,13 +46,13 @@ _APPROVAL_SCHEMA: Json = {
 
 
 def reply_id(turn: UUID, round: int) -> str:
-    """The id of the assistant's message in a round: its text and its calls."""
+    """The id of a round's assistant message: its text and its calls."""
     return f"{turn}.r{round}"
 
 
 def reply_round(before: Sequence[Block], round: int, type: str) -> int:
-    """The round whose message contains a text or a call of `round`, after the blocks `before` it. A round that
-    continues a text that was cut off continues its message.
+    """Returns the round with the message for a text or a call of `round`, after the blocks `before` it. A round that
+    continues a cut text continues the message of that text.
     """
     first = next((place for place, block in enumerate(before) if block.round == round), len(before))
     opener = before[first].type if first < len(before) else type
@@ -62,25 +62,25 @@ def reply_round(before: Sequence[Block], round: int, type: str) -> int:
 
 
 def block_id(turn: UUID, index: int) -> str:
-    """The id of a message that consists of one block."""
+    """The id of a one-block message."""
     return f"{turn}.{index}"
 
 
 def call_id(turn: UUID, round: int, tool_use_id: str) -> str:
-    """The id of a call in its thread: a model may use its own ids again."""
+    """The id of a call in its thread: models may repeat their ids."""
     return f"{tool_use_id}.{turn}.{round}"
 
 
 def call_in(id: str) -> tuple[str, str, str] | None:
-    """The `tool_use_id`, turn and round of a call; None for an id that is none of ours."""
+    """The `tool_use_id`, turn and round of a call; None for a foreign id."""
     parts = id.rsplit(".", 2)
     return (parts[0], parts[1], parts[2]) if len(parts) == 3 else None
 
 
 @dataclass(frozen=True, slots=True)
 class ClientIds:
-    """Data of a thread that the client has and the rows lack: its ids of user messages and of tool results, by turn and
-    by call, and its own `first` messages. `recorded` is the number of turns that were recorded from the first messages.
+    """Data of a thread that only the client has: its ids of user messages by turn, of tool results by call, and its own
+    `first` messages. `recorded` is the number of turns recorded from the first messages.
     """
 
     users: Mapping[UUID, str] = field(default_factory=dict)
@@ -90,8 +90,8 @@ class ClientIds:
 
 
 def ids_of_client(path: Sequence[Turn], messages: Sequence[AgUiMessageIn]) -> ClientIds:
-    """The user turns of the path that a client has as well, from the first one on, by their ids or their words. A
-    client keeps the order of what it has, so ids behind the first difference would mix up its messages.
+    """Returns the user turns of the path that the client has, from the first one on, matched by id or text. A client
+    keeps its order of messages, so ids behind the first difference would change that order.
     """
     known = {str(turn.id) for turn in path}
     own = [message.id.partition(".")[0] not in known for message in messages]
@@ -112,8 +112,8 @@ def ids_of_client(path: Sequence[Turn], messages: Sequence[AgUiMessageIn]) -> Cl
 
 
 def _first(path: Sequence[Turn], own: Sequence[AgUiMessageIn]) -> tuple[Sequence[AgUiMessageIn], int]:
-    """The messages that a client began with, of those that it has before any of the server, and the number of turns
-    that were recorded from them. A client has no other ids for these than its own: it would show others as new.
+    """Returns a client's messages from before the first message of the server, and the number of turns recorded from
+    them. A client knows these only by its own ids: with other ids they would appear as new.
     """
     recorded = 2 * sum(1 for _ in takewhile(is_recorded, path[1::2]))
     said = sum(turn.role == "user" for turn in spoken(path[:recorded]))
@@ -136,7 +136,7 @@ def _said(message: AgUiUserMessageIn) -> str:
 
 
 async def thread_messages(path: Sequence[Turn], uploads: str, ids: ClientIds) -> list[Json]:
-    """The messages of a path. Uploads are found at `uploads` and their id."""
+    """Returns the messages of a path. The URL of an upload is `uploads` and its id."""
     messages, portions = list(ids.first), Portions()
     for turn in spoken(path[ids.recorded :]):
         await portions.pause()
@@ -168,8 +168,8 @@ def _file_part(type: str, source: Mapping[str, Any], uploads: str) -> Json | Non
 
 
 async def answer_messages(turn: UUID, blocks: Sequence[Block], ids: ClientIds, portions: Portions) -> list[Json]:
-    """The messages of an assistant turn: one for the text and the calls of each round, one for any other block. A
-    result follows its call, and behind the results that are there. There may be thousands of blocks.
+    """Returns the messages of an assistant turn: one for the text and the calls of each round, one for any other block.
+    A result follows its call, behind earlier results. There may be thousands of blocks.
     """
     groups: list[list[Json]] = []  # a message, with the results of its calls
     replies: dict[int, list[Json]] = {}
@@ -229,7 +229,7 @@ def _single_message(turn: UUID, block: Block) -> Json:
 
 
 def result_message(turn: UUID, closed: Closed) -> Json | None:
-    """The message of a call's result; also for a call that was cut off and will have no result."""
+    """The message of a call's result; also for a cut call, which will have no result."""
     block = closed.block
     content: Any = block.text
     noted: Json = {}
@@ -244,7 +244,7 @@ def result_message(turn: UUID, closed: Closed) -> Json | None:
             if block.client_data is not None:
                 noted["data"] = parsed(block.client_data)
         case Close(runner=str()) if block.interrupted:
-            id, content, noted = f"{id}.result", "interrupted", {"is_error": True}  # it has the index of its call
+            id, content, noted = f"{id}.result", "interrupted", {"is_error": True}  # its index is that of its call
         case Close():
             return None
     metadata = {"metadata": noted} if noted else {}
@@ -252,8 +252,8 @@ def result_message(turn: UUID, closed: Closed) -> Json | None:
 
 
 def app_activity(turn: UUID, block: Block, blocks: Iterable[Block]) -> Json | None:
-    """The activity of a result with an app, as the middleware of AG-UI for MCP Apps emits it. `serverHash` names the
-    result: what the app asks for comes back with it. `blocks` have the call.
+    """The activity of a result with an app, as the middleware of AG-UI for MCP Apps emits it. `serverHash` identifies
+    the result: requests of the app contain it. `blocks` include the call.
     """
     if (app := app_of(block)) is None:
         return None
@@ -280,7 +280,7 @@ def text_metadata(block: Block) -> Json:
 
 
 def activity_of(block: Block) -> Json:
-    """A block of a kind that AG-UI does not have, with the members that the API shows."""
+    """A block without an AG-UI equivalent, with its members in the API."""
     return {"activityType": block.type, "content": {"text": block.text, **block_details(block)}}
 
 
@@ -292,7 +292,7 @@ def interrupt_id(turn: UUID, round: int, action: RequiredAction) -> str:
 
 
 def interrupts_of(turn: Turn, actions: Sequence[RequiredAction] | None = None) -> list[Json]:
-    """The decisions and answers that the turn waits for."""
+    """The decisions and answers for which the turn waits."""
     return [_interrupt(turn, round, each) for round, each in _waiting(turn, {"approval", *QUESTIONS}, actions)]
 
 
@@ -331,7 +331,7 @@ def _interrupt(turn: Turn, round: int, action: RequiredAction) -> Json:
 
 
 def past_items(messages: Sequence[AgUiMessageIn]) -> Iterator[PastItem]:
-    """Messages of a client as a history. Raises RequestRefused."""
+    """Converts messages of a client to a history. Raises RequestRefused."""
     for message in messages:
         if isinstance(message, AgUiUserMessageIn):
             if blocks := blocks_in(message):

@@ -1,4 +1,4 @@
-"""Models of AG-UI, protocol 1.0 and what came before it. Members that mean nothing here are ignored."""
+"""Models of AG-UI, protocol 1.0 and earlier. Members without a meaning here are ignored."""
 
 from typing import Annotated, Any, Literal
 
@@ -17,7 +17,7 @@ class AgUiSourceIn(OpenBody):
 
 
 class AgUiPartIn(OpenBody):
-    """A part of a user's message. Its `type` decides which members count; one that has no place here is refused."""
+    """A part of a user's message. Its `type` decides which members apply; an unsupported type is refused."""
 
     type: Annotated[Storable | None, Field(description="text, image, document")] = None
     text: Storable | None = None
@@ -88,7 +88,7 @@ class AgUiResumeIn(LenientBody):
 
 
 class AgUiProxiedIn(LenientBody):
-    """A request that an app of an MCP server makes, as the middleware of AG-UI for MCP Apps takes it."""
+    """A request of an MCP server's app, in the form of the AG-UI middleware for MCP Apps."""
 
     server_hash: Annotated[Storable, Field(alias="serverHash", max_length=2000)] = ""
     server_id: Annotated[Storable, Field(alias="serverId", max_length=500)] = ""
@@ -97,7 +97,7 @@ class AgUiProxiedIn(LenientBody):
 
 
 class AgUiPropsIn(LenientBody):
-    """The options of a turn that an app forwards. With `proxied` the run is a request of an app, and no message."""
+    """The options of a turn that an app forwards. With `proxied` the run is an app's request, without a message."""
 
     turnstream: UiOptions = UiOptions()
     proxied: Annotated[AgUiProxiedIn | None, Field(alias="__proxiedMCPRequest")] = None
@@ -128,7 +128,7 @@ class RunInput(LenientBody):
 
 
 class AgUiThreadOut(BaseModel):
-    """A thread for `agent.setMessages`, with what it waits for."""
+    """A thread for `agent.setMessages`, with its waits."""
 
     model_config = ConfigDict(serialize_by_alias=True, populate_by_name=True)
 
@@ -144,7 +144,9 @@ class AgUiStopped(BaseModel):
 
 
 def blocks_in(message: AgUiUserMessageIn) -> list[dict[str, Any]]:
-    """The content of a user message as blocks. Raises RequestRefused for a part that no model can get from here."""
+    """Converts the content of a user message to blocks. Raises RequestRefused for a part that no model can receive from
+    here.
+    """
     return [_block(part) for part in message.parts if part.type != "text" or part.text]
 
 

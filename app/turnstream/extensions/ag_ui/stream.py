@@ -1,4 +1,4 @@
-"""The stream of a run: the reader of every stream, with the encoder of AG-UI."""
+"""The stream of a run: the common reader, with the encoder of AG-UI."""
 
 from collections.abc import AsyncGenerator, Collection, Sequence
 from functools import partial
@@ -27,9 +27,9 @@ def run_stream(
     answered: Collection[str] = (),
 ) -> FrameResponse:
     """Streams the turn as a run. A run that `continues` a turn begins with all messages of the thread. `messages` are
-    the client's messages, `answered` the interrupts that it has just answered. Uploads are found at `uploads`.
+    the client's messages, `answered` the newly answered interrupts. The URL of an upload is `uploads` and its id.
     """
-    assert turn.parent_id is not None  # it answers a message
+    assert turn.parent_id is not None  # the turn answers a message
     path = partial(services.storage.turns.path, owner, turn.chat_id, turn.parent_id)
     view = current_view(services, turn)
 
@@ -57,5 +57,5 @@ def response(services: Services, frames: AsyncGenerator[bytes, None]) -> FrameRe
 
 
 def _access_ended(refusal: RequestRefused) -> bytes:
-    """The client reports the error; what it connects with again needs a new credential."""
+    """The client reports the error; its next connection needs a new credential."""
     return b"data: %b\n\n" % to_json({"type": "RUN_ERROR", "message": refusal.detail, "code": "access_ended"})

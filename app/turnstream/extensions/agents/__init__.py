@@ -1,4 +1,4 @@
-"""Agents as tools: a call posts a turn of its own, in a chat of its own, and its answer is the result."""
+"""Agents as tools: each call posts a turn in a chat of its own; the answer of that turn is the result."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

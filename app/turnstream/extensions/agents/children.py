@@ -1,4 +1,4 @@
-"""The turns of agents. Each has a chat of its own, which belongs to the turn that has called the agent."""
+"""The turns of agents. Each has its own chat, which belongs to the calling turn."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ from turnstream.tools.tool import Outcome, ToolContext
 
 log = structlog.get_logger(__name__)
 
-_INTERVAL = 5.0  # seconds between two looks for turns that nobody waits for any more
+_INTERVAL = 5.0  # seconds between two searches for children whose call is over
 _MOST_TITLE = 80
 
 _FAMILY = """family AS (
@@ -45,7 +45,7 @@ _FAMILY = """family AS (
         UNION ALL
         SELECT turns.id FROM family JOIN chats ON of_turn = family.id JOIN turns ON chat_id = chats.id
     )"""
-# How many agents are above the chat, how many children the turn has, and the title of the chat at the root.
+# The number of agents above the chat, the number of children of the turn, and the title of the root chat.
 GET_FAMILY = Statement(
     """
     WITH RECURSIVE above AS (
@@ -61,7 +61,7 @@ GET_FAMILY = Statement(
     """,
     opens=[CHATS.named(id="root")],
 )
-# How far the turn and those below it have come, and whether one of them waits for a person.
+# The progress of the turn and its descendants, and whether one of them waits for a person.
 GET_PROGRESS = Statement(
     f"""
     WITH RECURSIVE {_FAMILY}
@@ -77,8 +77,8 @@ EXTEND_DEADLINE = Statement(
 )
 PUT_CHILD = Statement("UPDATE chats SET of_turn = :turn WHERE id = :chat RETURNING id")
 WAKE_WORKERS = Statement(f"SELECT pg_notify({CHANNEL}, '{QUEUED}')")
-# `wake_parent` does it in the transaction of the end, unless the row of the job is locked then. A person may set
-# labels: the chat has to belong to the turn of the job.
+# `wake_parent` does this in the transaction of the end, unless the row of the job is locked then. A person may set the
+# same labels: so the chat must belong to the turn of the job.
 WAKE_PARENT = Statement(
     f"""
     WITH woken AS (
@@ -89,8 +89,8 @@ WAKE_PARENT = Statement(
     SELECT id, pg_notify({CHANNEL}, '{JOBS}') FROM woken
     """
 )
-# A child's turn is wanted as long as its job is not over. It is the first of its chat: a person who continues in the
-# chat later sends the same labels.
+# A child is needed until its job is over. It is the first turn of its chat: a person who continues the chat sends the
+# same labels.
 GET_UNWANTED = Statement(
     f"""
     SELECT turns.id, pg_notify({CHANNEL}, '{UPDATED} ' || turns.id) FROM chats JOIN turns ON chat_id = chats.id
@@ -108,8 +108,8 @@ GET_UNWANTED = Statement(
 
 
 class Children(Hooks):
-    """Begins the turns of agents, reports their ends, and stops those that nobody waits for. An agent may call agents
-    up to `depth`, a turn up to `most` of them.
+    """Starts the turns of agents, reports their ends, and stops those whose call is over. Agents may call agents up to
+    `depth` levels deep, and a turn may call up to `most`.
     """
 
     def __init__(self, context: Context, depth: int, most: int) -> None:
@@ -123,7 +123,7 @@ class Children(Hooks):
         self._look_now = asyncio.Event()
 
     async def begin(self, agent: Agent, call: ToolContext, task: str) -> dict[str, str] | Outcome:
-        """Posts the turn of a call, once, and returns its handle; or the outcome of a call that may not begin one."""
+        """Posts the turn of a call, once, and returns its handle; or returns the outcome if no turn may start."""
         family = await self._database.row(GET_FAMILY, owner=call.owner, chat=call.chat_id, turn=call.turn_id)
         if family is None or family["depth"] is None:
             return Outcome("The chat of this call was deleted.", kind="refused")
@@ -161,14 +161,14 @@ class Children(Hooks):
         return {"chat": str(begun.assistant_turn.chat_id), "turn": str(begun.assistant_turn.id)}
 
     async def _path_of(self, agent: Agent, parent: Turn) -> Sequence[Turn]:
-        """The path of the calling turn, as far as the agent is given it."""
+        """The part of the calling turn's path for the agent."""
         if agent.context == "none" or parent.parent_id is None:
             return [parent]
         return [*await self._turns.path_to(parent.parent_id), parent]
 
     async def _left_of(self, owner: str, parent: Turn, root: UUID) -> Limits | None:
-        """The limits of a child; None if a budget is used up. Tokens and cost are shared with the family. Time passes
-        for all at once: the child has what the calling turn has left.
+        """The limits of a child; None if a budget is used up. Tokens and cost are shared with the family. All turns
+        share the time: the child has the rest of the calling turn's.
         """
         assert parent.request is not None
         limits, now = parent.request.limits, datetime.now(UTC)
@@ -203,7 +203,7 @@ class Children(Hooks):
         return self._context.toolset.offered(request)
 
     async def look(self, agent: Agent, owner: str, handle: Any) -> Outcome | None:
-        """The outcome of a child, None while it works."""
+        """The outcome of a child, None while it runs."""
         handle = {"chat": handle["chat"], "turn": handle["turn"]}
         try:
             turn = await self._turns.get(owner, UUID(handle["chat"]), UUID(handle["turn"]))
@@ -223,8 +223,8 @@ class Children(Hooks):
         return Outcome(f"{words}\n\nIt had written:\n\n{text}" if text else words, is_error=True, data=data)
 
     async def progress(self, handle: Any, job: UUID | None, seconds: float) -> dict[str, Any]:
-        """The handle with the progress of the child. The deadline of the call is `seconds` from now if the child or one
-        below it has made some since the handle, or waits for a person, who has a time of its own.
+        """The handle with the progress of the child. The deadline of the call moves to `seconds` from now if the child
+        or a descendant has made progress since the handle, or waits for a person, with a time limit of its own.
         """
         now = await self._database.row(GET_PROGRESS, turn=UUID(handle["turn"]))
         assert now is not None
@@ -233,15 +233,15 @@ class Children(Hooks):
         return {**handle, "rounds": now["rounds"]}
 
     async def turn_ended(self, event: TurnEnded) -> None:
-        """Looks for children of a turn that has ended, and wakes the job of a child once more."""
+        """Searches for children of an ended turn, and wakes the job of an ended child again."""
         if any(block.is_call for block in event.turn.blocks):
-            self._look_now.set()  # it may have had children
+            self._look_now.set()  # it may have children
         job = None if event.turn.request is None else event.turn.request.labels.get("job")
         if job is not None:
             await self._database.rows(WAKE_PARENT, chat=event.turn.chat_id, job=job)
 
     async def run(self) -> None:
-        """Stops turns of agents whose call is over, without end."""
+        """Stops turns of agents whose call is over, until it is cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_INTERVAL):
@@ -262,7 +262,9 @@ class Children(Hooks):
 
 
 def answer_of(turn: Turn) -> str:
-    """The text behind the last call. It may have several rounds: an interrupted reply continues in the next one."""
+    """Returns the text behind the last call. It may have several rounds: an interrupted reply continues in the next
+    one.
+    """
     calls = [block.round for block in turn.blocks if block.is_call]
     return "".join(block.text for block in turn.blocks if block.type == TEXT and block.round > max(calls, default=-1))
 

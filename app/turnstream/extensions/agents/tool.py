@@ -1,4 +1,4 @@
-"""The tool of an agent. It is a background tool: its call holds nothing while the agent works."""
+"""The tool of an agent. It is a background tool: a call holds no slot while the agent works."""
 
 import json
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from turnstream.extensions.agents.children import Children
 
 _MOST_ANSWER = 1_000_000  # characters
-_LOOK = 30.0  # seconds between two looks at the progress of a child, and at its end, should that not be reported
+_LOOK = 30.0  # seconds between two checks of a child's progress, and of its end if no report comes
 _SEES: Mapping[ContextTurns, str] = {
     "none": "it sees nothing else",
     "last_turn": "it sees nothing else but the last message of the user and your answer so far",
@@ -46,7 +46,7 @@ class AgentTable(PolicyTable):
 
 @dataclass(slots=True)
 class _Place:
-    """The server in which the tool is."""
+    """The server of the tool."""
 
     children: "Children | None" = None
 
@@ -99,8 +99,8 @@ def agent_tool(agent: Agent, **options: Any) -> AgentTool:
     if agent.handoff:
         if options.get("reports"):
             raise ValueError("`handoff` must be left out for an agent with `reports`: its turn waits for no answer")
-        options = {"max_result_chars": _MOST_ANSWER, **options}  # the answer of the turn is not cut
-    # To begin a child is safe to repeat: it has the job as its key.
+        options = {"max_result_chars": _MOST_ANSWER, **options}  # the answer of the turn is complete
+    # The start of a child can be repeated: the job is its key.
     task = {"type": "string", "description": f"all that the agent must know: {_SEES[agent.context]}"}
     schema = {"type": "object", "properties": {"task": task}, "required": ["task"], "additionalProperties": False}
     spec = ToolSpec(agent.name, agent.description, json.dumps(schema), retry_safe=True)
@@ -108,8 +108,8 @@ def agent_tool(agent: Agent, **options: Any) -> AgentTool:
 
 
 def bind(toolset: Toolset, children: "Children") -> bool:
-    """Lets the agents of the toolset work with `children`. False if it has none. Raises ConfigError for a tool that
-    an agent names and that is not there, and for an output schema that is not valid.
+    """Connects the agents of the toolset to `children`. False if it has none. Raises ConfigError for a missing tool of
+    an agent, and for an invalid output schema.
     """
     found = [tool for tool in toolset.own if isinstance(tool, AgentTool)]
     for tool in found:

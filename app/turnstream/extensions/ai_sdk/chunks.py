@@ -51,10 +51,10 @@ DONE = b"data: [DONE]\n\n"
 
 
 class UiEncoder:
-    """Encodes one turn for one reader. `now` returns the turn as its rows hold it now.
+    """Encodes one turn for one reader. `now` returns the turn from its rows.
 
     A round is a step of the SDK. The SDK has no cursor, and discards blocks only with their whole step: after a reset,
-    the blocks of the step that remain are sent again.
+    the remaining blocks of the step are sent again.
     """
 
     def __init__(self, turn: Turn, now: Callable[[], Turn]) -> None:
@@ -64,7 +64,7 @@ class UiEncoder:
         self._delta_head = b""
         self._step_is_open = False
         self._step_is_void = False
-        self._step_is_of_client = False  # even if its calls were retracted
+        self._step_is_of_client = False  # even if its calls were voided
         self._approvals: dict[str, str] = {}
         self._questions = set[str]()
 
@@ -74,14 +74,14 @@ class UiEncoder:
         return _frames(self._chunks(event)) + (DONE if isinstance(event, TurnEnd) else b"")
 
     def resumed(self, marks: Sequence[Mark]) -> bytes:
-        """The first chunk for a client that has the turn's message so far, by these marks."""
+        """The first chunk for a client that has the turn's message up to these marks."""
         for mark in marks:
             self._projection.take(mark)
         self._step_is_of_client = bool(calls_of_client(self._projection.round))
         return _frames([{"type": "start", "messageId": self._turn.id}])
 
     def waiting(self) -> bytes:
-        """The end of the stream of a turn that waits for a client or a person."""
+        """The end of the stream, for a turn that waits for a client or a person."""
         metadata = {"status": "waiting"}
         finish = {"type": "finish", "finishReason": "tool-calls", "messageMetadata": metadata}
         return _frames([*self._end_of_step(), finish]) + DONE
@@ -103,7 +103,7 @@ class UiEncoder:
             case ActionRequired(actions=actions):
                 for action in actions:
                     call, approval = action.tool_use_id, approval_id(action.tool_use_id, action.digest)
-                    # An elicitation comes with all that waits, so an approval may come again.
+                    # An elicitation comes with all waits, so an approval may be repeated.
                     if action.kind == "approval" and self._approvals.get(call) != approval:
                         self._approvals[call] = approval
                         yield {"type": "tool-approval-request", "approvalId": approval, "toolCallId": call}
@@ -193,7 +193,7 @@ class UiEncoder:
 
     def _end(self, end: TurnEnd) -> Iterator[Json]:
         yield from self._end_of_step()
-        if self._step_is_of_client:  # else the SDK would send the results of the last step again and again
+        if self._step_is_of_client:  # else the SDK would repeat the results of the last step again and again
             yield from ({"type": "start-step"}, {"type": "finish-step"})
         if end.error is not None:
             yield {"type": "message-metadata", "messageMetadata": end_metadata(end, self._now())}
@@ -206,7 +206,7 @@ class UiEncoder:
 
 
 def _question(action: RequiredAction) -> Json:
-    """The data part of a sign-in, or of a question, which the API answers with the digest."""
+    """The data part of a sign-in, or of a question; the answer through the API contains the digest."""
     if action.kind == "sign_in":
         return {"type": "data-sign-in", "data": parsed(action.input)}
     return {"type": "data-question", "data": {**parsed(action.input), "input_digest": action.digest}}

@@ -1,4 +1,4 @@
-"""Streams for the AI SDK's workflow transport, which resumes by the number of chunks that it has had."""
+"""Streams for the AI SDK's workflow transport, which resumes by the number of received chunks."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,16 +9,16 @@ from turnstream.domain.events import BlockDelta, BlockStop, Event, Notice, Reset
 from turnstream.domain.turns import Turn
 from turnstream.extensions.ai_sdk.chunks import UiEncoder
 
-UNIT = 16  # characters of each chunk of text, but for the last one of a block
+UNIT = 16  # characters of each text chunk, except the last of a block
 
 
 class CountedEncoder:
-    """Encodes a turn so that its n-th chunk is the same in every connection: text is cut at fixed places, and notices
-    are left out. The first `skip` chunks are not sent.
+    """Encodes a turn so that its n-th chunk is the same on every connection: text is cut at fixed offsets, and notices
+    are omitted. The first `skip` chunks are not sent.
 
-    A later attempt may have voided chunks that the client counts. It has marks of its own; if one is skipped, the
-    stream ends with an error (`is_lost`), and the client must read the answer from its beginning. `before` is the
-    attempt before the first one of the stream, `now` returns the turn.
+    A later attempt may have voided chunks of the client's count. It has its own marks; if one is skipped, the stream
+    ends with an error (`is_lost`), and the client must read the answer from its beginning. `before` is the attempt
+    before the stream's first one, `now` returns the turn.
     """
 
     def __init__(self, encoder: UiEncoder, skip: int, before: int, now: Callable[[], Turn]) -> None:
@@ -39,25 +39,25 @@ class CountedEncoder:
             self._held = ""
             self.is_lost |= self._left > 0
             return self.passed(self._encoder(event, cursor))
-        # The end of a block decides how long its last chunk is, so this comes before the rest of its text.
+        # The end of a block decides the length of its last chunk, so it precedes the rest of the text.
         if self._left:
             self.is_lost |= any(self._before < each < event.attempt for each in self._now().lineage)
         rest = b""
         if isinstance(event, BlockStop):
             rest = self._text(BlockDelta(event.block.index, 0, ""), len(self._held))
-        # The transport asks again and again until it gets a `finish`, which a failed turn does not have.
+        # The transport repeats its request until it gets a `finish`, which a failed turn does not have.
         failed = isinstance(event, TurnEnd) and event.error is not None
         end = b'data: {"type":"finish","finishReason":"error"}\n\n' if failed else b""
         return rest + self.passed(self._encoder(event, cursor) + end)
 
     def _text(self, delta: BlockDelta, length: int) -> bytes:
-        """Encodes that many of the characters that are held back."""
+        """Encodes so many of the held characters."""
         pieces = [self._held[start : min(start + UNIT, length)] for start in range(0, length, UNIT)]
         self._held = self._held[length:]
         return b"".join(self.passed(self._encoder(replace(delta, text=piece), None)) for piece in pieces)
 
     def passed(self, frames: bytes) -> bytes:
-        """The frames without those that the client has."""
+        """The frames that the client does not have."""
         if not self._left or not frames:
             return frames
         chunks = frames.split(b"\n\n")[:-1]

@@ -1,4 +1,4 @@
-"""Turns as UI messages of the AI SDK, equal to those that the stream of the turn builds."""
+"""Turns as UI messages of the AI SDK, equal to the messages that their streams build."""
 
 from collections.abc import Iterator, Sequence
 
@@ -31,7 +31,7 @@ ENDED_CALLS = frozenset({"output-available", "output-error"})
 
 
 async def ui_message(turn: Turn, uploads: str, portions: Portions) -> UiMessageOut:
-    """The message of a turn, with its complete blocks. Uploads are found at `uploads` and their id."""
+    """Returns the message of a turn, with its complete blocks. The URL of an upload is `uploads` and its id."""
     if turn.role == "user":
         return UiMessageOut(
             id=str(turn.id), role="user", metadata={}, parts=[_user_part(block, uploads) for block in turn.blocks]
@@ -46,7 +46,7 @@ async def ui_message(turn: Turn, uploads: str, portions: Portions) -> UiMessageO
 
 
 def past_items(messages: Sequence[UiMessageIn]) -> Iterator[PastItem]:
-    """Messages of a client as a history: texts, files, and calls that have results. Raises RequestRefused."""
+    """Converts messages of a client to a history: texts, files, and calls with results. Raises RequestRefused."""
     for message in messages:
         if message.role == "user" and (blocks := blocks_in(message.parts)):
             yield PastMessage(blocks)
@@ -63,7 +63,7 @@ def past_items(messages: Sequence[UiMessageIn]) -> Iterator[PastItem]:
 
 
 def _output_in(part: Json) -> str:
-    """The result that the model had. Of a result with an app that is its text, and no data for clients."""
+    """Returns the result that the model got. For a result with an app this is its text, without data for clients."""
     output = part.get("output")
     if not part.get("toolMetadata") or not isinstance(output, dict) or not isinstance(output.get("content"), list):
         return output_text(output)

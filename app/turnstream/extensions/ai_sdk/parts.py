@@ -1,4 +1,4 @@
-"""Blocks as parts of the AI SDK, the same for messages that are read and for messages that are streamed."""
+"""Blocks as parts of the AI SDK, equal in stored and streamed messages."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -41,7 +41,7 @@ def end_metadata(end: TurnEnd, turn: Turn) -> Json:
 
 
 def runs_here(runner: Runner | None) -> Json:
-    """Marks calls that the page must not run, which the SDK takes for calls of the provider."""
+    """Marks calls that the page must not run, which the SDK regards as calls of the provider."""
     return {} if runner == "client" else {"providerExecuted": True}
 
 
@@ -50,19 +50,19 @@ def input_json(block: Block) -> Any:
 
 
 def output_json(text: str) -> Any:
-    """The value of a JSON object or list; every other result as the text that the model gets."""
+    """The value of a JSON object or list; for other results the text for the model."""
     value = parsed(text) if text.lstrip()[:1] in {"{", "["} else text
     return value if isinstance(value, dict | list) else text
 
 
 def approval_id(tool_use_id: str, digest: str) -> str:
-    """The id of an approval: the call, and the digest of the input that was shown."""
+    """The id of an approval: the call, and the digest of the input on display."""
     return f"{tool_use_id}:{digest}"
 
 
 def result_json(block: Block, asks: Sequence[Ask]) -> Json:
-    """The result of a call, with the SDK's name for its state. That of a tool with an app has the SDK's metadata of MCP
-    Apps, and is what the SDK's own MCP client returns.
+    """The result of a call, with its state in the SDK's terms. The result of a tool with an app has the SDK's metadata
+    of MCP Apps, in the form of the SDK's own MCP client.
     """
     if approval_json(block, asks).get("approved") is False:
         return {"state": "output-denied"}
@@ -76,13 +76,13 @@ def result_json(block: Block, asks: Sequence[Ask]) -> Json:
 
 
 def client_data_part(block: Block) -> Json:
-    """The data for clients of a result, which has no place in the SDK's parts of tools: by the id of its call."""
+    """A result's data for clients, by the id of its call: the SDK's parts of tools have no member for it."""
     data = parsed(block.client_data or "null")
     return {"type": "data-tool-data", "id": block.tool_use_id, "data": {"name": block.name, "data": data}}
 
 
 def approval_json(block: Block, asks: Sequence[Ask]) -> Json:
-    """The decision of a person about the call of `block`, a call or its result; empty if there is none."""
+    """A person's decision about the call of `block`, a call or its result; empty if there is none."""
     ask = next((ask for ask in asks if ask.kind == "approval" and ask.key == block.key), None)
     if ask is None or ask.answer is None or ask.answer.kind not in {"approve", "deny"}:
         return {}
@@ -91,7 +91,7 @@ def approval_json(block: Block, asks: Sequence[Ask]) -> Json:
 
 
 def sources_of(block: Block) -> Iterator[Json]:
-    """Yields the citations of a block: a citation of a web page as the SDK's source, any other as a data part."""
+    """Yields the citations of a block: citations of web pages as the SDK's sources, others as data parts."""
     citations = block_details(block).get("citations")
     for number, citation in enumerate(citations if isinstance(citations, list) else ()):
         identity = f"{block.index}.{number}"
@@ -104,6 +104,6 @@ def sources_of(block: Block) -> Iterator[Json]:
 
 
 def data_part(block: Block) -> Json:
-    """A block of a kind that the SDK does not have, with the members that the API shows."""
+    """A block without an AI SDK equivalent, with its members in the API."""
     name = block.type.replace("_", "-")
     return {"type": f"data-{name}", "id": str(block.index), "data": {"text": block.text, **block_details(block)}}

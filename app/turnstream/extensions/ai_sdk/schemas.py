@@ -1,4 +1,4 @@
-"""Models of `useChat` of the AI SDK. It sends more than is needed here: unknown members are ignored."""
+"""Models of `useChat` of the AI SDK. Unknown members are ignored: the SDK sends more than needed."""
 
 from typing import Annotated, Any, Literal
 
@@ -22,8 +22,8 @@ class UiToolIn(LenientBody):
 
 
 class UiRequest(LenientBody):
-    """The body of a DefaultChatTransport. An app may send the last `message` alone. `system` and `tools` (run by the
-    page) are sent by assistant-ui's transport.
+    """The body of a DefaultChatTransport. An app may send only the last `message`. Assistant-ui's transport sends
+    `system` and `tools` (tools of the page).
     """
 
     id: Annotated[Storable, Field(min_length=1, max_length=500)]
@@ -59,7 +59,7 @@ class UiStopped(BaseModel):
 
 
 def blocks_in(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The parts of a user message as blocks. Raises RequestRefused for a file that is none."""
+    """Converts the parts of a user message to blocks. Raises RequestRefused for an invalid file."""
     blocks: list[dict[str, Any]] = []
     for part in parts:  # other parts (data, sources) are not for the model
         if part.get("type") == "text" and part.get("text"):
@@ -70,7 +70,7 @@ def blocks_in(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _file(part: dict[str, Any]) -> dict[str, Any]:
-    """The block of a file: its bytes are in its URL, unless it was uploaded before. Raises RequestRefused."""
+    """The block of a file: its URL contains its bytes, or names an upload. Raises RequestRefused."""
     url = str(part.get("url", ""))
     source = source_of_url(url)
     if source is None:

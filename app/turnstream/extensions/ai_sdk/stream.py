@@ -1,4 +1,4 @@
-"""The UI message stream of a turn: the reader of every stream, with the SDK's encoder."""
+"""The UI message stream of a turn: the common reader, with the SDK's encoder."""
 
 from collections.abc import AsyncGenerator, Collection
 
@@ -19,8 +19,8 @@ HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
 
 
 def ui_stream(services: Services, owner: str, turn: Turn, known: Collection[str] | None = None) -> FrameResponse:
-    """Streams the turn from its beginning. A client that has the turn up to its last wait gets the rest; `known` are
-    the calls that such a client has.
+    """Streams the turn from its beginning. A client with the turn up to its last wait gets the rest; `known` are the
+    calls of such a client.
     """
     view = current_view(services, turn)
     return _response(services, turn, _frames(services, owner, view, _cursor_of(view, known)))
@@ -34,14 +34,14 @@ def counted_stream(
     place: int = 0,
     start: int = 0,
 ) -> FrameResponse:
-    """As `ui_stream`, but from the chunk `start` on of a stream that began at `place` of the log. A negative `start`
-    leads to the beginning: the parts of a message need it.
+    """As `ui_stream`, but from the chunk `start` of a stream that began at `place` of the log. A negative `start` means
+    the beginning: the client needs it for the parts of a message.
     """
     view = current_view(services, turn)
     cursor = Cursor(view.attempt, place) if place else _cursor_of(view, known)
     response = _response(services, turn, _frames(services, owner, view, cursor, max(start, 0)))
     response.headers["x-workflow-run-id"] = f"{turn.chat_id}.{turn.id}.{cursor.place}"
-    if start < 0:  # the client computes from it the number of its first chunk: 0
+    if start < 0:  # the client derives the number of its first chunk from it: 0
         response.headers["x-workflow-stream-tail-index"] = str(-start - 1)
     return response
 
@@ -49,7 +49,7 @@ def counted_stream(
 async def _frames(
     services: Services, owner: str, view: LiveView, cursor: Cursor, skip: int | None = None
 ) -> AsyncGenerator[bytes, None]:
-    """With `skip` the chunks are counted, and so many of them left out."""
+    """With `skip`, chunks are counted, and the first `skip` are omitted."""
     encoder = UiEncoder(view.turn, lambda: reader.view.turn)
     before = view.marks[cursor.place - 1].attempt if 0 < cursor.place <= len(view.marks) else 0
     counted = None if skip is None else CountedEncoder(encoder, skip, before, lambda: reader.view.turn)
@@ -75,20 +75,18 @@ async def _frames(
 
 def _response(services: Services, turn: Turn, frames: AsyncGenerator[bytes, None]) -> FrameResponse:
     response = dialect_response(services, frames, _access_ended)
-    # The value with which assistant-ui resumes, by any id that leads to the chat.
+    # The value with which assistant-ui resumes, for any id of the chat.
     response.headers.update({**HEADERS, "x-resumable-stream-id": str(turn.chat_id)})
     return response
 
 
 def _access_ended(refusal: RequestRefused) -> bytes:
-    """The SDK reports the error; what the client resumes with needs a new credential."""
+    """The SDK reports the error; the client needs a new credential to resume."""
     return b"data: %b\n\n" % to_json({"type": "error", "errorText": refusal.detail})
 
 
 def _cursor_of(view: LiveView, known: Collection[str] | None) -> Cursor:
-    """The beginning, or the cursor behind the last wait of which the client has all calls. Results that it has may be
-    sent once more.
-    """
+    """The beginning, or the cursor behind the last wait whose calls the client has. Known results may be sent again."""
     if known is None:
         return START
     for place, mark in reversed(list(view.marks.places_of(ActionRequired))):

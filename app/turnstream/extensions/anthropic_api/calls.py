@@ -1,5 +1,5 @@
-"""The table of the calls under /v1 in Anthropic's words. Anthropic publishes the description of the objects that they
-answer with; /openapi.json has what they take.
+"""The table of the calls under /v1 in Anthropic's terms. Anthropic documents their responses; /openapi.json describes
+their requests.
 """
 
 from functools import partial
@@ -21,14 +21,14 @@ from turnstream.extensions.anthropic_api.schemas import AnthropicError, CountIn,
 
 _H: Literal["handler"] = "handler"
 _ACTS: tuple[Scope, ...] = ("send", "chat", "approve")
-# Of `writes`, a history that is not known here takes one for each exchange.
+# In `writes`, each exchange of an unknown history counts as one.
 _POSTS: tuple[Limit, ...] = ("requests", "queued_turns", "streams")
 _PAGE = (
     Query("limit", "the most that are returned", 20, 1000),
     Query("after_id", "the id of a model: what follows it"),
     Query("before_id", "the id of a model: what is before it"),
 )
-_VERSION = "anthropic-version"  # the header that every client of this API sends
+_VERSION = "anthropic-version"  # every client of this API sends this header
 
 _call = partial(Endpoint, reach=_H, lenient=True)
 
@@ -51,7 +51,7 @@ ENDPOINTS = (
         limits=("requests",),
     ),
 )
-# OpenAI's API has calls of the same paths.
+# OpenAI's API has the same paths.
 SHARED = (
     _call("GET /v1/models", models.list_models, "The models of this server", queries=_PAGE),
     _call("GET /v1/models/{model:path}", models.get_model, "One model"),
@@ -59,7 +59,7 @@ SHARED = (
 
 
 async def _no_call(request: Request) -> Response:
-    """The SDKs have many more calls; their errors show a text in Anthropic's form only."""
+    """The SDKs have many more calls; their errors show only a text in Anthropic's form."""
     name = f"{request.method} {request.url.path}"
     return await refusal(
         request, NotFound(f"This server has no call {name}; docs/anthropic.md lists those that it has.")
@@ -67,7 +67,7 @@ async def _no_call(request: Request) -> Response:
 
 
 async def _answer(request: Request, endpoint: Endpoint) -> Response:
-    """The answer, with refusals in Anthropic's words."""
+    """Returns the answer, with refusals in Anthropic's form."""
     request = _with_token(request)
     try:
         return await answer(request, endpoint)
@@ -78,7 +78,7 @@ async def _answer(request: Request, endpoint: Endpoint) -> Response:
 
 
 def _with_token(request: Request) -> Request:
-    """The request with its `x-api-key` as the token that every call of this server takes."""
+    """Returns the request with its `x-api-key` as a bearer token, as all calls of this server expect."""
     headers = MutableHeaders(raw=list(request.scope["headers"]))
     if "authorization" not in headers and (key := headers.get("x-api-key")):
         headers["authorization"] = f"Bearer {key}"
@@ -103,7 +103,7 @@ GROUPS = (
         _ABOUT,
         answer=_answer,
         routes=(Route("/v1/{call:path}", HandlerApp(_no_call)),),
-        # OpenAI's files are uploads with other members. A message has its files in itself.
+        # OpenAI's files are uploads with other members. Messages contain their files.
         refused=(Route("/v1/files", HandlerApp(_no_call)), Route("/v1/files/{call:path}", HandlerApp(_no_call))),
         foreign=_FOREIGN,
         header=_VERSION,

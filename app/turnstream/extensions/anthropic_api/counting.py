@@ -1,4 +1,4 @@
-"""The handler of the count of a request's tokens."""
+"""The handler for token counts of requests."""
 
 from starlette.requests import Request
 from starlette.responses import Response

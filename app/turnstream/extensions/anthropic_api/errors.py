@@ -1,4 +1,4 @@
-"""Refusals and failures in Anthropic's form, by whose status its SDKs choose the class of their error."""
+"""Refusals and failures in Anthropic's form; its SDKs choose the class of their error by the status."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -23,7 +23,7 @@ from turnstream.kit.requirements import sentence
 from turnstream.libraries.dialects.failures import failure_class
 from turnstream.libraries.dialects.streams import wait_headers
 
-# Fields of a turn's options by the names that they have in Anthropic's requests.
+# Fields of a turn's options by their names in Anthropic's requests.
 _RENAMED = {
     "blocks": "messages",
     "labels": "metadata",
@@ -32,7 +32,7 @@ _RENAMED = {
     "parent_id": "messages",
     "system_prompt": "system",
 }
-_WHOLE = frozenset({"blocks", "parent_id", "labels", "limits"})  # whose members have other names than those of ours
+_WHOLE = frozenset({"blocks", "parent_id", "labels", "limits"})  # with other member names than turnstream's
 _STATUSES = {
     "invalid_request_error": 400,
     "request_too_large": 413,
@@ -43,7 +43,7 @@ _STATUSES = {
 
 
 class ThreadRefused(NotFound):
-    """A thread cannot be continued. By the `error_code` its client sends the whole conversation."""
+    """A thread cannot be continued. After this `error_code` its client sends the whole conversation."""
 
     def __init__(self, detail: str, error_code: str) -> None:
         super().__init__(detail, field="thread.previous_message_id")
@@ -63,7 +63,7 @@ def error_json(
 
 
 def text_of(error: RequestRefused) -> str:
-    """The sentence of a refusal, with the field by the name that it has in the request."""
+    """The sentence of a refusal, with the request's name of the field."""
     if error.field is None:
         return error.detail
     ours, theirs = error.field, error.field.removeprefix("params.")
@@ -94,8 +94,8 @@ def type_of(error: RequestRefused) -> str:
 
 
 async def refusal(request: Request, error: RequestRefused) -> Response:
-    """The response to a refused request: if this server answers with 422, Anthropic answers with 400."""
-    ours = await refused(request, error)  # which counts refused logins, and has the headers
+    """The response to a refused request: 422 of this server becomes 400, as at Anthropic."""
+    ours = await refused(request, error)  # which counts refused logins, and needs the headers
     status = 404 if error.code == "unknown_model" else 400 if error.status == 422 else error.status
     headers = {name: value for name, value in ours.headers.items() if not name.startswith("content-")}
     code = error.error_code if isinstance(error, ThreadRefused) else None
@@ -111,8 +111,8 @@ async def storage_refusal(request: Request, error: StorageUnavailable) -> Respon
 def failure(
     request: Request, error: tuple[str, str], wait: float | None = None, since: datetime | None = None
 ) -> Response:
-    """The response if the turn has failed. It has had tries of its own; the SDKs would post the message again. At
-    `since` the provider has asked for a `wait` of so many seconds.
+    """The response if the turn has failed. The turn had retries of its own; the SDKs would post the message again. At
+    `since` the provider requested a `wait` in seconds.
     """
     return _response(request, *error, _STATUSES[error[0]], {"x-should-retry": "false", **wait_headers(wait, since)})
 
@@ -125,7 +125,7 @@ def failure_of(error: TurnError) -> tuple[str, str]:
         case "overloaded":
             return "overloaded_error", error.message
         case "too_long":
-            return "invalid_request_error", f"prompt is too long: {error.message}"  # the words that agents compact at
+            return "invalid_request_error", f"prompt is too long: {error.message}"  # agents compact after this wording
         case "refused":
             return "invalid_request_error", error.message
         case "account" | "server":

@@ -1,7 +1,7 @@
-"""The log of a turn as Anthropic's messages: each part between two waits for the client is a message of its own.
+"""The log of a turn as Anthropic's messages: each part between two waits for the client is a separate message.
 
-A stream of this API cannot take anything back. If the log does, the stream ends with an error. A client that has
-resumed one knows that a message may begin again.
+A stream of this API cannot void content: if the log does, the stream ends with an error. A client that has resumed a
+message expects that it may begin again.
 """
 
 import re
@@ -57,7 +57,7 @@ _RETRACTED = "overloaded_error", _TAKEN_BACK
 
 @dataclass(frozen=True, slots=True)
 class MessageId:
-    """The message id of a turn, or of its part between two waits for the client."""
+    """The message id of a turn, or of a part between two waits for the client."""
 
     chat: UUID
     turn: UUID
@@ -74,7 +74,7 @@ class MessageId:
 
 @dataclass(frozen=True, slots=True)
 class EventPlace:
-    """The id of an event: so many `frames` of the log's event behind `cursor` were received."""
+    """The id of an event: `frames` frames of the log's event behind `cursor` were received."""
 
     cursor: Cursor = START
     frames: int = 0
@@ -89,8 +89,8 @@ class EventPlace:
 
 
 class MessageEvents:
-    """Encodes a part of a turn. `view` returns the live view. The events up to the place `after` are not sent; without
-    one the message alone counts.
+    """Encodes a part of a turn. `view` returns the live view. Events up to the position `after` are omitted; without it
+    only the message matters.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class MessageEvents:
         is_resumed: bool = False,
     ) -> None:
         self.failure: tuple[str, str] | None = None
-        self.is_void = False  # the client has what the log has not
+        self.is_void = False  # the client has more than the log
         self._view = view
         self._part = part
         self._id = str(MessageId(turn.chat_id, turn.id, part))
@@ -113,13 +113,13 @@ class MessageEvents:
         self._is_resumed = is_resumed
         self._is_stream, after = after is not None, after or EventPlace()
         self._after = after
-        self._is_behind = after.cursor != START  # the marks before that place were not looked at yet
+        self._is_behind = after.cursor != START  # no mark before that position was processed yet
         self._skip = after.frames
         self._at = after.cursor
         self._index = -1  # of the newest block of the message
-        self._newest = -1  # the same in the turn
-        self._is_open = False  # whether it is not complete
-        self._delta: bytes | None = None  # what is before the text of the open block
+        self._newest = -1  # the same in the whole turn
+        self._is_open = False  # whether it is incomplete
+        self._delta: bytes | None = None  # the part before the text of the open block
         self._usages: list[Mapping[str, Any]] = []
         self._stop_reason: str | None = None
 
@@ -171,7 +171,7 @@ class MessageEvents:
         return self._encoded(frames, self._at, None)
 
     def message(self) -> Json:
-        """The message once it has ended."""
+        """Returns the message after its end."""
         content = [Raw(block) for step in self._projection.part(self._part) if (block := self._block(step))]
         if self._is_structured:
             content += [Raw(to_json({"type": TEXT, "text": text})) for text in self._output()]
@@ -180,7 +180,7 @@ class MessageEvents:
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Takes in what is before the place behind which the client is."""
+        """Processes the marks up to the client's position."""
         self._is_behind = False
         skip, self._skip = self._skip, 0
         for mark in self._view().marks[: self._after.cursor.place]:
@@ -237,7 +237,7 @@ class MessageEvents:
                 yield self._delta_frame({"type": "signature_delta", "signature": members["signature"]})
             for citation in _items(members.get("citations", NULL)):
                 yield self._delta_frame({"type": "citations_delta", "citation": citation})
-        elif block is not None:  # it came whole
+        elif block is not None:  # it came as a whole
             yield self._started(Raw(block), step.block.index)
         else:
             return
@@ -263,7 +263,7 @@ class MessageEvents:
         yield _frame("message_stop")
 
     def _stop(self) -> Json:
-        """Why the message ended, with what its provider has reported of that."""
+        """The stop reason of the message, with the provider's details."""
         details: Json = {"stop_sequence": None}
         rounds = self._view().turn.rounds
         if self._stop_reason in _WITH_DETAILS and rounds and rounds[-1].data is not None:
@@ -274,7 +274,7 @@ class MessageEvents:
     # --- blocks ------------------------------------------------------------------------------------------------------
 
     def _block(self, step: Closed) -> bytes | None:
-        """The block as its provider made it, byte for byte; None if it is not shown."""
+        """The block in its provider's bytes; None if it is not shown."""
         block = step.block
         match step:
             case CallResult() | Close(runner="server"):
@@ -305,8 +305,8 @@ class MessageEvents:
         return _frame("content_block_delta", index=self._index, delta=delta)
 
     def _encoded(self, frames: Sequence[bytes], at: Cursor, then: Cursor | None) -> bytes:
-        """The frames with their ids, without those that the client has. The last one of an event has the cursor behind
-        it.
+        """Returns the frames with their ids, except those that the client has. The last frame of an event has the
+        cursor behind the event.
         """
         skip, self._skip = self._skip, 0
         ids = [f"{at}.{number}" for number in range(1, len(frames) + 1)]
@@ -344,7 +344,7 @@ def _items(value: Raw) -> Sequence[Raw]:
 
 
 def _usage(usages: Sequence[Mapping[str, Any]]) -> Json:
-    """The sum of the usage of some model calls."""
+    """The sum of the usage of several model calls."""
     tokens = [billed_tokens(usage) for usage in usages]
     return {
         "input_tokens": sum(each.input for each in tokens),

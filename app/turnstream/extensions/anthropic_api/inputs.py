@@ -1,4 +1,4 @@
-"""Decodes requests of Anthropic's API: their messages as items of a history, their members as options of a turn."""
+"""Decodes requests of Anthropic's API: messages become items of a history, members become options of a turn."""
 
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,20 +24,20 @@ from turnstream.libraries.dialects.chats import PROGRAM_EXPIRY, checked_turn
 from turnstream.libraries.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.libraries.dialects.schemas import source_of_url
 
-SERVER = "turnstream"  # the name of the toolset with the tools of this server
+SERVER = "turnstream"  # the name of this server's toolset
 _LONGEST_LABEL = 512
-# Members that are parameters of models by the same name: they change the answer.
+# Members that are model parameters of the same name, and change the answer.
 _PARAMS = (
     "max_tokens", "stop_sequences", "tool_choice", "temperature", "top_p", "top_k", "container", "fallbacks",
     "inference_geo", "mcp_servers", "speed",
 )  # fmt: skip
-# The same for those without which the answer is as good: models that do not have them are not given them.
+# The same for members without effect on the answer: models without these parameters do not get them.
 _HINTS = ("thinking", "context_management", "diagnostics", "service_tier")
 _LABELS = ("cache_control", "user_profile_id", "workspace_id")
 _DEFAULTS: Mapping[str, object] = {"temperature": 1, "top_p": 1, "speed": "standard"}
-# Clients put such a line before their prompt, for Anthropic's accounts. It changes with each request.
+# Clients put such a line before their prompt, for Anthropic's accounting. It changes with each request.
 _BILLING = "x-anthropic-billing-header:"
-# Tools with a definition of Anthropic's that the client runs.
+# Tools with Anthropic's definition that the client runs.
 _RUN_BY_CLIENT = ("bash_", "text_editor_", "computer_", "memory_")
 _OF_TOOL = frozenset({"type", "name", "description", "input_schema", "cache_control", "eager_input_streaming"})
 
@@ -45,7 +45,7 @@ _OF_TOOL = frozenset({"type", "name", "description", "input_schema", "cache_cont
 @dataclass(slots=True)
 class NewMessages:
     """The messages of a request. `last_answer` is the last message of the assistant, `history` has the messages before
-    it. New are the `results` of calls, and `blocks` of the user as NewTurn takes them.
+    it. New are the `results` of calls, and `blocks` of the user in the form of NewTurn.
     """
 
     history: list[PastItem] = field(default_factory=list)
@@ -60,10 +60,10 @@ class NewMessages:
 
 
 async def input_of(messages: Sequence[MessageIn], *, continues: bool = False) -> NewMessages:
-    """`continues`: they are what is new in a conversation that the server has. Raises RequestRefused."""
+    """`continues`: the messages are the new part of a stored conversation. Raises RequestRefused."""
     found, portions = NewMessages(), Portions()
     last = max((place for place, message in enumerate(messages) if message.role == "assistant"), default=-1)
-    first = last  # an answer may be in several messages
+    first = last  # an answer may span several messages
     while first > 0 and messages[first - 1].role == "assistant":
         first -= 1
     for place, message in enumerate(messages):
@@ -91,7 +91,7 @@ async def items_of(messages: Sequence[MessageIn]) -> list[PastItem]:
 
 
 def _pair(found: NewMessages) -> None:
-    """Turns results that no call asks for into texts. Raises RequestRefused for a call without a result."""
+    """Converts results without a call to texts. Raises RequestRefused for a call without a result."""
     calls = [item.id for item in found.last_answer if isinstance(item, PastCall)]
     given = {result.tool_use_id for result in found.results}
     if missing := [str(call) for call in calls if call not in given]:
@@ -109,7 +109,7 @@ def _pair(found: NewMessages) -> None:
 
 
 def _items(message: MessageIn, place: str, found: NewMessages | None = None) -> Iterator[PastItem]:
-    """The items of a message. New items are also added to `found`."""
+    """Returns the items of a message. New items are also added to `found`."""
     given = message.content
     parts = [_text_block(given)] if isinstance(given, str) else given
     blocks: list[Json] = []
@@ -152,8 +152,8 @@ def _of_answer(part: BlockIn) -> Iterator[PastItem]:
 
 
 def _reminder(block: Json, place: str) -> Json:
-    """A message of the system in the midst of a conversation: as a text of the user's side it stays in its place, and
-    what the model was sent before stays as it was.
+    """A system message within a conversation. As a user's text it keeps its position, so that the provider's cache
+    stays valid.
     """
     if block["type"] != "text":
         raise RequestRefused(f"`{place}.type` must be `text` in a message of the system.", field=f"{place}.type")
@@ -164,7 +164,7 @@ def _reminder(block: Json, place: str) -> Json:
 
 
 def _block(part: BlockIn, place: str) -> Json:
-    """A block as NewTurn takes it. Raises RequestRefused."""
+    """Converts a block to the form of NewTurn. Raises RequestRefused."""
     match part.type:
         case "text":
             return {"type": "text", "text": part.text}
@@ -216,7 +216,7 @@ def _parts_of(part: BlockIn) -> Sequence[Any]:
 
 
 def _text_of_result(part: BlockIn) -> str:
-    """The result as one text, as histories compare it."""
+    """The result as one text, for the comparison of histories."""
     if isinstance(part.content, str):
         return part.content
     texts = [each.get("text") for each in _parts_of(part) if isinstance(each, dict) and each.get("type") == "text"]
@@ -237,7 +237,7 @@ def _parsed(value: Json, place: str) -> BlockIn:
 
 
 def _result(part: BlockIn, call: str, place: str) -> ResultIn:
-    """Texts and files as they are, other content as JSON. Raises RequestRefused."""
+    """Texts and files are kept, other content becomes JSON. Raises RequestRefused."""
     error, blocks = part.is_error or False, _parts_of(part)
     if any(isinstance(each, dict) and each.get("type") in ("image", "document") for each in blocks):
         given = []
@@ -263,7 +263,7 @@ class AskedOptions:
 
 
 def options_of(services: Services, sent: CountIn, *, betas: bool, continues: bool = False) -> AskedOptions:
-    """`continues`: `system` and `tools` of the answer before apply if the request has none. Raises RequestRefused."""
+    """`continues`: `system` and `tools` default to those of the answer before. Raises RequestRefused."""
     resolver = services.resolver
     model = resolver.models.check(sent.model)
     params = {name: value for name in _PARAMS if (value := getattr(sent, name, None)) is not None}
@@ -305,7 +305,7 @@ def _has_cache_marks(sent: CountIn) -> bool:
 
 
 def _system(services: Services, sent: CountIn) -> str | None:
-    """The system prompt of an earlier turn is not carried over."""
+    """The system prompt of an earlier turn does not apply."""
     if sent.system is None:
         held = held_options() | services.resolver.held_by(sent.model)
         return None if "system_prompt" in held else services.resolver.defaults.system_prompt or ""
@@ -319,7 +319,7 @@ def _system(services: Services, sent: CountIn) -> str | None:
 
 
 def _limits(services: Services) -> Json | None:
-    """The client runs the loop of its tools, so its rounds are limited by what the operator has set alone."""
+    """The client runs the loop of its tools, so only the operator's setting limits its rounds."""
     if "limits" in held_options():
         return None
     defaults = services.resolver.defaults
@@ -328,9 +328,7 @@ def _limits(services: Services) -> Json | None:
 
 
 def _tools(services: Services, sent: CountIn) -> list[Any] | None:
-    """The tools of the request, and those of the server that it chooses: all tools of the server if it has no
-    `tools`.
-    """
+    """The tools of the request, and the chosen tools of the server: all of them if the request has no `tools`."""
     resolver, given = services.resolver, sent.tools
     if given is None:
         if "tools" in held_options() | resolver.held_by(sent.model):
@@ -362,7 +360,7 @@ def _client_tool(tool: ToolIn, schema: Json) -> Json:
 
 
 def _chosen(toolset: ToolIn, names: Sequence[str]) -> list[str]:
-    """The tools of the server that a toolset enables, as the MCP connector of Anthropic's API has it."""
+    """The server's tools that a toolset enables, as in the MCP connector of Anthropic's API."""
     members = toolset.sent()
 
     def enabled(config: object, default: bool) -> bool:

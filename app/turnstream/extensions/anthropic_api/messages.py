@@ -25,8 +25,8 @@ RESUME, IGNORED = "Turnstream-Resume", "Turnstream-Ignored"
 
 
 async def create_message(request: Request) -> Response:
-    """Posts the last message where its history leads to, or stores the results of calls that wait; returns the message,
-    or its stream. With the header of an earlier response it resumes that response after the last event.
+    """Posts the last message behind its history, or stores the results of waiting calls; returns the message, or its
+    stream. With the header of an earlier response it resumes that response after the last event.
     """
     services, owner = services_and_owner(request)
     sent, body = await read_body(request, MessagesIn)
@@ -71,7 +71,7 @@ async def create_message(request: Request) -> Response:
 
 
 def _stores(services: Services, sent: MessagesIn) -> bool:
-    """As the operator has set for the model; a client that names a thread continues it."""
+    """By the operator's setting of the model; true for a client that names a thread."""
     return sent.thread is not None or services.resolver.models.check(sent.model).stores
 
 
@@ -89,7 +89,7 @@ async def _continued(request: Request, services: Services, sent: MessagesIn) -> 
 
 
 async def _resumed(request: Request, services: Services, text: str) -> tuple[Turn, int]:
-    """The turn and the part of the message that a response has named. Raises BadRequest, NotFound."""
+    """Returns the turn and the part of the message that the header names. Raises BadRequest, NotFound."""
     id = MessageId.parse(text)
     if id is None:
         raise BadRequest(f"`{RESUME}` must be the value of that header in an earlier response.", field=RESUME)

@@ -1,4 +1,4 @@
-"""Handlers of the list of models, as Anthropic's API has it."""
+"""Handlers of the list of models, in the form of Anthropic's API."""
 
 from datetime import UTC, datetime
 

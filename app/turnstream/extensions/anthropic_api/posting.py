@@ -1,4 +1,4 @@
-"""The use case of a message: it is posted where its history leads to, or calls that wait get their results."""
+"""The use case of a message: it is posted behind its history, or waiting calls get their results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ _PLACE = "messages"
 
 @dataclass(frozen=True, slots=True)
 class MessagePosting:
-    """One request for a message. Without `stores`, a chat that begins with it is deleted at its end."""
+    """One request for a message. Without `stores`, a chat that begins with it is deleted after its end."""
 
     services: Services
     identity: Identity
@@ -44,8 +44,8 @@ class MessagePosting:
     stores: bool = True
 
     async def respond(self, continued: HistoryPlace | None = None) -> tuple[Turn, int]:
-        """Returns the turn that answers, and the part of it that is the answer; `continued` is the answer before, if
-        the request names it. Raises RequestRefused.
+        """Returns the turn and the part of it that answers; `continued` is the answer before, if the request names it.
+        Raises RequestRefused.
         """
         found, input = continued, self.input
         if not (input.blocks or input.results):
@@ -67,7 +67,7 @@ class MessagePosting:
         return answer
 
     async def _post(self, place: HistoryPlace) -> Turn:
-        """Posts the message behind the answer that it follows."""
+        """Posts the message behind the answer before it."""
         self.identity.require("send")
         owner = self.identity.owner
         _check_nothing_waits(await self.services.storage.turns.get(owner, place.chat, place.turn), ())
@@ -75,7 +75,7 @@ class MessagePosting:
         return (await post_message(self.services, new, target, self.key)).assistant_turn
 
     async def _post_in_new_chat(self) -> Turn:
-        """Posts the message behind its history, which is recorded."""
+        """Posts the message behind its history, and records the history."""
         self.identity.require("send")
         self.identity.require_reach(None)
         input, history, goes_on = self.input, None, not self.input.blocks
@@ -90,9 +90,7 @@ class MessagePosting:
         return seeded.assistant_turn
 
     async def _continue(self) -> Turn:
-        """Continues the answer that the messages end with; in a chat of its own if no chat is known to have the
-        history.
-        """
+        """Continues the answer at the end of the messages; in a new chat if no chat has the history."""
         services, identity, input = self.services, self.identity, self.input
         identity.require("send")
         new = new_turn(self.options, [NO_MESSAGE])
@@ -108,8 +106,8 @@ class MessagePosting:
     # --- results of calls --------------------------------------------------------------------------------------------
 
     async def _answer(self, turn: Turn) -> tuple[Turn, int] | None:
-        """Stores the results; returns the turn, and the part of it that follows them. None if its calls do not wait for
-        these results. A message that comes with them is one to the running turn.
+        """Stores the results; returns the turn, and its part after them. None if its calls do not wait for these
+        results. An accompanying message becomes a steer of the running turn.
         """
         services, identity = self.services, self.identity
         identity.require("chat")
@@ -131,17 +129,17 @@ class MessagePosting:
         return await store_results(services, identity, turn, decisions, self.key, new), part
 
     async def _is_as_asked(self, turn: Turn) -> bool:
-        """Whether the turn continues with what this request asks for. Some clients change tools between two calls."""
+        """Whether the turn continues with the options of this request. Some clients change tools between two calls."""
         assert turn.request is not None
         chat = await self.services.storage.chats.get(self.identity.owner, turn.chat_id)
-        # Its secrets are encrypted as those of the turn, so that equal ones are equal.
+        # Its secrets are encrypted like those of the turn, so that equal secrets have equal ciphertexts.
         new = await self.services.resolver.sealed(self.identity.owner, with_fixed(new_turn(self.options, [NO_MESSAGE])))
         return _essence(self.services.resolver.resolve(new, chat, turn.request)) == _essence(turn.request)
 
 
 def _essence(request: TurnRequest) -> tuple[object, ...]:
-    """The parts of a request that decide the next model call. A tool choice that forces a call applies to the first
-    model call only. Clients differ in `max_tokens`, so it is left out.
+    """The parts of a request that affect the next model call. A tool choice that forces a call applies to the first
+    model call only. Clients vary `max_tokens`, so it is excluded.
     """
     params = {name: value for name, value in request.params.items() if name != "max_tokens"}
     choice = {name: value for name, value in (params.pop("tool_choice", None) or {}).items() if name != "name"}

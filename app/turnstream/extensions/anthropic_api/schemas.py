@@ -1,5 +1,5 @@
-"""Models of Anthropic's requests. A member of a request that has no place here is refused; blocks may have more members
-than are needed, as the SDKs send back what they received.
+"""Models of Anthropic's requests. Unsupported members of a request are refused; blocks may have extra members, because
+the SDKs send received blocks back.
 """
 
 from typing import Annotated, Any, Literal
@@ -21,7 +21,7 @@ from turnstream.libraries.dialects.schemas import LenientBody, OpenBody, text_or
 
 
 class SourceIn(LenientBody):
-    """The content of an image or a document. Its `type` decides which members count."""
+    """The content of an image or a document. Its `type` decides which members apply."""
 
     type: Storable
     media_type: Storable | None = None
@@ -32,7 +32,7 @@ class SourceIn(LenientBody):
 
 
 class BlockIn(OpenBody):
-    """A block of a message. Its `type` decides which members count."""
+    """A block of a message. Its `type` decides which members apply."""
 
     type: Annotated[Storable, Field(description="text, image, document, tool_use, tool_result, thinking, …")]
     text: Storable | None = None
@@ -60,8 +60,8 @@ class MessageIn(LenientBody):
 
 
 class ToolIn(OpenBody):
-    """A tool: without a `type` the client runs it; `mcp_toolset` chooses among those of this server; any other type is
-    one of the model's provider, passed on as it was sent.
+    """A tool: without a `type` it is a client tool; `mcp_toolset` selects tools of this server; any other type is a
+    tool of the model's provider, passed on unchanged.
     """
 
     type: Storable | None = None
@@ -82,9 +82,7 @@ class OutputConfigIn(Body):
 
 
 class ThreadIn(LenientBody):
-    """A conversation that the server has: a request that continues it sends what is new alone, without `system` and
-    `tools`.
-    """
+    """A stored conversation: a request that continues it sends only the new part, without `system` and `tools`."""
 
     type: Literal["create", "continue"]
     previous_message_id: Storable | None = None
@@ -127,7 +125,7 @@ class MessagesIn(CountIn):
 
 
 class AnthropicRefusal(BaseModel):
-    """Why a call was refused, in Anthropic's words."""
+    """The reason of a refusal, in Anthropic's form."""
 
     model_config = ConfigDict(json_schema_extra=without_defaults)
 

@@ -1,4 +1,4 @@
-"""Messages as they are read: as a stream, or to their end. Both use the reader of all streams."""
+"""Messages as streams, or as complete values. Both use the common reader."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -14,12 +14,12 @@ from turnstream.libraries.dialects.streams import PartReader, dialect_response
 from turnstream.libraries.dialects.unstored import Forgetting, delivered
 from turnstream.stream.live import LiveView
 
-# The SDKs parse every frame with a field as an event with JSON, so the first bytes are a comment.
+# The SDKs parse every frame with a field as a JSON event, so the first bytes are a comment.
 _FIRST = b": \n\n"
 
 
 def message_reader(services: Services, owner: str, turn: Turn, part: int) -> PartReader[MessageEvents]:
-    """Reads for the message alone."""
+    """A reader for the complete message."""
     return PartReader(services, owner, turn, lambda turn, view: MessageEvents(turn, part, view))
 
 
@@ -33,7 +33,7 @@ def event_stream(
     *,
     is_resumed: bool,
 ) -> FrameResponse:
-    """A resumed message begins again if what was sent of it is void. `forget` follows its delivery."""
+    """A resumed message begins again if its sent part is void. `forget` runs after its delivery."""
     place = after
 
     def events(turn: Turn, view: Callable[[], LiveView]) -> MessageEvents:
@@ -54,5 +54,5 @@ def event_stream(
 
 
 def _access_ended(refusal: RequestRefused) -> bytes:
-    """The SDKs raise the error."""
+    """The SDKs raise this error."""
     return b"event: error\ndata: %b\n\n" % to_json(error_json(type_of(refusal), text_of(refusal)))

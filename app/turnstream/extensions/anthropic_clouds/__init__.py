@@ -1,4 +1,4 @@
-"""Claude models at clouds: Google's, Amazon's and Microsoft's. Each has addresses and credentials of its own."""
+"""Claude models in clouds: Google's, Amazon's and Microsoft's. Each has its own addresses and credentials."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

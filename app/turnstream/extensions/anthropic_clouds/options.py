@@ -1,4 +1,4 @@
-"""The `options` of providers at clouds: what an address or a signature needs besides the credentials."""
+"""The `options` of cloud providers: parts of an address or a signature besides the credentials."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from turnstream.llm.models.api import ProviderSpec
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`variables` of the environment that replace it, as in the SDK. `needed` even if there is a `base_url`; with
-    `in_address` only if there is none.
+    """`variables` of the environment that replace it, as in the SDK. `needed`: required even with a `base_url`;
+    `in_address`: only required without it.
     """
 
     variables: tuple[str, ...] = ()
@@ -21,7 +21,7 @@ class Option:
 
 
 _AWS_REGION = Option(("AWS_REGION", "AWS_DEFAULT_REGION"), needed=True)
-# By the names of the APIs.
+# By API name.
 OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
     {
         "anthropic-aws": {
@@ -33,7 +33,7 @@ OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
         "anthropic-foundry": {"resource": Option(("ANTHROPIC_FOUNDRY_RESOURCE",), in_address=True)},
         "anthropic-google-cloud": {
             "location": Option(("ANTHROPIC_GOOGLE_CLOUD_LOCATION",)),
-            # The SDK can find it in the credentials.
+            # The SDK can derive it from the credentials.
             "project": Option(("ANTHROPIC_GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_PROJECT")),
             "workspace": Option(("ANTHROPIC_GOOGLE_CLOUD_WORKSPACE_ID",), in_address=True),
         },
@@ -44,7 +44,7 @@ OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
     }
 )
 
-# The packages that find the credentials, and their extras; a key makes them unnecessary.
+# The packages that find credentials, and their extras; with a key they are not needed.
 PACKAGES = {
     "anthropic-aws": ("boto3", "aws"),
     "anthropic-bedrock": ("boto3", "aws"),
@@ -55,8 +55,8 @@ PACKAGES = {
 
 
 def values_of(spec: ProviderSpec) -> Mapping[str, str | None]:
-    """Returns the value of each option, of the file of models, else of the environment. Raises ConfigError if one is
-    missing.
+    """Returns the value of each option, from the file of models, else from the environment. Raises ConfigError if one
+    is missing.
     """
     environment, found = read_environment(), dict[str, str | None]()
     for name, option in OPTIONS[spec.api.name].items():

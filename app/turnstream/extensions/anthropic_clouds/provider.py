@@ -1,4 +1,4 @@
-"""Adapters to the Anthropic Messages API at clouds. The SDK finds the credentials, refreshes tokens and signs."""
+"""Adapters to the Anthropic Messages API in clouds. The SDK finds credentials, refreshes tokens and signs."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -20,12 +20,12 @@ from turnstream.libraries.providers.transport.calls import Calls
 from turnstream.llm.models.api import CallOptions, ProviderSpec
 from turnstream.llm.provider import ModelRequest, report_account
 
-# The version that has sampling parameters, by its name at Vertex.
+# The version with sampling parameters, by its name at Vertex.
 _WITH_SAMPLING = "vertex-2023-10-16"
 _ENTRA_SCOPE = "https://ai.azure.com/.default"
-# Exceptions of the packages of credentials that a later try may not meet, by the names of their classes.
+# Exceptions of the credentials' packages that may be transient, by class name.
 _PASSING = frozenset({"ConnectionError", "HTTPClientError", "ServiceRequestError", "TransportError"})
-# The modules in which these packages have the base class of their exceptions, by the names of the extras.
+# The modules with the base class of these packages' exceptions, by extra.
 _EXCEPTIONS = {
     "aws": ("botocore.exceptions", "BotoCoreError"),
     "azure": ("azure.core.exceptions", "AzureError"),
@@ -37,11 +37,11 @@ Make = Callable[..., SdkClient]
 
 
 class CloudProvider(AnthropicProvider):
-    """Claude models at a cloud. `failures` are the exceptions of the package that finds the credentials."""
+    """Claude models in a cloud. `failures` are the exceptions of the credentials' package."""
 
     def __init__(self, *, name: str, failures: tuple[type[Exception], ...] = (), **common: Any) -> None:
         self.name = name
-        # By RuntimeError and its own exception the SDK reports that there are none.
+        # By RuntimeError and its own exception the SDK reports missing credentials.
         self._failures: tuple[type[Exception], ...] = (*failures, RuntimeError, anthropic.AnthropicError)
         super().__init__(None, **common)
 
@@ -58,7 +58,7 @@ class CloudProvider(AnthropicProvider):
 
 
 class VertexProvider(CloudProvider):
-    """The model is in the path, and the version in the body. The SDK would do the same with a copy of the whole
+    """The model is in the path, and the version in the body. The SDK would do this with a copy of the whole
     conversation.
     """
 
@@ -106,7 +106,7 @@ def _connected(spec: ProviderSpec, options: CallOptions) -> AnthropicProvider:
         "headers": spec.headers,
         "max_event_bytes": options.max_event_bytes,
         "interceptors": options.interceptors,
-        # A token of a cloud changes within the hour, and the SDK refreshes it for each call. Keys do not change.
+        # A cloud's token changes within the hour, and the SDK refreshes it for each call. Keys do not change.
         "make_calls": Calls if spec.key is None else options.make_calls,
         "client_certificate": spec.client_certificate,
     }
@@ -178,7 +178,7 @@ _CLIENTS: Mapping[str, Callable[[str | None, Values], Make]] = {
 
 
 def _without_key(client: Callable[..., SdkClient], **own: Any) -> Make:
-    """Returns what makes the client with its `own` arguments in the place of the common `api_key`."""
+    """Returns a function that makes the client with its `own` arguments instead of the common `api_key`."""
 
     def make(*, api_key: None, **common: Any) -> SdkClient:
         assert api_key is None
@@ -188,7 +188,7 @@ def _without_key(client: Callable[..., SdkClient], **own: Any) -> Make:
 
 
 def _entra_tokens() -> Callable[[], Any]:
-    """Returns a function for the tokens of Microsoft's Entra ID, which are cached and refreshed below it."""
+    """Returns a function for the tokens of Microsoft's Entra ID; the SDK caches and refreshes them."""
     from azure.identity import DefaultAzureCredential, get_bearer_token_provider  # noqa: PLC0415
 
     token = get_bearer_token_provider(DefaultAzureCredential(), _ENTRA_SCOPE)

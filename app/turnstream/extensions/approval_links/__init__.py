@@ -1,4 +1,4 @@
-"""Approval links: a signed address that shows one call that waits, and takes the decision about it."""
+"""Approval links: a signed address that shows one waiting call, and accepts the decision about it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

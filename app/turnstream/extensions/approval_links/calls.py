@@ -1,5 +1,5 @@
-"""The calls of approval links. The page and its form have no credential but the address itself; a GET, such as that of
-a mail scanner, answers nothing.
+"""The calls of approval links. The address is the only credential of the page and its form; a GET, for example by a
+mail scanner, decides nothing.
 """
 
 import json
@@ -62,7 +62,7 @@ _FORM = """<form method="post"><label for="reason">Reason, if you deny</label>
 
 
 class _LinkRefused(Exception):
-    """The link answers nothing: the status and a sentence for the person."""
+    """The link is refused: the status and a sentence for the person."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -93,7 +93,7 @@ async def _take(request: Request) -> Response:
     try:
         turn = await services.storage.turns.get(row["owner"], row["chat_id"], link.turn)
         await store_answers(services, identity_of(link, row["owner"]), turn, [decision])
-    except RequestRefused as refused:  # another answer came first, or the call waits no more
+    except RequestRefused as refused:  # another answer came first, or the call no longer waits
         return _page("Nothing was decided", f"<p>{escape(refused.detail)}</p>", refused.status)
     word = "approved" if answer.kind == "approve" else "denied"
     return _page(f"You have {word} this call of {row['name']}", "<p>This link is used up.</p>")
@@ -113,7 +113,7 @@ async def revoke(request: Request) -> Response:
 
 
 async def _opened(request: Request) -> tuple[Link, LinkSigner, Row]:
-    """The link, and the row of its call. Raises _LinkRefused."""
+    """Returns the link, and the row of its call. Raises _LinkRefused."""
     services = services_of(request)
     signer = services.states.get("approval_links")
     link = signer.verify(request.path_params["token"]) if isinstance(signer, LinkSigner) else None

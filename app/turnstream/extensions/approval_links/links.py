@@ -1,4 +1,4 @@
-"""Approval links: what one is signed for, and the call behind it."""
+"""Approval links: their signed content, and the call behind it."""
 
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -20,7 +20,7 @@ from turnstream.storage.database import Database, Statement
 _DOMAIN = b"turnstream approval link 1\0"
 _LONGEST = 4000  # characters of a token
 
-# The newest ask of a call: ids of calls may be used again.
+# The newest ask of a call: models may repeat call ids.
 GET_LINKED_ASK = Statement(
     """
     SELECT asks.*, chats.id AS chat_id, chats.owner, chats.title, turns.status, turns.cancel_requested,
@@ -64,7 +64,7 @@ class LinkSigner:
         return f"{_text(payload)}.{_text(_signature(self.secrets[0], payload))}"
 
     def verify(self, token: str) -> Link | None:
-        """The content of the token, even if it has expired. None if no secret has signed the token."""
+        """Returns the content of the token, even after its expiry. None if no secret has signed the token."""
         try:
             payload, signature = (_bytes(part) for part in token[:_LONGEST].split("."))
         except (ValueError, Base64Error):
@@ -74,7 +74,7 @@ class LinkSigner:
 
 
 def identity_of(link: Link, owner: str) -> Identity:
-    """The person who decides by the link. The audit trail names the link by a hash of its content."""
+    """The person who decides through the link. The audit trail names the link by a hash of its content."""
     credential = f"link:{sha256(msgspec.json.encode(link)).hexdigest()[:16]}"
     kind, _, name = link.principal.partition(":")
     if kind == "role":
@@ -83,7 +83,7 @@ def identity_of(link: Link, owner: str) -> Identity:
 
 
 def links_of(signer: LinkSigner, database: Database) -> CallLinks:
-    """Makes the links of a call: one for each approver, else one for the owner. They are the same each time."""
+    """Makes the links of a call: one for each approver, else one for the owner. They are the same on each call."""
 
     async def links(turn: UUID, tool_use_id: str) -> Sequence[Mapping[str, str]]:
         row = await database.row(GET_LINKED_ASK, turn=turn, tool_use_id=tool_use_id)
@@ -112,7 +112,7 @@ def _text(value: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Raises ValueError for another spelling of the same bytes."""
+    """Raises ValueError for another encoding of the same bytes."""
     value = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     if _text(value) != text:
         raise ValueError("not the only spelling")

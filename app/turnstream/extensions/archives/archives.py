@@ -1,7 +1,7 @@
-"""Archives: the data of an owner, in files that are read in the order in which they are written.
+"""Archives: the data of an owner, in files whose order is the same for writing and reading.
 
-Each chat is read as of one moment. A row is a line of JSON with the names of its columns. JSON columns are copied as
-stored, with masked headers of HTTP tools. Tokens, webhooks and the tool cache are not part of an archive.
+Each chat is a snapshot. A row is a line of JSON with column names. JSON columns are copied as stored, with masked
+headers of HTTP tools. Tokens, webhooks and the tool cache are not part of an archive.
 """
 
 import json
@@ -42,15 +42,15 @@ END, END_CONTENT = "end.json", b"{}\n"
 
 Section = Literal["documents", "uploads", "chats"]
 NIL = UUID(int=0)
-# The file that shows that a chat is whole.
+# The file that marks a chat as complete.
 _LAST = "end.json"
 
 _BATCH = 200  # rows
-_FILE_BYTES = 4_000_000  # at most, and one row more
+_FILE_BYTES = 4_000_000  # at most, and one more row
 
 _OF_TURNS: Final = "turn_id IN (SELECT id FROM turns WHERE chat_id = :chat)"
 _BY_PATH: Final[Mapping[Path | None, str]] = {"chat_id": "chat_id = :chat", "turn_id": _OF_TURNS}
-# Of what belongs to an owner by itself, the part that goes with a chat.
+# Of the owner's own rows, the part that belongs to a chat.
 _BY_TABLE: Final = {
     "chats": "id = :chat AND owner = :owner",
     "idempotency_keys": f"owner = :owner AND {_OF_TURNS}",
@@ -59,7 +59,7 @@ _BY_TABLE: Final = {
 
 
 def _of_chat() -> Iterator[tuple[str, tuple[str, str]]]:
-    """The condition by which the rows of a chat are found, in the order in which they are inserted, and their order."""
+    """The condition for the rows of a chat, and their order of insertion."""
     for table in ALL_TABLES.values():
         ownership, order = table.ownership, ", ".join(f'"{name}"' for name in table.primary_key)
         condition = _BY_TABLE.get(table.name) or _BY_PATH.get(ownership.path)
@@ -68,8 +68,8 @@ def _of_chat() -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 _OF_CHAT: Final = dict(_of_chat())
-# Columns whose values are not taken from the archive as they are. Turns that were open when the archive was made end as
-# cancelled: no model is called and no tool run because a chat was imported. A turn that waits still waits.
+# Columns whose values are not imported unchanged. Turns that were open at the export end as cancelled: an import must
+# not cause model calls or tool calls. Waiting turns keep waiting.
 _IMPORTED: Final[Mapping[str, Mapping[str, str]]] = {
     "turns": {
         "status": "CASE WHEN row.status = 'running' THEN 'queued' ELSE row.status END",
@@ -77,22 +77,22 @@ _IMPORTED: Final[Mapping[str, Mapping[str, str]]] = {
         "replica": "NULL",
         "cancel_requested": "row.cancel_requested OR row.status IN ('queued', 'running')",
     },
-    # The server that it comes from may continue with it.
+    # The original server may continue with it.
     "schedules": {"paused": "coalesce(row.paused, 'person')"},
-    # Of a text that is encrypted here, only the path is searched.
+    # Of an encrypted text, only the path is searched.
     "documents": {"searchable": f"CASE WHEN starts_with(row.content, '{TEXT_MARK}') THEN 0 ELSE row.searchable END"},
 }
 _WHOLE_REQUEST: Final = f"""coalesce(
         (left(request::text, -1) || ', "tools": ' || ({TOOLS})::text || '}}')::json, request
     ) AS request"""
-# Jobs are not archived: a turn that waits for nothing else is as one that runs.
+# Jobs are not archived: a turn that only waits for jobs counts as running.
 _STATUS: Final = """CASE
         WHEN status = 'waiting' AND EXISTS (SELECT FROM jobs WHERE turn_id = turns.id AND settled_at IS NULL)
             AND NOT EXISTS (SELECT FROM asks WHERE turn_id = turns.id AND answer IS NULL) THEN 'queued'
         ELSE status
     END AS status"""
 _SEARCHABLE: Final = f"CASE WHEN starts_with(content, '{TEXT_MARK}') THEN 600000 ELSE searchable END AS searchable"
-# The secrets of a trigger stay: its owner makes another one where it is imported.
+# The secrets of a trigger are omitted: its owner creates a new one after the import.
 _TRIGGER: Final = "(trigger::jsonb - 'secrets' - 'until')::json AS trigger"
 _CONVERTED: Final = {
     ("turns", "request"): _WHOLE_REQUEST,
@@ -100,19 +100,17 @@ _CONVERTED: Final = {
     ("schedules", "trigger"): _TRIGGER,
     ("documents", "searchable"): _SEARCHABLE,
 }
-# An archive has them as they are without encryption.
+# An archive contains their unencrypted form.
 _CONTENTS: Final = {
     contents.table: contents for contents in (UPLOADS, DOCUMENTS, BLOCKS, CHATS, REQUESTS, SCHEDULES, ASKS, STEERS)
 }
-# Ids of rows that a chat brings along. If its own id is taken, these are changed with it.
+# Ids that belong to rows of a chat. If the chat's own id is taken, they change with it.
 _WITH_IDS = frozenset({"chats", "turns", "steers", "grants", "schedules"})
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
 def _columns(table: str) -> tuple[str, ...]:
-    """The columns that a row of an archive has. The bytes of an upload are a file of their own. Requests have their
-    tools in them.
-    """
+    """The columns of an archived row. An upload's bytes are a separate file. Requests include their tools."""
     columns, left = ALL_TABLES[table].columns.values(), {"owner", "queue_owner", "tool_set"}
     return tuple(column.name for column in columns if not column.computed and column.name not in left)
 
@@ -128,7 +126,7 @@ def _named(columns: Mapping[str, Sequence[str]]) -> set[str]:
 def _lines_of(table: str, condition: str, order: str) -> Statement:
     names = [name for name in _columns(table) if (table, name) != ("uploads", "content")]
     columns = ", ".join(_CONVERTED.get((table, name), f'"{name}"') for name in names)
-    # In a JSON value a line break can only be between two tokens.
+    # In a JSON value a line break can only occur between two tokens.
     return Statement(
         f"""
         SELECT translate(row_to_json(row)::text, chr(10) || chr(13), '  ') AS line
@@ -144,14 +142,14 @@ GET_CHAT_LINES: Final = {table: _lines_of(table, *place) for table, place in _OF
 GET_UPLOAD_CONTENT = Statement(
     "SELECT digest, content FROM uploads WHERE owner = :owner AND id = :id", timeout=LONG, opens=[UPLOADS]
 )
-# A chat, and those of the agents that its turns have called.
+# A chat, and the chats of the agents that its turns called.
 _FAMILY: Final = """
         WITH RECURSIVE family AS (
             SELECT CAST(:chat AS uuid) AS id
             UNION
             SELECT chats.id FROM family JOIN turns ON chat_id = family.id JOIN chats ON of_turn = turns.id
         ) SELECT id FROM family"""
-# With a chat alone, those of its uploads.
+# The archive of a single chat has only the uploads of the chat.
 NEXT_IDS: Final = {
     "uploads": Statement(
         f"""
@@ -207,7 +205,7 @@ class ArchivePart(NamedTuple):
 
 
 class ArchiveHead(msgspec.Struct, frozen=True):
-    """The first file. `columns` are the columns of each table; `chat` is set if the archive has it alone."""
+    """The first file. `columns` are the columns of each table; `chat` is set for the archive of a single chat."""
 
     format: str
     version: int
@@ -217,11 +215,11 @@ class ArchiveHead(msgspec.Struct, frozen=True):
 
 
 class _CutOff(Exception):
-    """The archive ends within a chat, of which nothing is stored then."""
+    """The archive ends within a chat; nothing of that chat is stored."""
 
 
 class _Keys(msgspec.Struct, frozen=True):
-    """The members by which a line is checked."""
+    """The members for the check of a line."""
 
     id: UUID | None = None
     chat_id: UUID | None = None
@@ -235,7 +233,7 @@ _raw = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def head_of(content: bytes) -> ArchiveHead:
-    """Raises ConfigError for an archive that this version does not know."""
+    """Raises ConfigError for an archive of an unknown version."""
     try:
         head = _head.decode(content)
     except msgspec.DecodeError as error:
@@ -251,7 +249,7 @@ def head_of(content: bytes) -> ArchiveHead:
 
 
 class OwnerExport:
-    """The files of the archive of an owner, or of one chat. `files` are further files of a turn, by their names."""
+    """The files of the archive of an owner, or of one chat. `files` are further files of a turn, by name."""
 
     def __init__(
         self,
@@ -271,7 +269,7 @@ class OwnerExport:
         return ArchivePart(HEAD, msgspec.json.format(msgspec.json.encode(head)))
 
     async def parts(self, section: Section = "documents", begin: UUID = NIL) -> AsyncIterator[ArchivePart]:
-        """The files behind the head, from the upload or the chat `begin` on."""
+        """The files after the head, starting with the upload or the chat `begin`."""
         sections = get_args(Section)
         if section == "documents" and self._chat is None:
             async with self._database.transaction(snapshot=True) as moment:
@@ -331,7 +329,7 @@ def _masked(line: str) -> str:
 
 
 async def _opened(codec: Codec | None, table: str, owner: str, line: str) -> str:
-    """The line with contents as they are without encryption."""
+    """The line with decrypted contents."""
     if codec is None or table not in _CONTENTS or TEXT_MARK not in line:
         return line
     row, values = _values_of(table, line)
@@ -340,7 +338,7 @@ async def _opened(codec: Codec | None, table: str, owner: str, line: str) -> str
 
 
 async def _sealed(codec: Codec | None, table: str, owner: str, line: str) -> str:
-    """The line with contents as they are stored."""
+    """The line with contents in their stored form."""
     if codec is None or table not in _CONTENTS:
         return line
     row, values = _values_of(table, line)
@@ -348,7 +346,7 @@ async def _sealed(codec: Codec | None, table: str, owner: str, line: str) -> str
 
 
 def _values_of(table: str, line: str) -> tuple[dict[str, msgspec.Raw], dict[str, Any]]:
-    """The columns as they are in the line, and the values of contents and keys. JSON keeps its text."""
+    """Returns the columns in the line's form, and the values of contents and keys. JSON keeps its text."""
     row, contents = _raw.decode(line), _CONTENTS[table]
     values = dict[str, Any]()
     for name in (*contents.columns, *contents.key):
@@ -387,8 +385,8 @@ async def _files_of(
 
 @dataclass(slots=True)
 class ImportCounts:
-    """The numbers of imported rows and of rows that were there already. `moved` are chats with new ids, because another
-    owner has their ids.
+    """The numbers of imported rows and of existing rows. `moved` are chats with new ids, because another owner has
+    their old ids.
     """
 
     made: dict[str, int] = field(default_factory=lambda: {"documents": 0, "uploads": 0, "chats": 0, "recordings": 0})
@@ -399,8 +397,8 @@ class ImportCounts:
 
 
 class OwnerImport:
-    """Imports the files of an archive. A second import of the same archive makes what the first one did not, and
-    nothing twice.
+    """Imports the files of an archive. A second import of the same archive completes the first one, and imports nothing
+    twice.
     """
 
     def __init__(
@@ -414,7 +412,7 @@ class OwnerImport:
     ) -> None:
         """`owner` replaces the owner of the archive. `keep` stores a further file of a turn, or returns False.
         `check_chat` raises ValueError for a row of a chat that must not be stored. Unless the archive is `trusted`, its
-        grants and the approvals of turns that wait are left out: they decide what tools do.
+        grants and the approvals of waiting turns are omitted: they decide about tool calls.
         """
         self._database = database
         self._owner = owner or ""
@@ -422,14 +420,14 @@ class OwnerImport:
         self._check_chat = check_chat
         self._trusted = trusted
         self._put: dict[str, Statement] = {}
-        # Ids in the archive and here, if they differ; and the turns of the chat that was imported last.
+        # Ids in the archive and here, if different; and the turns of the last imported chat.
         self._uploads: dict[bytes, bytes] = {}
         self._ids: dict[bytes, bytes] = {}
         self._turns: set[UUID] = set()
         self._waiting: set[UUID] = set()
 
     async def run(self, parts: Iterator[ArchivePart]) -> ImportCounts:
-        """Raises ConfigError for a file that is no archive, and if rows of it cannot be stored."""
+        """Raises ConfigError for a file that is not an archive, and for rows that cannot be stored."""
         first = next(parts, None)
         if first is None or first.name != HEAD:
             raise ConfigError(f"The file is no archive of turnstream: it must begin with {HEAD}.")
@@ -461,7 +459,7 @@ class OwnerImport:
 
     async def _documents(self, group: Iterator[ArchivePart], counts: ImportCounts) -> None:
         for part in group:
-            found = part.content.splitlines()  # a text has more ends of lines than bytes
+            found = part.content.splitlines()  # a text cannot have more line ends than bytes
             codec = self._database.codec
             lines = [await _sealed(codec, "documents", self._owner, line.decode()) for line in found]
             made = await self._database.rows(self._put["documents"], owner=self._owner, lines=lines)
@@ -470,7 +468,7 @@ class OwnerImport:
 
     async def _upload(self, id: UUID, group: Sequence[ArchivePart], counts: ImportCounts) -> None:
         if len(group) < 2:
-            return  # cut off
+            return  # truncated
         line, content = (part.content for part in group)
         name = json.loads(line).get("file_name")
         values = {"owner": self._owner, "digest": sha256(content).digest(), "content": content, "file_name": name}
@@ -485,7 +483,7 @@ class OwnerImport:
             self._uploads[str(id).encode()] = str(row["id"]).encode()
 
     async def _chat(self, id: UUID, group: Iterator[ArchivePart], counts: ImportCounts) -> None:
-        """One transaction for all rows of a chat."""
+        """Imports all rows of a chat in one transaction."""
         self._turns, self._waiting, self._ids = set(), set(), dict(self._uploads)
         async with self._database.transaction() as connection:
             now = id
@@ -514,7 +512,7 @@ class OwnerImport:
             counts.moved[id] = now
 
     def _line(self, table: str, line: bytes, chat: UUID, *, moves: bool) -> str:
-        """A line with the ids that rows have here. Raises ValueError for a row that would go into another chat."""
+        """Returns a line with the ids of rows here. Raises ValueError for a row that would go into another chat."""
         id = _keys.decode(line).id
         if moves and table in _WITH_IDS and id is not None:
             self._ids[str(id).encode()] = str(_moved(id, self._owner)).encode()
@@ -537,7 +535,7 @@ class OwnerImport:
         if table == "chats":
             self._check_chat(json.loads(line))
         if table == "asks" and not self._trusted and keys.turn_id in self._waiting:
-            return json.dumps({**json.loads(line), "answer": None, "answered_at": None})  # asked again
+            return json.dumps({**json.loads(line), "answer": None, "answered_at": None})  # queried again
         return line.decode()
 
     def _recordings(self, group: Iterator[ArchivePart], counts: ImportCounts) -> None:
@@ -554,7 +552,7 @@ def _group_of(part: ArchivePart) -> tuple[str, str]:
 
 
 def _insert(table: str, columns: Sequence[str]) -> Statement:
-    """Rows of the owner :owner. Columns that an older archive does not have get their defaults."""
+    """Inserts rows of the owner :owner. Columns missing in an older archive get their defaults."""
     values = {name: _IMPORTED.get(table, {}).get(name, f'row."{name}"') for name in columns}
     source = f"unnest(CAST(:lines AS text[])) AS line, json_populate_record(NULL::{table}, CAST(line AS json)) AS row"
     if "owner" in ALL_TABLES[table].columns:
@@ -562,7 +560,7 @@ def _insert(table: str, columns: Sequence[str]) -> Statement:
     if table == "turns":
         values["tool_set"], source = "kept.tool_set", f"{source}, keep_tool_set(:owner, row.request) AS kept"
     names = ", ".join(f'"{name}"' for name in values)
-    # Rows that the owner has already stay as they are.
+    # Existing rows of the owner stay unchanged.
     kept = " ON CONFLICT DO NOTHING" if table in {"documents", "idempotency_keys"} else ""
     return Statement(
         f"""
@@ -574,7 +572,7 @@ def _insert(table: str, columns: Sequence[str]) -> Statement:
 
 
 def _moved(id: UUID, owner: str) -> UUID:
-    """Another id, always the same for this owner. Ids keep their order: all are moved by one distance."""
+    """Returns another id, always the same for this owner. The order of ids is kept: all move by the same distance."""
     distance = int.from_bytes(sha256(owner.encode()).digest()[:7]) | 1
     high, low = id.int >> 64 & 0xFFF, id.int & (1 << 62) - 1
     value = (high << 62 | low) + distance

@@ -48,7 +48,7 @@ async def _export(settings: Settings, owner: str, archive: Path, chat: UUID | No
             raise NotFound(f"There is no owner {owner}; `turnstream owners list` shows them.")
         source = OwnerExport(database, owner, chat, recordings_of(settings, selected(settings)).files)
         scope = {"chat": str(chat)} if chat else {}
-        await AuditTrail(database).note("owner.exported", owner, scope)  # before anything has left
+        await AuditTrail(database).note("owner.exported", owner, scope)  # before the first byte is written
         if str(archive) == "-":
             await _write(source, sys.stdout.buffer, "documents", NIL, from_start=True)
             return
@@ -72,8 +72,8 @@ async def _write(source: OwnerExport, file: IO[bytes], section: Section, begin: 
 
 
 def _place_to_continue(file: IO[bytes], archive: Path, head: bytes) -> tuple[Section, UUID, int]:
-    """The section and the id to continue with, and the offset where they begin: that of the last group of files, which
-    may lack some. Raises ConfigError for a file that must not be overwritten.
+    """Returns the section and the id to continue with, and their offset in the file: those of the last group of files,
+    which may be incomplete. Raises ConfigError for a file that must not be overwritten.
     """
     group, offset = ("documents", ""), 0
     beginning = file.read(len(head))
@@ -130,7 +130,7 @@ async def _import(settings: Settings, archive: Path, owner: str | None, *, trust
 
 
 def _parts_in(file: IO[bytes]) -> Iterator[ArchivePart]:
-    """The parts up to where the file is cut off; an import without an end is reported as such."""
+    """The files up to the truncation; an import without an end is reported as such."""
     with suppress(tarfile.TarError):
         try:
             for name, content in tar_members(file):
@@ -140,5 +140,5 @@ def _parts_in(file: IO[bytes]) -> Iterator[ArchivePart]:
 
 
 def _check_chat(row: Mapping[str, Any]) -> None:
-    """Raises ValueError for options of a chat that the API would not have taken."""
+    """Raises ValueError for options of a chat that the API would refuse."""
     NewChat.model_validate({name: row[name] for name in NewChat.model_fields if row.get(name)})

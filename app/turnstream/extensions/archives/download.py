@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TAR = "application/x-tar"
 _HEADERS = {"Content-Disposition": 'attachment; filename="turnstream.tar"', "Cache-Control": "no-store"}
-# Bytes of one chat, or of all documents, that are held in memory; more are in a file.
+# Bytes of one chat, or of all documents, in memory; larger contents go to a file.
 _IN_MEMORY = 8_000_000
 _PIECE = 256_000  # bytes
 
@@ -32,14 +32,14 @@ class Downloads:
 
     async def begin(self, owner: str, actor: str) -> AsyncIterator[bytes]:
         """The bytes of the archive, without recordings."""
-        from turnstream.extensions.archives.archives import OwnerExport  # with it come SQLAlchemy and the tables
+        from turnstream.extensions.archives.archives import OwnerExport  # this imports SQLAlchemy and the tables
 
-        await self._trail.note("owner.exported", owner, {}, actor=actor)  # before anything has left
+        await self._trail.note("owner.exported", owner, {}, actor=actor)  # before the first byte is sent
         return _tar(OwnerExport(self._database, owner))
 
 
 async def _tar(source: "OwnerExport") -> AsyncIterator[bytes]:
-    """A chat is read before its first byte is sent: otherwise a slow client would keep its transaction open."""
+    """A chat is read before its first byte is sent: otherwise a slow client would hold its transaction open."""
     yield tar_member(*source.head)
     with SpooledTemporaryFile(_IN_MEMORY) as held:
         async for part in source.parts():

@@ -1,4 +1,4 @@
-"""`turnstream owners list`: the owners of a database, with what they have."""
+"""`turnstream owners list`: the owners of a database, with the numbers of their rows."""
 
 import asyncio
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ LIST_OWNERS = Statement(
 
 @dataclass(frozen=True, slots=True)
 class OwnerInfo:
-    """An owner, and the numbers of the owner's rows. `bytes` is the size of the uploads."""
+    """An owner with row counts. `bytes` is the size of the uploads."""
 
     owner: str
     chats: int

@@ -1,19 +1,19 @@
-"""Writes files of the tar format one after the other, also at the end of an unfinished archive."""
+"""Writes files in the tar format one after the other, also appending to an unfinished archive."""
 
 import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import IO, Self
 
-# Of one file, which is read into memory. Files of an export have a few megabytes.
+# Limit for one file, which is read into memory. Files of an export have a few megabytes.
 MAX_FILE_BYTES = 100_000_000
-# Of a long name, or of other attributes of a file, which tarfile reads into memory before it gives the file.
+# Limit for a long name, or for other attributes of a file, which tarfile reads into memory before it yields the file.
 MAX_ATTRIBUTE_BYTES = 1_000_000
 END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 class _Weighed(tarfile.TarInfo):
-    """The head of a file, whose size is checked before anything behind it is read."""
+    """The head of a file; its size is checked before the content is read."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -38,12 +38,11 @@ def tar_member(name: str, content: bytes) -> bytes:
 
 def tar_members(file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
     """Name and content of each file in an archive, which may be a pipe. Raises tarfile.TarError for a truncated
-    archive, ValueError for a file that is too large. A file with holes counts with them: its few bytes become as many
-    as it has.
+    archive, ValueError for an oversized file. The holes of a sparse file count: its few bytes expand to its full size.
     """
     with tarfile.open(fileobj=file, mode="r|", tarinfo=_Weighed) as archive:
         for info in archive:
-            _check_size(info, MAX_FILE_BYTES)  # which attributes, or holes, may have changed
+            _check_size(info, MAX_FILE_BYTES)  # attributes or holes may have changed it
             content = archive.extractfile(info)
             if content is not None:
                 yield info.name, content.read()

@@ -1,4 +1,4 @@
-"""Audit files: the audit trail as a file whose lines are chained by their hashes."""
+"""Audit files: the audit trail as a file with a hash chain over its lines."""
 
 from turnstream.extension import Extension
 

@@ -1,7 +1,7 @@
 """The chain of an audit file: each line has the hash of the line before it.
 
-A line that was changed, removed or inserted breaks the chain behind it. If a forger rewrites all later lines, the head
-no longer matches the database's audit trail.
+A changed, removed or inserted line breaks the chain behind it. If a forger rewrites all later lines, the head no longer
+matches the database's audit trail.
 """
 
 import json
@@ -29,7 +29,7 @@ class ChainedEntry:
 
 
 def values_of(entry: AuditEntry) -> dict[str, Any]:
-    """The members of a line, as they are after JSON."""
+    """The members of a line, after a round trip through JSON."""
     return {
         "id": entry.id,
         "created_at": entry.created_at.astimezone(UTC).isoformat(timespec="microseconds"),

@@ -1,4 +1,4 @@
-"""Lines of an audit file as log records of OpenTelemetry, sent by OTLP over HTTP in JSON."""
+"""Lines of an audit file as OpenTelemetry log records, sent by OTLP over HTTP in JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ class AuditLine:
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Receives records at `url`, which ends in `/v1/logs` as a rule."""
+    """A collector for records at `url`, usually ending in `/v1/logs`."""
 
     url: str
     headers: Mapping[str, str]
 
     async def send(self, lines: Sequence[AuditLine]) -> None:
-        """Raises ConfigError unless the collector has accepted all of them."""
+        """Raises ConfigError unless the collector has accepted all records."""
         try:
             async with httpx2.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as http:
                 response = await http.post(
@@ -51,7 +51,7 @@ class Collector:
 
 
 def collector_at(url: str, environment: Mapping[str, str]) -> Collector:
-    """With the headers that the variables of OpenTelemetry name."""
+    """The collector, with the headers of OpenTelemetry's variables."""
     headers = dict[str, str]()
     for variable in _HEADERS:
         for pair in environment.get(variable, "").split(","):
@@ -66,7 +66,7 @@ def _rejected(content: bytes) -> int:
         partial = (msgspec.json.decode(content) or {}).get("partialSuccess") or {}
         return int(partial.get("rejectedLogRecords") or 0)
     except (msgspec.DecodeError, AttributeError, ValueError):
-        return 0  # a proxy, or an answer in another form: the status counts
+        return 0  # a proxy, or another form of answer: the status decides
 
 
 def _request(lines: Sequence[AuditLine]) -> Mapping[str, Any]:
@@ -76,7 +76,7 @@ def _request(lines: Sequence[AuditLine]) -> Mapping[str, Any]:
 
 
 def _record(line: AuditLine) -> Mapping[str, Any]:
-    """The body is the line itself: its SHA-256, with the line break, is `audit.hash`."""
+    """The body is the line itself: its SHA-256, including the line break, is `audit.hash`."""
     entry, time = line.entry, str(int(line.entry.created_at.timestamp() * 1e6) * 1000)
     named = {
         "audit.id": entry.id,

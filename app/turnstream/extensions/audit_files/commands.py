@@ -28,7 +28,8 @@ EXPORTED = "audit.exported"
 _PAGE = 500
 
 SHORT_WAIT = Statement("SELECT set_config('lock_timeout', '5s', true)")
-# An entry gets its id before its transaction commits. Behind this lock, all smaller ids are committed or will never be.
+# An entry gets its id before its transaction commits. After this lock is taken, all smaller ids are committed or will
+# never be.
 AWAIT_WRITERS = Statement("LOCK TABLE audit IN SHARE MODE")
 GET_LAST_ID = Statement("SELECT coalesce(max(id), 0) AS id FROM audit")
 GET_ENTRIES = Statement(
@@ -69,7 +70,7 @@ def verify(file: Path, head: str | None) -> None:
 
 @contextmanager
 def _opened(path: Path, mode: str) -> Iterator[IO[bytes]]:
-    """The file, which no other export writes meanwhile."""
+    """The file, locked against other exports."""
     try:
         flags = os.O_RDWR | os.O_CREAT if "+" in mode else os.O_RDONLY
         with os.fdopen(os.open(path, flags, 0o600), mode) as file:
@@ -88,7 +89,7 @@ async def _export(settings: Settings, path: Path, collector: Collector | None) -
             head, behind = each.head, each.entry["id"]
             end += each.size
         file.seek(end)
-        file.truncate()  # what a killed export has left of a line
+        file.truncate()  # the incomplete line of a killed export
         added = 0
         async with open_present_database(settings) as database:
             until = await _last_id(database)
@@ -114,7 +115,7 @@ def _whole_lines(file: IO[bytes]) -> Iterator[bytes]:
 
 async def _last_id(database: Database) -> int:
     async with database.transaction() as transaction:
-        await transaction.row(SHORT_WAIT)  # writers wait behind this lock
+        await transaction.row(SHORT_WAIT)  # writers wait for this lock
         await transaction.rows(AWAIT_WRITERS)
         row = await transaction.row(GET_LAST_ID)
         assert row is not None
@@ -161,7 +162,7 @@ async def _between(database: Database, behind: int, until: int) -> Sequence[Audi
 
 
 def _compare(line: ChainedEntry, stored: AuditEntry | None, kept_since: datetime) -> None:
-    """Raises ConfigError. Retention may have removed an entry that is older than `kept_since`."""
+    """Raises ConfigError. Retention may have removed an entry older than `kept_since`."""
     if stored is None:
         created_at = datetime.fromisoformat(line.entry["created_at"])
         if created_at >= kept_since:

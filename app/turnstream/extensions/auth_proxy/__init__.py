@@ -1,4 +1,4 @@
-"""A proxy in front of the server, where people log in."""
+"""A proxy in front of the server, with its own login."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,5 +35,5 @@ async def _way(settings: Settings) -> AsyncIterator["Authenticate | None"]:
     yield TrustedProxy(secret, given.scopes(), *headers, prefix).identity_of
 
 
-# Ways to authenticate are asked in the order of these names: the proxy comes before an issuer.
+# The ways to authenticate are tried in the order of these names: the proxy before an issuer.
 EXTENSION = Extension("auth_proxy", "a proxy that logs people in", settings=AuthProxySettings, way=_way)

@@ -1,4 +1,4 @@
-"""A proxy that has authenticated the request: it names the owner in a header, and proves itself by a secret."""
+"""A proxy that has authenticated the request: it names the owner in a header, and proves its identity by a secret."""
 
 import hmac
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ SECRET_HEADER = "X-Turnstream-Proxy-Secret"  # noqa: S105, a name
 
 @dataclass(frozen=True, slots=True)
 class TrustedProxy:
-    """Authenticates what the proxy sends. Roles are separated by commas or spaces. `prefix` begins the names of
-    its owners.
+    """Authenticates requests of the proxy. Roles are separated by commas or spaces. `prefix` begins the names of its
+    owners.
     """
 
     secret: str
@@ -41,7 +41,7 @@ class TrustedProxy:
 
 
 def _single(request: Request, name: str) -> str | None:
-    """Raises Unauthorized for a header that was sent twice: one of them may be the client's own."""
+    """Raises Unauthorized for a repeated header: one of them may be the client's own."""
     values = request.headers.getlist(name)
     if len(values) > 1:
         raise Unauthorized(f"`{name}` must be sent once.")

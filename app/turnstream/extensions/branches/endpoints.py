@@ -1,4 +1,4 @@
-"""Handlers of branches: their deletion, and the turns beside and behind a turn."""
+"""Handlers of branches: their deletion, and the siblings and descendants of a turn."""
 
 from collections.abc import Sequence
 from uuid import UUID

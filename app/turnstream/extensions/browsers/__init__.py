@@ -1,4 +1,4 @@
-"""Pages in browsers: those of other origins, and tokens where a browser cannot send a header."""
+"""Pages in browsers: pages of other origins, and tokens for requests without headers."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

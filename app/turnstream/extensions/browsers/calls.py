@@ -1,4 +1,4 @@
-"""The call that exchanges a credential for a token of a browser."""
+"""The call that exchanges a credential for a browser token."""
 
 from turnstream.api.http.call_group import CallGroup
 from turnstream.api.http.endpoint import Endpoint

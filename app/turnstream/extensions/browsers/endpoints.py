@@ -1,4 +1,4 @@
-"""The exchange of a credential for a short-lived token of a browser that allows less."""
+"""The exchange of a credential for a short-lived browser token with fewer rights."""
 
 from datetime import timedelta
 from typing import Any, cast
@@ -76,7 +76,7 @@ async def create_token(request: Request) -> Response:
 
 
 def _folder(sent: BrowserTokenIn, identity: Identity) -> str | None:
-    """Raises RequestRefused, and Forbidden for a folder that the credential does not reach."""
+    """Raises RequestRefused, and Forbidden for a folder without access by the credential."""
     if sent.documents is None:
         return identity.folder
     check_path(sent.documents, "documents")
@@ -87,7 +87,7 @@ def _folder(sent: BrowserTokenIn, identity: Identity) -> str | None:
 
 
 async def _fixed(options: FixedOptions, owner: str, services: Services) -> dict[str, Any]:
-    """The options as they are stored. Raises RequestRefused for those that no turn here could have."""
+    """Returns the options to store. Raises RequestRefused for options that are invalid for every turn here."""
     named = {name: value for name in FIXABLE if (value := getattr(options, name)) is not None}
     prompt = {name: named.pop(name) for name in ("system_prompt",) if name in named}
     return {**prompt, **await services.resolver.new_settings(owner, ChatSettings(**named), "fixed")}

@@ -1,4 +1,4 @@
-"""Pages of other origins: the headers that their browsers allow in requests and answers."""
+"""Pages of other origins: the headers that browsers allow in their requests and responses."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from turnstream.domain.errors import ConfigError
 from turnstream.extensions.browsers.settings import BrowserSettings
 
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
-# A browser hides all headers of an answer that are not named here, but for a few.
+# A browser hides all response headers that are not listed here, except a few.
 _EXPOSED = (
     "Age",
     "ETag",
@@ -27,7 +27,7 @@ _EXPOSED = (
 
 
 def allowed_origins(settings: BrowserSettings) -> frozenset[str]:
-    """The origins whose pages may call the API. Raises ConfigError for what is none: `*` would let every page in."""
+    """The origins whose pages may call the API. Raises ConfigError for an invalid one: `*` would admit all pages."""
     origins = frozenset((settings.cors_origins or "").replace(",", " ").split())
     if wrong := sorted(origin for origin in origins if not _ORIGIN.fullmatch(origin)):
         raise ConfigError(
@@ -40,7 +40,7 @@ def allowed_origins(settings: BrowserSettings) -> frozenset[str]:
 
 
 def cross_origin(settings: BrowserSettings) -> Sequence[Middleware]:
-    """Nothing unless origins are named: browsers then hide every answer from pages of other origins."""
+    """Adds nothing without origins: browsers then hide all responses from pages of other origins."""
     origins = allowed_origins(settings)
     if not origins:
         return ()
@@ -49,7 +49,7 @@ def cross_origin(settings: BrowserSettings) -> Sequence[Middleware]:
             CORSMiddleware,
             allow_origins=origins,
             allow_methods=("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"),
-            allow_headers=("*",),  # those that are asked for: SDKs send headers of their own
+            allow_headers=("*",),  # the requested ones: SDKs send headers of their own
             allow_credentials=settings.cors_credentials,
             expose_headers=_EXPOSED,
         ),

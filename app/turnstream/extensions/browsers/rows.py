@@ -8,8 +8,8 @@ from turnstream.storage.database import Database, Statement
 from turnstream.storage.owners.tokens import STORED_TOKEN, Tokens
 from turnstream.storage.rows import to_json
 
-# Without a row the stored token that is exchanged has gone meanwhile. Each new one removes some that have expired, and
-# leaves an entry in the audit trail.
+# Without a row the exchanged token was deleted meanwhile. Each new one removes some expired ones, and adds an audit
+# entry.
 CREATE_BROWSER_TOKEN = Statement(
     """
     WITH expired AS (
@@ -39,9 +39,9 @@ CREATE_BROWSER_TOKEN = Statement(
 
 
 async def create_for_browser(database: Database, tokens: Tokens, identity: Identity, actor: str | None = None) -> str:
-    """Creates a short-lived token for `identity`, whose credential is exchanged for it. If that is a stored
-    token, the new one goes with it. `actor` is the caller, for the audit trail, if it is another
-    one. Raises Unauthorized when it has gone already.
+    """Creates a short-lived token for `identity`, in exchange for its credential. If that is a stored token, the new
+    one is deleted with it. `actor` is the caller, for the audit trail, if different. Raises Unauthorized if the stored
+    token no longer exists.
     """
     kind, mark, parent = (identity.credential or "").partition(":")
     id, token, digest = tokens.new("tb")

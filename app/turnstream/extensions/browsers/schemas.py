@@ -1,4 +1,4 @@
-"""The exchange of a credential for a token of a browser: request and answer."""
+"""The exchange of a credential for a browser token: request and response."""
 
 from datetime import datetime
 from typing import Annotated

@@ -18,9 +18,9 @@ from turnstream.storage.owners.tokens import BROWSER_TOKEN
 
 @dataclass(frozen=True, slots=True)
 class TokensInBrowsers:
-    """Authenticates the tokens of POST /api/tokens, and no others. `in_urls`: for streams, if they allow nothing but
-    to read. `cookie`: the name of a cookie, which counts for pages of this server's own origin and of `origins` alone:
-    a browser sends it with what any other page asks for, too.
+    """Authenticates only tokens of POST /api/tokens. `in_urls`: also in URLs of streams, for tokens that may only read.
+    `cookie`: the name of a cookie. It is accepted only from pages of this server's origin and of `origins`, because
+    browsers send it with requests of any page.
     """
 
     stored: StoredTokens
@@ -42,7 +42,7 @@ class TokensInBrowsers:
         if endpoint.method != "GET" or not endpoint.is_stream:
             raise Unauthorized(f"`{URL_PARAMETER}` is for streams alone; send `Authorization: Bearer TOKEN`.")
         identity = await self._short_lived(token)
-        if identity.scopes != {"read"}:  # addresses are kept in histories, and in the logs of proxies
+        if identity.scopes != {"read"}:  # histories and proxy logs keep addresses
             raise Unauthorized(f'A token in `{URL_PARAMETER}` must only read: make it with `"scopes": ["read"]`.')
         return identity
 
@@ -58,8 +58,8 @@ class TokensInBrowsers:
 
 
 def _taken_from_url(request: Request) -> str | None:
-    """The token of the address, which is removed from it: whatever logs the request afterwards does not get it. The
-    watch over streams asks again.
+    """Returns the token of the address, and removes it from the address, so that no later log contains it. The check of
+    running streams reads it again.
     """
     found: str | None = getattr(request.state, URL_PARAMETER, None)
     query = request.scope["query_string"].decode("latin-1")

@@ -1,4 +1,4 @@
-"""Cells: several Postgres with their replicas, each for a part of the owners; and moves of owners between them."""
+"""Cells: several Postgres with their replicas, each for some of the owners; and moves of owners between them."""
 
 from pydantic import Field
 

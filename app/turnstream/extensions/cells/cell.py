@@ -21,7 +21,7 @@ class Cell:
         self._moves: Mapping[str, Move] = {}
 
     def admit(self, identity: Identity, changes: bool) -> None:
-        """Raises OfAnotherCell; and Unavailable for a call that `changes` something while its owner moves."""
+        """Raises OfAnotherCell; and Unavailable for a call that `changes` data during the move of its owner."""
         move = self._moves.get(identity.owner)
         if move is None:
             if identity.cell not in {None, self._name}:
@@ -32,7 +32,7 @@ class Cell:
             raise Unavailable(f"The owner is moved to the cell {move.cell} just now; nothing was stored. Try again.")
 
     async def follow(self) -> None:
-        """Reads the moves without end. Raises StorageError."""
+        """Reads the moves until it is cancelled. Raises StorageError."""
         while True:
             self._moves = await self._table.all()
             if held := [owner for owner, move in self._moves.items() if move.held]:

@@ -51,7 +51,7 @@ async def _move(
     check_present(settings)
     masters = master_keys(settings)
     theirs = masters if master_key is None else read_master_keys(TARGET_MASTER_KEY, master_key, settings)
-    # Neither cell is migrated here: its replicas may be of the version before.
+    # Neither cell is migrated here: its replicas may still have the older version.
     async with (
         database_url(settings) as source_url,
         connect(session_url(settings, source_url), size=settings.pool_size, actor=actor()) as source,

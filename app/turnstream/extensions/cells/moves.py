@@ -1,4 +1,4 @@
-"""Owners who have come from another cell or go to one, as a server of the cell knows them; owner_move.py moves them."""
+"""Owners that moved to or from another cell, for the servers of a cell; owner_move.py moves them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from turnstream.storage.database import Database, Statement
 
 MoveState = Literal["leaving", "gone", "arrived"]
 
-# Seconds between two looks of a replica at the moves.
+# Seconds between two reads of the moves by a replica.
 LOOK = 1.0
 
 GET_MOVES = Statement("SELECT owner, cell, state, held_until > now() AS held FROM moves")
@@ -16,9 +16,7 @@ GET_MOVES = Statement("SELECT owner, cell, state, held_until > now() AS held FRO
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A cell's record of an owner who came or went. `cell` is the other cell. While `held`, no row of the owner may
-    change.
-    """
+    """A cell's record of an owner's move. `cell` is the other cell. While `held`, no row of the owner may change."""
 
     cell: str
     state: MoveState
@@ -30,6 +28,6 @@ class Moves:
         self._database = database
 
     async def all(self) -> Mapping[str, Move]:
-        """The owners who came or went, by their names."""
+        """The moved owners, by name."""
         rows = await self._database.rows(GET_MOVES)
         return {row["owner"]: Move(row["cell"], row["state"], bool(row["held"])) for row in rows}

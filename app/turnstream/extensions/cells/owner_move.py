@@ -1,7 +1,7 @@
 """The move of an owner between cells: all its rows, from one Postgres into another.
 
 Rows that no longer change are copied ahead (owner_ahead.py). Then the owner is held: the API refuses changes, running
-turns go back into the queue, and nobody claims them. Then the rest is copied, in one transaction of each database. The
+turns return to the queue, and no replica claims them. Then the rest is copied, in one transaction of each database. The
 transaction of the old cell commits first: it gives the rows the name of a departed owner, so no request finds them, and
 nothing is lost if the transaction of the new cell fails. The move is then repeated, from the departed owner.
 """
@@ -29,14 +29,14 @@ from turnstream.storage.runs.queue import NOTIFY, QUEUED
 
 TARGET_MASTER_KEY: Final = "TARGET_MASTER_KEY"
 
-# Seconds that running turns get to be given back, and for the copy of all rows. Then an owner whose move did not come
-# to its end is served again.
+# Seconds for running turns to return to the queue, and for the copy of all rows. Then an owner with an unfinished move
+# is served again.
 _SETTLE = 30.0
 _COPY = 1800.0
 _PAUSE = 0.1
 
 _MOVED: Final[Collection[Nature]] = {"content", "state", "credential"}
-# Of the departed owner no webhook is sent; a move that is repeated makes it due again.
+# Webhooks of the departed owner are not sent. A repeated move makes them due again.
 _CHANGED: Final[Mapping[str, str]] = {
     "owner": "CAST(:name AS text)",
     "due_at": "CASE WHEN due_at = 'infinity' THEN now() ELSE due_at END",
@@ -52,7 +52,7 @@ GET_RELATIONS = Statement(RELATIONS)
 GET_REVISION: Final = {table: Statement(f"SELECT version_num FROM {table}") for table in VERSION_TABLES}
 GET_MOVE = Statement("SELECT cell, state FROM moves WHERE owner = :owner")
 GET_KEY = Statement("SELECT wrapped, created_at, earlier FROM owner_keys WHERE owner = :owner")
-# The key by which the rows are encrypted that were copied ahead.
+# The encryption key of the rows copied ahead.
 MARK_KEY = Statement(
     """
     INSERT INTO owner_keys (owner, master, wrapped, created_at) VALUES (:owner, :master, :wrapped, :created_at)
@@ -71,7 +71,7 @@ GET_COLUMNS = Statement(
     WHERE table_schema = current_schema() AND table_name = ANY(CAST(:tables AS text[])) ORDER BY 1
     """
 )
-# They would run a turn without the tools that its request does not have itself (`keep_tool_set`).
+# They would run a turn without those tools that its request does not contain (`keep_tool_set`).
 GET_REPLICA_WITHOUT_TOOL_SETS = Statement(
     "SELECT address FROM replicas WHERE NOT reads_tool_sets AND lease_until > now() - interval '5 minutes' LIMIT 1"
 )
@@ -84,8 +84,8 @@ HOLD = Statement(
     RETURNING owner
     """
 )
-# The lock is given when all transactions that write one of these have ended. Later ones are refused by the trigger
-# (`refuse_owner_who_moves`), or meet the gate of the API.
+# The lock is granted when all transactions that write one of these tables have ended. Later ones are refused by the
+# trigger (`refuse_owner_who_moves`), or by the gate of the API.
 AWAIT_WRITERS = Statement("LOCK TABLE chats, uploads, documents IN SHARE MODE")
 SHORT_WAIT = Statement("SELECT set_config('lock_timeout', '2s', true)")
 LET_GO = Statement("DELETE FROM moves WHERE owner = :owner AND state = 'leaving' RETURNING owner")
@@ -94,7 +94,7 @@ RUNNING = Statement(
 )
 LOCK_MOVE = Statement("SELECT FROM moves WHERE owner = :owner AND held_until > clock_timestamp() FOR UPDATE")
 LOCK_CHATS = Statement("SELECT id FROM chats WHERE owner = :owner FOR UPDATE", timeout=_COPY)
-# Exchanges that wait for the lock compare this time. A microsecond later is still before every later change.
+# Exchanges that wait for the lock compare this time. It is a microsecond later, and still before every later change.
 DEPART_CHATS = Statement(
     "UPDATE chats SET owner = :departed, updated_at = updated_at + interval '1 microsecond' WHERE owner = :owner",
     timeout=_COPY,
@@ -120,8 +120,8 @@ NEED_TOKENS = Statement(
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table that is moved. `copied` reads the rows of :owner as rows of :name. `count` counts the rows whose owner
-    and name are the same.
+    """A table to move. `copied` reads the rows of :owner as rows of :name. `count` counts the rows with this owner and
+    name.
     """
 
     name: str
@@ -132,11 +132,11 @@ class _Table:
 
 
 def _moved_tables() -> Iterator[_Table]:
-    """Each after those that its rows refer to."""
+    """Each table after those that its rows refer to."""
     for table in ALL_TABLES.values():
         ownership, columns = table.ownership, stored_columns(table.name)
         if ownership.path is not None and ownership.nature in _MOVED:
-            # Credentials of the old cell keep their owner: by them it knows whom to send on.
+            # Credentials of the old cell keep their owner: requests with them are redirected.
             condition = "owner = :name" if ownership.nature == "credential" else _ROWS[ownership.path]
             values = ", ".join(_CHANGED.get(name, f'"{name}"') for name in columns)
             rows = f"FROM {table.name} WHERE {condition}"
@@ -173,7 +173,7 @@ async def _revision(database: Database) -> str | None:
 
 class OwnerMove:
     """Moves `owner` from the cell `here` to the cell `there`. `step` is called before each step with its name.
-    `masters` are the master keys of the two cells.
+    `masters` are the master keys of both cells.
     """
 
     def __init__(
@@ -193,8 +193,8 @@ class OwnerMove:
         self._ahead = OwnerAhead(owner, step)
 
     async def run(self) -> None:
-        """A move that was cut off at any moment is begun again, or ended, by the next call. Raises NotFound and
-        ConfigError if it is refused, StorageError if Postgres fails.
+        """The next call repeats or completes a move that was interrupted at any moment. Raises NotFound and ConfigError
+        if the move is refused, StorageError if Postgres fails.
         """
         await self._check_versions()
         before = await self._source.row(GET_MOVE, owner=self._owner)
@@ -206,7 +206,7 @@ class OwnerMove:
         else:
             await self._mark_key()
             await self._ahead.copy_ahead(self._source, self._target)
-            await self._check_versions()  # that may have taken hours
+            await self._check_versions()  # the copy may have taken hours
             await self._check(None)
             try:
                 self._step("hold")
@@ -222,7 +222,7 @@ class OwnerMove:
         await self._target.row(NOTIFY, payload=QUEUED)
 
     async def counts(self) -> Mapping[str, int]:
-        """The rows that the owner has in the new cell, by table. It takes as long as there are rows."""
+        """Returns the owner's row counts in the new cell, by table. The duration depends on the number of rows."""
         counts = {}
         for table in MOVED:
             (row,) = await self._target.rows(table.count, owner=self._owner, name=self._owner)
@@ -230,7 +230,7 @@ class OwnerMove:
         return counts
 
     async def _check_versions(self) -> None:
-        """Migrations may change what rows mean, and columns may stay the same."""
+        """Migrations may change the meaning of rows without changing columns."""
         here, there, mine = await _revision(self._source), await _revision(self._target), newest_revision()
         if not here == there == mine:
             raise ConfigError(
@@ -296,7 +296,7 @@ class OwnerMove:
                 )
 
     async def _mark_key(self) -> None:
-        """Copies from before the key was changed would never open: they are deleted."""
+        """Copies under the previous key could never be decrypted: they are deleted."""
         key, name = await self._source.row(GET_KEY, owner=self._owner), arriving_name(self._owner)
         marked = await self._target.row(GET_KEY, owner=name)
         if marked is not None and (key is None or marked["created_at"] != key["created_at"]):
@@ -320,7 +320,7 @@ class OwnerMove:
             await target.rows(DELETE_KEY_MARK, owner=arriving_name(self._owner))
 
     async def _wrapped_for_target(self, wrapped: bytes) -> tuple[bytes, bytes]:
-        """The id of the master key of the new cell, and the owner's key wrapped by it. Raises ConfigError."""
+        """Returns the id of the new cell's master key, and the owner's key wrapped by it. Raises ConfigError."""
         here, there = self._masters
         if here is None or there is None:
             cell, setting = (self._here, "TURNSTREAM_MASTER_KEY") if here is None else (self._there, TARGET_MASTER_KEY)
@@ -339,12 +339,12 @@ class OwnerMove:
 
     async def _hold(self) -> None:
         async with self._source.transaction() as source:
-            await source.row(SHORT_WAIT)  # others wait behind this lock
+            await source.row(SHORT_WAIT)  # other transactions wait for this lock
             await source.row(HOLD, owner=self._owner, cell=self._there, seconds=_SETTLE)
             await source.rows(AWAIT_WRITERS)
 
     async def _settle(self) -> None:
-        """Until every replica knows of the move, and none runs a turn of the owner."""
+        """Waits until every replica has read the move, and none runs a turn of the owner."""
         await asyncio.sleep(2 * LOOK)
         end = monotonic() + _SETTLE - 3 * LOOK
         while running := await self._source.row(RUNNING, owner=self._owner):

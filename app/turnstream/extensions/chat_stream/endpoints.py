@@ -1,4 +1,4 @@
-"""The stream of a chat: the SSE endpoint around its reader, and the frames it sends."""
+"""The stream of a chat: the SSE endpoint around its reader, and its frames."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -53,7 +53,7 @@ def sources_of(services: Services) -> Sources:
 
 
 def frame(item: ChatItem, cursor: ChatCursor | None) -> bytes:
-    """One SSE frame. An event of a turn is the event of the turn's own stream, with the member `turn`."""
+    """One SSE frame. An event of a turn equals that of the turn's own stream, with the additional member `turn`."""
     position = b"" if cursor is None else b"id: %b\n" % str(cursor).encode()
     if isinstance(item, EventOfTurn) and isinstance(item.event, BlockDelta):  # the token path
         delta = item.event

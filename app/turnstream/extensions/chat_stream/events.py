@@ -1,4 +1,4 @@
-"""Events of the stream of a chat: those of its turns, with the turn besides, and its own."""
+"""Events of the stream of a chat: its own, and those of its turns with the id of the turn."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -33,13 +33,13 @@ class TurnEvent(EventSchema):
 
     @classmethod
     def members(cls, event: Turn) -> dict[str, Any]:
-        """All members of a user turn; of an answer only those that its own events do not have."""
+        """All members of a user turn; of an answer only those that its own events lack."""
         members = {"turn": event.id, "parent_id": event.parent_id, "role": event.role, "created_at": event.created_at}
         return members if event.role == "assistant" else members | {"blocks": list(map(block_json, event.blocks))}
 
 
 class TurnsDeletedEvent(EventSchema):
-    """Turns that were deleted. The client may not have all of them. None of the others follows one of them."""
+    """Turns that were deleted. Some may be unknown to the client. No remaining turn follows one of them."""
 
     turns: list[UUID]
 
@@ -49,21 +49,21 @@ class TurnsDeletedEvent(EventSchema):
 
 
 class ChatDeletedEvent(EventSchema):
-    """The chat was deleted; the stream ends after it. It has no id: there is nothing to resume."""
+    """The chat was deleted; the stream ends after it. It has no id: a resumption is impossible."""
 
 
 class QueueNotice(EventSchema):
-    """A notice: something in the chat has changed without another event, such as a message in the queue. Read the queue
-    again. It has no id and is never sent again.
+    """A notice: something in the chat has changed without another event, such as a message in the queue. Clients read
+    the queue again. It has no id and is never sent again.
     """
 
 
-_OF_STREAM = (AccessEndedNotice, CaughtUpNotice)  # of a connection, and not of one turn
+_OF_STREAM = (AccessEndedNotice, CaughtUpNotice)  # of a connection, not of a turn
 
 
 @cache
 def _of_turn(model: type[BaseModel]) -> type[BaseModel]:
-    """The same event in the stream of a chat: with the turn it belongs to."""
+    """The same event in the stream of a chat: with the id of its turn."""
     return create_model(f"Chat{model.__name__}", __base__=model, __doc__=model.__doc__, turn=(UUID, ...))
 
 

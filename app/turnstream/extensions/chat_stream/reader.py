@@ -1,4 +1,4 @@
-"""The reader of a chat: changes of its rows, and the events of all its turns that have not ended."""
+"""The reader of a chat: changes of its rows, and the events of all its open turns."""
 
 import secrets
 from collections import deque
@@ -30,7 +30,7 @@ _BATCH = 50
 # slow holds no more of it.
 _BEGINNING = 8192
 _TEXT_PORTION = 131_072
-# Stands in a frame where the rest of a text is to be sent. No client can know it.
+# A placeholder in a frame for the rest of a text. No client can guess it.
 _REST = secrets.token_hex(16)
 
 
@@ -41,14 +41,14 @@ class EventOfTurn(NamedTuple):
     event: Event | Notice
 
 
-# The chat as it is now, or None once it was deleted; a turn that is new to the client; turns that were deleted; an
-# event of a turn; a notice of the chat or of the stream itself.
+# The present chat, or None after its deletion; a new turn for the client; deleted turns; an event of a turn; a notice
+# of the chat or of the stream.
 ChatItem = Chat | Turn | DeletedTurns | EventOfTurn | Notice | None
 EncodeItem = Callable[[ChatItem, ChatCursor | None], bytes]
 
 
 class RestOfText(NamedTuple):
-    """The part of a block's text from `offset` on, which is read when it is sent."""
+    """The part of a block's text from `offset`, which is read when it is due."""
 
     turn: UUID
     block: int
@@ -63,8 +63,8 @@ class Sources(NamedTuple):
 
 
 class ChatReader:
-    """One reader of one chat, from `cursor` on. The cursor is changed in place. With `caught_up` a notice follows the
-    stored events.
+    """One reader of one chat, starting at `cursor`. The cursor is updated in place. With `caught_up` a notice follows
+    the stored events.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class ChatReader:
         self._cursor = cursor
         self._encode = encode
         self._marks_end = caught_up
-        self._readers: dict[int, TurnReader] = {}  # by the places of their turns
+        self._readers: dict[int, TurnReader] = {}  # by the `place` of their turns
         self._seen = self._wakeup.number  # notifications before the last query
         self._more = True
         self._deleted = False
         self._first = b""
-        self._unsent: deque[bytes | RestOfText] = deque()  # of the frame that was begun
+        self._unsent: deque[bytes | RestOfText] = deque()  # of the started frame
 
     async def open(self) -> None:
-        """Loads the turns of the cursor. Raises ValueError for a cursor that is not of this chat."""
+        """Loads the turns of the cursor. Raises ValueError for a cursor of another chat."""
         cursor = self._cursor
         found = await self._changes.turns_known(self._chat, cursor.place, cursor.open)
         if found is None:
@@ -101,7 +101,7 @@ class ChatReader:
             id, turn = found[place], None
             with suppress(NotFound):
                 turn = None if id is None else await self._turns.get(self._owner, self._chat, id)
-            if turn is None:  # it was deleted, which the first query of changes finds
+            if turn is None:  # it was deleted; the first query of changes finds this
                 del cursor.open[place]
             elif position is None:
                 self._first += self._frames_of_turn(turn, place)
@@ -109,7 +109,7 @@ class ChatReader:
                 self._follow(turn, place, position)
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """Everything new to the client, without end, or until the chat is deleted."""
+        """All news for the client, until it is cancelled or the chat is deleted."""
         if self._first:
             yield self._first
         while not self._deleted:
@@ -132,12 +132,12 @@ class ChatReader:
             if idle and self._marks_end and not self._more:
                 self._marks_end = False
                 yield self._encode(CAUGHT_UP, None)
-            elif idle:  # then nothing was awaited since the looks, and no notification is missed
+            elif idle:  # then there was no await since the reads, and no notification is missed
                 await wait_for_any(self._wakeup, *(reader.view.wakeup for reader in self._readers.values()))
 
     @property
     def _has_room(self) -> bool:
-        """Whether one more turn may be read. An ended turn is sent to its end first: one at a time is loaded."""
+        """Whether one more turn may be read. An ended turn is sent completely first: one at a time is in memory."""
         return len(self._readers) < MOST_OPEN and not any(reader.view.ended for reader in self._readers.values())
 
     async def _query_changes(self) -> bytes:
@@ -153,7 +153,7 @@ class ChatReader:
         if self._cursor.digest != (digest := digest_of(update.chat)):
             self._cursor.digest = digest
             frames = self._encode(update.chat, self._cursor)
-        if is_notified and not frames and not update.news:  # a message that waits was sent or changed, perhaps
+        if is_notified and not frames and not update.news:  # perhaps a queued message was sent or changed
             return self._encode(Notice("queue", {}), None)
         for place, new in update.news:
             if len(frames) > PORTION or not self._has_room:
@@ -174,7 +174,7 @@ class ChatReader:
                     turn, cut = await retry_while_unavailable(
                         partial(self._turns.beginning, self._owner, self._chat, new, _BEGINNING)
                     )
-            # It was deleted meanwhile, or moved behind a turn that the client may not have: the next query finds that.
+            # It was deleted meanwhile, or moved behind a turn that the client may lack: the next query finds this.
             if turn is None or place_of(turn) != place:
                 self._more = True
                 break
@@ -186,7 +186,7 @@ class ChatReader:
         return frames
 
     def _begin(self, turn: Turn, cut: frozenset[int]) -> bytes:
-        """The beginning of the frame of a user turn whose texts are `cut`; the rest of it is left in `_unsent`."""
+        """The start of a user turn's frame with its texts `cut`; `_unsent` has the rest of the frame."""
         marked = [replace(block, text=block.text + _REST) if block.index in cut else block for block in turn.blocks]
         first, *others = self._encode(replace(turn, blocks=tuple(marked)), self._cursor).split(_REST.encode())
         for index, following in zip(sorted(cut), others, strict=True):

@@ -1,4 +1,4 @@
-"""Changes of a chat behind a place (turnstream.storage.chats.chat_changes), for readers that know all before it."""
+"""Changes of a chat behind a place (turnstream.storage.chats.chat_changes), for readers with all changes before it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from turnstream.storage.rows import OPEN_STATUSES
 
 _DELETION = "2 * CAST(extract(epoch FROM deleted_at) * 1000000 AS bigint)"
 
-# Of deletions only those of turns that a reader may have seen.
+# Only deletions of turns that a reader may have seen.
 GET_NEWS = Statement(
     f"""
     (
@@ -28,7 +28,7 @@ GET_NEWS = Statement(
     ORDER BY place LIMIT :limit
     """
 )
-# The turns at these places, and those that are open.
+# The turns at these places, and the open ones.
 GET_TURNS_AT = Statement(
     f"""
     SELECT id, {PLACE} AS place, status IN {OPEN_STATUSES} AS open FROM turns
@@ -47,14 +47,14 @@ GET_TIMES = Statement("SELECT id, updated_at FROM chats WHERE id = ANY(CAST(:cha
 
 @dataclass(frozen=True, slots=True)
 class DeletedTurns:
-    """Turns that one transaction deleted."""
+    """Turns deleted by one transaction."""
 
     turns: tuple[UUID, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ChatUpdate:
-    """The chat as it is now, and its new turns and deletions with their places, the oldest first."""
+    """The present chat, and its new turns and deletions with their places, oldest first."""
 
     chat: Chat
     news: Sequence[tuple[int, UUID | DeletedTurns]]
@@ -65,7 +65,7 @@ class ChatNews:
         self._database = database
 
     async def after(self, owner: str, chat: UUID, place: int, limit: int) -> ChatUpdate | None:
-        """The changes after `place`, at most `limit` turns and deletions. None when there is no such chat."""
+        """The changes after `place`, at most `limit` turns and deletions. None if the chat does not exist."""
         row = await self._database.row(GET_CHAT, owner=owner, chat=chat)
         if row is None:
             return None
@@ -74,8 +74,8 @@ class ChatNews:
         return ChatUpdate(chat_from(row), news)
 
     async def turns_known(self, chat: UUID, last: int, open: Collection[int]) -> Mapping[int, UUID | None] | None:
-        """The turns at the places `open`, None for one that was deleted. Returns None if the chat never had exactly
-        these open turns up to the place `last`: it is another chat, or a database was restored.
+        """Returns the turns at the places `open`, None for a deleted one. Returns None if the chat never had exactly
+        these open turns up to the place `last`: it is another chat, or the database was restored.
         """
         places = [*open, last]
         times = list(map(_time_of, places))

@@ -1,4 +1,4 @@
-"""Wake-ups for the readers of chats, on every replica. A poll of the rows replaces lost ones."""
+"""Wake-ups for the readers of chats, on every replica. Polls of the rows replace lost ones."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 
 class ChatWakeups:
-    """`notify` reaches every replica. A notification that is lost is found after `interval` seconds."""
+    """`notify` reaches every replica. A lost notification is detected after `interval` seconds."""
 
     def __init__(self, changes: ChatNews, notify: Callable[[str], Awaitable[None]], interval: float) -> None:
         self.broadcast = Broadcast("chat", notify)
@@ -30,11 +30,11 @@ class ChatWakeups:
         return wakeup
 
     def notify(self, chat: UUID) -> None:
-        """Wakes the readers of a chat in which something was made, changed or deleted."""
+        """Wakes the readers of a chat after a creation, change or deletion in it."""
         self.broadcast.notify(str(chat))
 
     async def watch(self) -> None:
-        """Looks for changes without a notification, without end."""
+        """Polls for changes without a notification, until it is cancelled."""
         while True:
             await asyncio.sleep(self._interval)
             try:
@@ -43,7 +43,7 @@ class ChatWakeups:
                 log.warning("chats.unwatched", error=str(error))
 
     async def look(self) -> None:
-        """Wakes the readers of chats that have changed since the last look. Asks nothing if there are none."""
+        """Wakes the readers of chats that have changed since the last poll. Without readers there is no query."""
         watched = dict(self._watched)
         if not watched:
             return

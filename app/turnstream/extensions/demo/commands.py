@@ -1,4 +1,4 @@
-"""The commands that the demo obeys: lines of a message that begin with a slash."""
+"""The commands of the demo: lines of a message that begin with a slash."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Final, Literal, get_args
 
-# How a call of the model fails.
+# The types of failures of a model call.
 Failure = Literal[
     "rate_limit",
     "overloaded",
@@ -37,7 +37,7 @@ _MOST_WORDS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ToolCommand:
-    """`input` is JSON text, or what was written in its place."""
+    """`input` is JSON text, or the invalid text in its place."""
 
     name: str
     input: str
@@ -45,8 +45,8 @@ class ToolCommand:
 
 @dataclass(frozen=True, slots=True)
 class DemoCommands:
-    """The commands of a message. `failure` applies to `times` calls of the model, or to all. `mistake` says what is
-    wrong with them.
+    """The commands of a message. `failure` applies to `times` model calls, or to all. `mistake` is the error in the
+    commands.
     """
 
     calls: Sequence[ToolCommand] = ()
@@ -61,7 +61,7 @@ class DemoCommands:
 
 def commands_of(message: str) -> DemoCommands | None:
     """Returns None if no line is a command."""
-    # Line by line: to split megabytes at once would let no other thread run meanwhile.
+    # Line by line: a split of megabytes at once would block all other threads.
     lines = StringIO(message, newline=None)
     found = [match.groups() for line in lines if (match := _COMMAND.fullmatch(line.strip()))]
     if not found:

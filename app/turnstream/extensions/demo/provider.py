@@ -1,6 +1,6 @@
-"""The demo provider, for a server without keys: an adapter like any other, to an API that is in this process.
+"""The demo provider, for a server without keys: an adapter like any other, to an API in this process.
 
-Its calls are bytes of the Anthropic API, so that they are recorded, replayed and disturbed like calls of real models.
+Its calls are bytes of the Anthropic API, so they are recorded, replayed and disturbed like calls of real models.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from turnstream.scripted import message_of
 
 DEMO = "demo"
 _URL: Final = "http://demo.invalid/v1/messages"
-_REQUEST: Final = "model_request"  # the extension of the HTTP request that holds the request of the engine
+_REQUEST: Final = "model_request"  # the extension of the HTTP request with the engine's request
 _REFUSALS: Final[Mapping[Failure, tuple[int, str, str]]] = {
     "rate_limit": (429, "rate_limit_error", "There were too many requests."),
     "overloaded": (529, "overloaded_error", "The demo is overloaded."),
@@ -90,7 +90,7 @@ def _decoded(body: bytes) -> object:
 
 
 class _DemoApi(httpx2.AsyncBaseTransport):
-    """The API of the demo. It counts the failures that a message asked for, so that so many calls of its turn fail."""
+    """The API of the demo. It counts the failures that a message requested, so that this number of calls fails."""
 
     def __init__(self, delay: float) -> None:
         self._delay = delay
@@ -143,7 +143,7 @@ def _events_of(answer: Answer, usage: Mapping[str, Any]) -> list[Mapping[str, An
 
 
 async def _unread(body: bytes) -> AsyncIterator[bytes]:
-    """Streams the body, as from a network: interceptors must see it pass."""
+    """Streams the body, as from a network: interceptors must receive it in parts."""
     yield body
 
 

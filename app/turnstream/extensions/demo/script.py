@@ -1,6 +1,6 @@
-"""The script of the demo: it obeys commands, and else calls the real tools of the library.
+"""The script of the demo: it obeys commands, and otherwise calls the real tools of the library.
 
-Its next step follows from the request alone: the tools that were called since the last user message, and their results.
+Its next step depends only on the request: the tools called since the last user message, and their results.
 """
 
 import re
@@ -29,7 +29,7 @@ _LISTING = re.compile(r"\b(list|tree|files?|folders?|documents?|library|everythi
 _HIT = re.compile(r"^(\S[^\n]*)\n  \S", re.MULTILINE)
 _REPORTED = REPORTED.partition("{")[0]
 _MOST_QUOTED = 12
-# Characters of a question without commands, and of a result: a search in megabytes lets no other thread run meanwhile.
+# Characters of a question without commands, and of a result: a search in megabytes blocks all other threads.
 _MOST_READ = 10_000
 
 Blocks = list[Sequence[Part]]
@@ -37,7 +37,7 @@ Blocks = list[Sequence[Part]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one request. The first `times` calls of its turn have the `failure`, or all of them."""
+    """The answer to one request. The first `times` calls of its turn have the `failure`; without `times` all do."""
 
     blocks: Blocks
     failure: Failure | None = None
@@ -45,7 +45,7 @@ class Answer:
 
     @property
     def tokens(self) -> int:
-        """About as many as a model would count."""
+        """The approximate number of tokens by a model's count."""
         return sum(len(_words_of(block)) for block in self.blocks) // 4 + 1
 
 
@@ -200,7 +200,7 @@ def _library_call(name: str, input: Mapping[str, Any]) -> list[Part]:
 
 
 def _call(command: ToolCommand) -> list[Part]:
-    """Returns the call with the input as it was written, also if that is not JSON."""
+    """Returns the call with its input unchanged, even if it is not JSON."""
     opened, *_, closed = _library_call(command.name, {})
     return [opened, BlockText(0, command.input), closed]
 

@@ -1,4 +1,4 @@
-"""Model calls whose requests are not built by the SDK of the provider."""
+"""Model calls whose requests the provider's SDK does not build."""
 
 from typing import TYPE_CHECKING, Literal
 

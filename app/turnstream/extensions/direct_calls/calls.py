@@ -1,9 +1,9 @@
-"""Model calls without an SDK's building of requests, which costs more than all of the rest of a call.
+"""Model calls without the building of requests by an SDK, the most expensive part of a call.
 
-For each kind of call the SDK builds two requests, which are answered here in the place of the network. If their heads
-are equal, they are the template. A direct call sends this head, with a body of its own, over the same connections. Only
-a plain success is read here. Every other answer is given to the SDK as the answer to a request of its own: redirects,
-errors and compressed bodies stay its business.
+For each type of call the SDK builds two requests, which are answered here instead of by the network. Equal heads become
+the template. A direct call sends this head with its own body, over the same connections. Only a plain success is
+handled here. Any other answer is passed to the SDK as the answer to its own request: the SDK handles redirects, errors
+and compressed bodies.
 """
 
 import asyncio
@@ -26,19 +26,19 @@ from turnstream.libraries.providers.transport.failures import LOST, Unanswered
 from turnstream.libraries.providers.transport.response import ModelResponse
 from turnstream.tracing import TRACING
 
-_MAX_TEMPLATES = 100  # of one client; a template is for a path and its headers
-_BY_CALL = {"content-length", "cookie"}  # headers that belong to one call
+_MAX_TEMPLATES = 100  # of one client; a template belongs to a path and its headers
+_BY_CALL = {"content-length", "cookie"}  # headers that differ from call to call
 _OF_SOCKETS = {"url", "proxy", "proxy_auth", "proxy_headers", "server_hostname"}
 _OF_BODIES = {"accept", "accept-encoding", "connection", "content-type"}
 _HANDSHAKE, _CLOSE = 10.0, 1.0  # seconds
-_BODIES = (b"{}", b"[1]")  # of the requests from which a template is learned
+_BODIES = (b"{}", b"[1]")  # of the requests for learning a template
 
-# Answers the SDK's next request in this task in place of the network.
+# Answers the SDK's next request of this task instead of the network.
 _answer: ContextVar[Callable[[httpx2.Request], httpx2.Response] | None] = ContextVar("answer", default=None)
 
 
 class DirectCalls(Calls):
-    """Calls that are not built by the SDK, if it builds all calls of a kind with the same head."""
+    """Calls whose requests the SDK does not build, if it builds all calls of a type with the same head."""
 
     def __init__(self, network: httpx2.AsyncClient) -> None:
         self._network = network
@@ -95,21 +95,21 @@ class DirectCalls(Calls):
         return self._templates[key]
 
     def _learned(self, request: httpx2.Request, other: httpx2.Request) -> "_Template | None":
-        """Returns None if the SDK must build every request, because a part changes from call to call."""
+        """Returns None if the SDK must build every request, because a part of the head varies."""
         found = session_for(self._network, request.url)
         if _head(request) != _head(other) or found is None:
             return None
         session, proxy = found
         for name in _BY_CALL & request.headers.keys():
             del request.headers[name]
-        # Names of this class are what aiohttp makes of them for each call, unless they are that already.
+        # aiohttp converts names to this class in each call, unless they already have it.
         head = CIMultiDict((istr(name), value) for name, value in request.headers.multi_items())
         return _Template(session, request, head, _options(request, proxy))
 
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """A request but for its body. `options` are those that the transport gives to aiohttp."""
+    """A request without its body. `options` are the transport's options for aiohttp."""
 
     session: aiohttp.ClientSession
     request: httpx2.Request
@@ -128,11 +128,11 @@ class _Template:
         headers.update(TRACING.outgoing())
         try:
             return await self.session.request(self.request.method, headers=headers, data=body, **self.options)
-        except (*LOST, RuntimeError) as error:  # RuntimeError: closed meanwhile
+        except (*LOST, RuntimeError) as error:  # RuntimeError: the session was closed meanwhile
             raise Unanswered from error
 
     async def socket(self, max_bytes: int) -> "aiohttp.ClientWebSocketResponse[bool]":
-        """Opens a WebSocket. Raises `LOST`, also for an answer that accepts none."""
+        """Opens a WebSocket. Raises `LOST`, also if the answer refuses the WebSocket."""
         options = {name: value for name, value in self.options.items() if name in _OF_SOCKETS}
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _OF_BODIES}
         timeout = aiohttp.ClientWSTimeout(ws_close=_CLOSE)
@@ -143,7 +143,7 @@ class _Template:
             return socket
 
     async def connect(self) -> aiohttp.connector.Connection:
-        """Returns a connection for a call, of the pool or a new one."""
+        """Returns a connection for a call: a pooled one or a new one."""
         return await pooled_connection(self.session, self.request.method, self.options)
 
 
@@ -166,7 +166,7 @@ def _options(request: httpx2.Request, proxy: httpx2.Proxy | None) -> Mapping[str
 
 
 async def _built(sdk: SdkPost, path: str, headers: Mapping[str, str], body: bytes) -> httpx2.Request:
-    """Returns the request that the SDK would send."""
+    """Returns the SDK's request."""
     requests: list[httpx2.Request] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -187,7 +187,7 @@ def _head(request: httpx2.Request) -> tuple[object, ...]:
 
 
 class _BelowSdk(httpx2.AsyncBaseTransport):
-    """Answers an SDK's request in the place of the network if that is wanted, and else passes it on."""
+    """Answers an SDK's request instead of the network on demand, otherwise passes it on."""
 
     def __init__(self, network: httpx2.AsyncClient) -> None:
         self._network = network

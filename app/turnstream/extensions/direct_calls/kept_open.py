@@ -1,5 +1,5 @@
-"""A connection that is kept open for the next call. A turn whose tools run calls its model again soon, perhaps after
-the provider has closed the connection of the last call, or another turn has taken it from the pool.
+"""A connection kept open for the next call. A turn with running tools soon calls its model again, perhaps after the
+provider has closed the previous connection, or another turn has taken it from the pool.
 """
 
 import asyncio
@@ -11,19 +11,19 @@ import aiohttp
 
 from turnstream.libraries.providers.transport.failures import LOST
 
-# Options of a call that tell connections of a pool apart.
+# The options of a call that distinguish connections of a pool.
 _OF_CONNECTIONS = {"proxy", "proxy_auth", "proxy_headers", "server_hostname"}
 Connect = Callable[[], Awaitable[aiohttp.connector.Connection]]
 
-_LONGEST = 300.0  # seconds; a tool that runs for longer is not waited for
-_CHECK = 5.0  # seconds between looks whether the provider has closed the connection
+_LONGEST = 300.0  # seconds; the connection does not wait for a longer tool
+_CHECK = 5.0  # seconds between two checks whether the provider has closed the connection
 
 
 async def pooled_connection(
     session: aiohttp.ClientSession, method: str, options: Mapping[str, Any]
 ) -> aiohttp.connector.Connection:
-    """Returns a connection for a call with these options, of the pool or a new one. Only the session itself is meant to
-    make a ClientRequest: `tests/extensions/direct_calls/test_session.py` holds what this one does.
+    """Returns a connection for a call with these options: a pooled one or a new one. Officially only the session makes
+    a ClientRequest: `tests/extensions/direct_calls/test_session.py` checks the copied steps.
     """
     if session.connector is None:
         raise aiohttp.ClientConnectionError("The session has been closed.")
@@ -39,12 +39,12 @@ async def pooled_connection(
 
 @asynccontextmanager
 async def kept_open(connect: Connect) -> AsyncIterator[None]:
-    """Holds a connection, of the pool or a new one, until the block ends. It is then in the pool."""
+    """Holds a connection, pooled or new, until the block ends. Afterwards the pool has it."""
     over = asyncio.Event()
     keeper = asyncio.create_task(_hold(connect, over))
     try:
         yield
-        over.set()  # a connection that is being made is waited for: the next call would need as long for its own
+        over.set()  # waits for a connection attempt: the next call would need as long for its own
     except BaseException:
         keeper.cancel()
         raise
@@ -53,7 +53,7 @@ async def kept_open(connect: Connect) -> AsyncIterator[None]:
 
 
 async def _hold(connect: Connect, over: asyncio.Event) -> None:
-    with suppress(TimeoutError, *LOST):  # the call itself will meet the failure, and name it
+    with suppress(TimeoutError, *LOST):  # the call itself will raise and name the failure
         async with asyncio.timeout(_LONGEST):
             while not over.is_set():
                 connection = await connect()

@@ -1,15 +1,15 @@
-"""Reading of a body by a reader that may be busy, as those are that wait for the tick of the frame clock."""
+"""Reads of a body by a busy reader, such as one that waits for the tick of the frame clock."""
 
 import asyncio
 
 import aiohttp
 
-_MOMENT = 0.005  # seconds; who comes back within them reads each piece as it arrives
+_MOMENT = 0.005  # seconds; a reader that returns sooner gets each piece as it arrives
 
 
 class PausingReader:
-    """Reader of a response. Once its user takes longer than a moment from one read to the next, the socket is paused in
-    between: what arrives then is joined by the kernel, and parsed at once. Otherwise each piece costs a parser's run.
+    """Reader of a response. If its user takes longer than a moment between two reads, the socket is paused meanwhile:
+    the kernel joins the arriving data, and one parser run handles it. Otherwise each piece costs a parser run.
     """
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
@@ -19,7 +19,7 @@ class PausingReader:
         self._paused: asyncio.Transport | None = None
 
     async def read(self) -> bytes:
-        """Returns what has arrived; b"" at the end. Raises the exceptions of aiohttp."""
+        """Returns the arrived bytes; b"" at the end. Raises the exceptions of aiohttp."""
         busy = self._time() - self._read_at > _MOMENT
         if self._paused is not None:
             if self._paused.is_closing():
@@ -33,8 +33,8 @@ class PausingReader:
         return data
 
     def _pause(self) -> None:
-        """Pauses the socket, unless the response has come whole: then its connection is another one's already. With a
-        limit of its own, the connection would take the pause for a silence of the server.
+        """Pauses the socket, unless the response is complete: then its connection may already belong to another one.
+        The connection's own limit is lifted: it would treat the pause as a silence of the server.
         """
         connection = self._response.connection
         protocol = None if connection is None else connection.protocol

@@ -1,5 +1,5 @@
-"""The session of aiohttp below an SDK's client: by a private part of httpx2, and by the transport that both SDKs bring.
-`tests/extensions/direct_calls/test_session.py` holds what they do; `pyproject.toml` bounds the version.
+"""The aiohttp session below an SDK's client: reached through a private part of httpx2, and through the transport of
+both SDKs. `tests/extensions/direct_calls/test_session.py` checks both; `pyproject.toml` bounds the version.
 """
 
 from typing import Protocol, runtime_checkable
@@ -21,8 +21,10 @@ class _AioHttp(Protocol):
 def session_for(
     network: httpx2.AsyncClient, url: httpx2.URL
 ) -> tuple[aiohttp.ClientSession, httpx2.Proxy | None] | None:
-    """The session by which the client sends a request to `url`, with its proxy. None for a client over another one."""
-    transport = network._transport_for_url(url)  # also a proxy's
+    """Returns the session with which the client sends a request to `url`, and its proxy. None for a client with another
+    transport.
+    """
+    transport = network._transport_for_url(url)  # also for a proxy
     if not isinstance(transport, _AioHttp):
         return None
     if transport.client is None:

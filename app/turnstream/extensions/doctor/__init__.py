@@ -1,4 +1,4 @@
-"""`turnstream doctor`: the checks of a start, without a start and without a change."""
+"""`turnstream doctor`: the checks of a start, without starting or changing anything."""
 
 from turnstream.extension import Extension
 

@@ -33,7 +33,7 @@ from turnstream.telemetry import configure_logging
 from turnstream.tools.tool import CheckedSource, ToolSource
 from turnstream.tools.toolset import Toolset
 
-_CLOCK = 2.0  # seconds by which two clocks may differ
+_CLOCK = 2.0  # the largest difference of two clocks, in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Finding:
 
 
 class _Nothing(Database):
-    """A database without rows: what a first start would find."""
+    """A database without rows, as before a first start."""
 
     def __init__(self) -> None:
         """Opens no connections."""
@@ -64,7 +64,7 @@ def doctor(ping: bool, as_json: bool, list_settings: bool) -> None:
     if list_settings:
         _list_settings()
         return
-    configure_logging("critical")  # what others log is in the report
+    configure_logging("critical")  # the report replaces their logs
     try:
         findings = asyncio.run(examine(read_settings(), ping))
     except ConfigError as error:
@@ -164,7 +164,9 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
 
 @contextmanager
 def _tried(check: str, seen: str, found: list[Finding]) -> Iterator[None]:
-    """Adds what became of it: an error is a finding, too. `seen` says what was looked at, if all is well."""
+    """Adds the result of a check: an error is a finding, too. `seen` describes the checked subject, if there is no
+    error.
+    """
     try:
         yield
     except ConfigError as error:
@@ -176,7 +178,7 @@ def _tried(check: str, seen: str, found: list[Finding]) -> Iterator[None]:
 
 
 def _sources(toolset: Toolset, models: Models | None, default: str | None) -> Sequence[ToolSource]:
-    """Raises ConfigError for an agent that cannot be a model. Without models, or their default, that is not known."""
+    """Raises ConfigError for an agent that cannot be a model. Without models or a default this is undecided."""
     if models is not None and default is not None:
         models.with_presets(toolset.presets, default)
     return toolset.sources
@@ -194,7 +196,7 @@ def _address(settings: Settings) -> Finding:
 
 
 def _times(settings: Settings) -> Iterator[Finding]:
-    """Times that the server starts with, and that harm it."""
+    """Harmful values of times."""
     if settings.lease < _SHORT_LEASE:
         text = f"TURNSTREAM_LEASE is {settings.lease:g} s: a replica that is busy for that long loses its turns"
         yield Finding("lease", "note", f"{text}; use {_SHORT_LEASE:g} s or more")
@@ -216,7 +218,7 @@ def _metrics(settings: Settings) -> Finding:
 
 
 async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[Finding | Database]:
-    """Ends with the open database, if it has tables."""
+    """Yields the open database at the end, if it has tables."""
     try:
         check_present(settings)
     except ConfigError as error:
@@ -263,7 +265,7 @@ async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[
 
 
 async def _second_wall(settings: Settings, url: str) -> list[Finding]:
-    """Whether row-level security holds the API. The embedded Postgres has it always."""
+    """Whether row-level security applies to the API. With the embedded Postgres it always does."""
     if settings.api_database_url is None:
         text = (
             "row-level security is off: make a role for the API, and name it in TURNSTREAM_API_DATABASE_URL"
@@ -306,7 +308,9 @@ async def _secrets(settings: Settings, extensions: Sequence[Extension], database
 
 
 def _connections(settings: Settings, most: int, replicas: int) -> Finding:
-    """Checks that one more replica finds room: a rolling update starts a new replica before an old one ends."""
+    """Checks that one more replica has enough connections: a rolling update starts a new replica before an old one
+    ends.
+    """
     has_role = settings.api_database_url is not None or settings.database_url is None
     each = settings.pool_size * (2 if has_role else 1) + 1
     running = f"{replicas} replicas now" if replicas != 1 else "one replica now"
@@ -318,7 +322,7 @@ def _connections(settings: Settings, most: int, replicas: int) -> Finding:
 
 
 async def _checks(settings: Settings, extensions: Sequence[Extension], models: Models, ping: bool) -> list[Finding]:
-    """Whether the default model is a listed one, and the findings of the extensions."""
+    """Whether the default model is listed, and the findings of the extensions."""
     found: list[Finding] = []
     if settings.model is not None and models.label(settings.model) == "other":
         text = f"{settings.model} is not listed: {models.provider_name(settings.model)} gets the name as it is"

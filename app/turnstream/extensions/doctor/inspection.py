@@ -1,4 +1,4 @@
-"""Facts about a Postgres, read without changing anything, and whether turnstream can live with them."""
+"""Facts about a Postgres, read without a change, and whether turnstream can work with it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -26,15 +26,15 @@ SELECT current_setting('server_version') AS version, current_setting('server_enc
     clock_timestamp() AS clock
 """
 _LONG_OPEN = 600.0  # seconds
-# Of a column that tables of an older version do not have.
-_NO_DIGESTS = {OWNER_RUNNING_TURNS, REPLICA_TURNS}  # replicas may differ in the second; the first is in `plans` too
+# A column that is missing in tables of an older version.
+_NO_DIGESTS = {OWNER_RUNNING_TURNS, REPLICA_TURNS}  # replicas may differ in the second; the first is also in `plans`
 _REPLICAS = "SELECT to_jsonb(replicas)->>'configuration' AS configuration FROM replicas WHERE lease_until > now()"
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresFacts:
-    """`connections` are those that ordinary users share. `unlike` is in what live replicas are configured differently.
-    `clock_ahead` is in seconds, negative if it is behind.
+    """`connections` are those for ordinary users. `unlike` lists the configured values in which live replicas differ.
+    `clock_ahead` is in seconds, negative if Postgres is behind.
     """
 
     version: str
@@ -52,7 +52,7 @@ class PostgresFacts:
     oldest_transaction: float  # seconds
 
     def faults(self) -> Mapping[str, str]:
-        """Returns the faults with which the server cannot run, each with its remedy."""
+        """Returns the faults that prevent the server from running, each with its remedy."""
         wrong = {
             "it is a standby": ("name the primary in DATABASE_URL", self.standby),
             "it is read-only": ("set default_transaction_read_only to off", self.read_only and not self.standby),
@@ -86,7 +86,7 @@ class PostgresFacts:
 
 
 async def inspect_postgres(url: str) -> PostgresFacts:
-    """Raises ConfigError if it does not answer."""
+    """Raises ConfigError if Postgres does not answer."""
     try:
         async with single_connection(plain_url(url)) as connection:
             before = datetime.now(UTC)

@@ -19,7 +19,7 @@ _PING = 30.0  # seconds
 
 
 async def ping_providers(settings: Settings, extensions: Sequence[Extension]) -> Mapping[str, str]:
-    """Makes the shortest call to each provider. Returns its error by the provider's name, an empty text for none."""
+    """Makes the shortest call to each provider. Returns the errors by provider name, an empty text for none."""
     specs = [spec for spec in usable_providers(settings, extensions) if not spec.api.stand_in]
     default, answers = default_model(settings, extensions), dict[str, str]()
     async with connect_providers(specs) as offers:
@@ -32,7 +32,7 @@ async def ping_providers(settings: Settings, extensions: Sequence[Extension]) ->
 
 
 async def _ping(offer: ProviderModels, model: str) -> str:
-    # OpenAI's newer API takes no smaller limit.
+    # OpenAI's newer API accepts no smaller limit.
     request = ModelRequest(model, (Message("user", (Block(0, 0, 0, TEXT, "ping"),)),), params={"max_tokens": 16})
     models = Models([replace(offer, prefixes=[model])])
     try:

@@ -28,7 +28,7 @@ def _tools(_: Settings, database: "Database") -> "Sequence[Tool]":
 
 
 def _work(context: Context) -> Work:
-    """Offers sample documents, if the scripted model answers: it has nothing else to talk about."""
+    """Offers sample documents if the scripted model answers: it has no other subject."""
     if "demo" not in context.models.listed():
         return Work()
 

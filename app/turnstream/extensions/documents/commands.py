@@ -64,7 +64,7 @@ async def _import(settings: Settings, folder: Path, owner: str, prefix: str) -> 
 
 
 def _files(folder: Path, root: Path) -> Iterator[tuple[Path, str | None]]:
-    """Yields each file with the reason to leave it out, or None. A folder that is left out is yielded itself."""
+    """Yields each file with the reason to omit it, or None. An omitted folder is yielded itself."""
     try:
         paths = sorted(folder.iterdir())
     except OSError as error:

@@ -12,7 +12,7 @@ async def offer_samples(documents: Documents, owner: str) -> None:
 
 
 async def drop_samples(documents: Documents, owner: str) -> list[str]:
-    """Deletes samples that are unchanged, so that they are not among documents of the owner. Returns their paths."""
+    """Deletes unchanged samples from the owner's documents. Returns their paths."""
     unchanged = [path for path, content in sample_documents().items() if await documents.read(owner, path) == content]
     for path in unchanged:
         await documents.delete(owner, path)

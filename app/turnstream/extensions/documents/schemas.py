@@ -15,7 +15,7 @@ class DocumentOut(BaseModel):
 
 
 class DocumentExcerptOut(BaseModel):
-    """The match of a search: plain text in pieces, to be joined as they are; the path if only that matches."""
+    """The match of a search: plain text in pieces, to be joined unchanged; the path if only the path matches."""
 
     pieces: list[PieceOut]
 

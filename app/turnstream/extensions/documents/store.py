@@ -21,9 +21,9 @@ PUT_DOCUMENT = Statement(
     """,
     seals=[DOCUMENTS],
 )
-# One document of an owner is put after the other, so that two do not take the same room.
+# Writes of documents of an owner are sequential, so that two do not use the same free space.
 LOCK_DOCUMENTS = Statement("SELECT pg_advisory_xact_lock(hashtextextended(:owner, 36))")
-# An encrypted one is in base64.
+# An encrypted one is stored in base64.
 COUNT_OTHERS = Statement(
     f"""
     SELECT count(*) AS documents, coalesce(sum(
@@ -40,8 +40,8 @@ LIST_DOCUMENTS = Statement(
     ORDER BY path COLLATE "C" LIMIT :limit
     """
 )
-# A document matches with any of the words, and ranks first with all: the query of a model is no filter. The snippet is
-# by the words alone: before PostgreSQL 16 a phrase of a hundred words keeps ts_headline busy for minutes.
+# A document matches with any of the words, and ranks first with all: a model's query is no filter. Only the words
+# select the snippet: before PostgreSQL 16 a phrase of a hundred words keeps ts_headline busy for minutes.
 SEARCH_DOCUMENTS = Statement(
     """
     WITH query AS (
@@ -61,16 +61,16 @@ SEARCH_DOCUMENTS = Statement(
 )
 
 _EVERYTHING = 100_000
-# Characters of a document that are searched, at first. The words of most texts of this length fit into a tsvector.
+# Initial number of searched characters per document. The words of most texts of this length fit into a tsvector.
 _SEARCHABLE = 600_000
 _NO_LIMITS = Plan("none")
-# The class of errors of Postgres for what is too large, such as a tsvector of more than a megabyte.
+# The class of Postgres errors for too large values, such as a tsvector of more than a megabyte.
 _LIMIT_EXCEEDED = "54"
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentHit:
-    """A document that was found; `snippet` sets the words found in **bold**."""
+    """A found document; `snippet` has the found words in **bold**."""
 
     path: str
     rank: float
@@ -79,7 +79,7 @@ class DocumentHit:
 
 class Documents(DocumentTexts):
     async def put(self, owner: str, path: str, content: str) -> tuple[DocumentInfo, bool]:
-        """Writes a document. The flag is true for a new one."""
+        """Writes a document. The flag is true for a new document."""
         put = await self.put_within(owner, path, content, _NO_LIMITS)
         assert not isinstance(put, ReachedLimit)
         return put
@@ -87,13 +87,13 @@ class Documents(DocumentTexts):
     async def put_within(
         self, owner: str, path: str, content: str, plan: Plan
     ) -> tuple[DocumentInfo, bool] | ReachedLimit:
-        """The same, unless the documents of the owner are then more than the plan allows."""
+        """The same, unless the owner's documents would then exceed the plan's limit."""
         return await self._put(owner, path, content, _SEARCHABLE, plan)
 
     async def _put(
         self, owner: str, path: str, content: str, searchable: int, plan: Plan
     ) -> tuple[DocumentInfo, bool] | ReachedLimit:
-        """Tries with half as many searchable characters as long as their words do not fit into a tsvector."""
+        """Halves the number of searchable characters until their words fit into a tsvector."""
         limits = (("documents", plan.documents, 1), ("document_bytes", plan.document_bytes, len(content.encode())))
         document = {"owner": owner, "path": path, "content": content, "searchable": searchable}
         try:

@@ -17,7 +17,7 @@ _MAX_LINE_CHARS = 2_000
 _MAX_EXCERPT_CHARS = 50_000
 _MAX_SUGGESTIONS = 5
 _MAX_COMPARED = 2_000
-_MAX_SEARCHED = 1_000  # hits of the whole library, of which those in one folder are shown
+_MAX_SEARCHED = 1_000  # hits in the whole library; those of the requested folder are shown
 
 
 class Entry(Protocol):
@@ -45,7 +45,7 @@ class Library(Protocol):
 
 
 class DocumentTools:
-    """`adding` is the text about adding documents that the model reads when the library is empty."""
+    """`adding` is the text about adding documents, for the model, when the library is empty."""
 
     def __init__(self, library: Library, adding: str) -> None:
         self._library = library
@@ -150,7 +150,7 @@ def _files(folder: Traversable, prefix: str) -> list[tuple[str, str]]:
 
 
 def _reach(context: ToolContext) -> str:
-    """The beginning of the paths that the call may read. Raises ToolError if it may read none."""
+    """The common prefix of the paths that the call may read. Raises ToolError if it may read none."""
     if context.documents is None:
         raise ToolError("The user's library is out of reach of this conversation: its token does not allow documents.")
     return context.documents
@@ -164,7 +164,7 @@ def _clean(path: str) -> str:
 
 
 def listing(documents: Sequence[Entry], folder: str = "") -> str:
-    """The documents as an indented tree; one level of it if they are many. All of them must be below `folder`."""
+    """The documents as an indented tree; one level of it for many documents. All of them must be below `folder`."""
     size = sum(document.size for document in documents)
     rows = list(_tree(documents) if len(documents) <= _MAX_ROWS else _level(documents, folder))
     head = f"{_count(len(documents), 'document')}, {_count(size, 'character')}{folder and f', in {folder}/'}"
@@ -202,7 +202,7 @@ def _level(documents: Sequence[Entry], folder: str) -> Iterator[str]:
 
 
 def excerpt(path: str, content: str, offset: int, limit: int) -> str:
-    """Up to `limit` numbered lines from line `offset` on, and a hint how to read on. Overlong lines are folded."""
+    """Up to `limit` numbered lines from line `offset`, and a hint how to read more. Overlong lines are folded."""
     lines = [
         line[start : start + _MAX_LINE_CHARS]
         for line in content.splitlines()
@@ -223,7 +223,7 @@ def excerpt(path: str, content: str, offset: int, limit: int) -> str:
 
 
 def suggest_paths(path: str, paths: Sequence[str]) -> list[str]:
-    """Suggestions for a path that does not exist: paths that contain it or have its name, else those spelled alike."""
+    """Suggestions for a missing path: paths that contain it or have its name, else paths with a similar spelling."""
     path = path.lower()
     name = path.rpartition("/")[2]
     found = [known for known in paths if path in known.lower() or known.lower().rpartition("/")[2] == name]

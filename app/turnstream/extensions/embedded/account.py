@@ -1,4 +1,4 @@
-"""The account that the embedded PostgreSQL runs as. It refuses root, so root runs it as an account without rights."""
+"""The account of the embedded PostgreSQL. PostgreSQL refuses root, so root runs it under an account without rights."""
 
 import os
 import pwd
@@ -13,7 +13,7 @@ from turnstream.domain.errors import ConfigError
 ELSEWHERE = "name another folder with TURNSTREAM_DATA_DIR, or your own server with DATABASE_URL"
 
 _UNPRIVILEGED = ("postgres", "nobody")
-# initdb and pg_ctl look for their companions with access(2), which without this ignores the capability just given.
+# initdb and pg_ctl find their companions with access(2), which without this ignores the capability just granted.
 _ALSO_ACCESS = "--securebits=+no_setuid_fixup"
 _TRY = """
     "$0" --version >/dev/null || exit
@@ -23,7 +23,9 @@ _TRY = """
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account of the system. `prefix` goes before a command to run it as this account; our own needs none."""
+    """An account of the system. `prefix` precedes a command to run it under this account; it is empty for our own
+    account.
+    """
 
     uid: int
     gid: int
@@ -47,7 +49,7 @@ def account_for(cluster: Path, program: str, *folders: Path | str) -> Account:
 
 
 def _borrowed(uid: int, gid: int, program: str, folders: tuple[Path | str, ...]) -> Account:
-    """The account without any right of root's if that is enough; else with the one that opens a folder like /root."""
+    """The account without any right of root's if that is enough; else with the right to open a folder such as /root."""
     setpriv = shutil.which("setpriv") or "setpriv"
     become = (setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups")
     enter_folders = ("--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override", _ALSO_ACCESS)

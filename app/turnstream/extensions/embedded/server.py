@@ -26,7 +26,7 @@ from turnstream.kit.backoff import backoff
 log = structlog.get_logger(__name__)
 
 _POLL = 0.01
-# Seconds between two looks whether a process of the server is left. After each start that fails, twice as many.
+# Seconds between two checks whether a process of the server is left. The time doubles after each failed start.
 WATCH = 1.0
 _LONGEST_PAUSE = 60.0
 _CLUSTER = "postgres"  # within the data folder
@@ -36,10 +36,10 @@ _Result = TypeVar("_Result")
 
 @asynccontextmanager
 async def embedded_postgres(data_dir: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[str]:
-    """The DSN of a server on `data_dir`. `settings` are PostgreSQL's; a running server keeps its own. If the server
-    dies, it is started again.
+    """The DSN of a server on `data_dir`. `settings` are PostgreSQL's; a running server keeps its own. A dead server is
+    started again.
 
-    Raises ConfigError, with the end of the server's log if there is one.
+    Raises ConfigError, with the end of the server's log if any.
     """
     server = EmbeddedPostgres(data_dir, settings)
     try:
@@ -62,7 +62,7 @@ async def _keep_running(server: "EmbeddedPostgres") -> None:
             if await _to_its_end(server.start_again):
                 log.warning("postgres.started")
             failures, pause = 0, WATCH
-        except ConfigError as error:  # the disk may be full, or the folder out of reach, for a while
+        except ConfigError as error:  # the disk may be full for a while, or the folder unreachable
             failures += 1
             pause = backoff(failures + 1, WATCH, _LONGEST_PAUSE)
             log.error("postgres.not_started", error=str(error), seconds=pause)
@@ -94,7 +94,7 @@ class EmbeddedPostgres:
                 self._use = use = _open(self._folder / "users.lock")
                 _wait(lambda: _locked(use, fcntl.LOCK_SH), "another process took too long to stop the server")
                 with _closing(_open(self._folder / "server.lock")) as lock:
-                    # While it neither answers nor is gone, it starts or stops for a process that was killed meanwhile.
+                    # If it neither answers nor is gone, it starts or stops for a process that was killed meanwhile.
                     _wait(lambda: self._cluster.accepts() or _locked(lock), "the server did not answer")
                     if not self._cluster.accepts():
                         self._cluster.start(lock)
@@ -104,14 +104,14 @@ class EmbeddedPostgres:
             raise
 
     def start_again(self) -> bool:
-        """Starts the server if no process of it is left, as after `kill -9`. Returns whether it did. Only for a process
-        that has entered.
+        """Starts the server if none of its processes is left, as after `kill -9`. Returns whether it did. The caller
+        must have entered the context.
         """
         with _explained(self._folder), _closing(_open(self._folder / "server.lock")) as lock:
             if not _locked(lock):
                 return False
             log.error("postgres.ended", end_of_log=self._cluster.end_of_log())
-            if not self._cluster.folder.exists():  # a new database would hide what has happened
+            if not self._cluster.folder.exists():  # a new database would hide the loss
                 raise ConfigError(f"The folder of the embedded database, {self._cluster.folder}, is gone.")
             self._cluster.start(lock)
             return True
@@ -127,7 +127,7 @@ class EmbeddedPostgres:
                     self._cluster.clean_up()
 
     def _is_gone(self, lock: int) -> bool:
-        """Asks the server to stop at each call: one that has just been started misses the first signals."""
+        """Requests the stop at each call: a newly started server misses the first signals."""
         if not _locked(lock):
             self._cluster.interrupt()
             return False
@@ -171,8 +171,8 @@ def _explained(folder: Path) -> Iterator[None]:
 
 
 async def _to_its_end(work: Callable[[], _Result]) -> _Result:
-    """Runs `work` in a thread, to its end even when cancelled: an abandoned start would leave a server
-    that is never stopped.
+    """Runs `work` in a thread to its end, even when cancelled: an abandoned start would leave a server that nobody
+    stops.
     """
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:

@@ -1,4 +1,4 @@
-"""The feed of an owner: what happens in all chats of the owner."""
+"""The feed of an owner: changes in all chats of the owner."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

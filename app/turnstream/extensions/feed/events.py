@@ -13,7 +13,7 @@ from turnstream.extensions.feed.rows import TurnStatus
 
 
 class FeedChatEvent(ChatOut):
-    """A chat as it is now: one that was made or changed, or in which a turn was made."""
+    """The present state of a chat: after its creation, its change, or a new turn in it."""
 
 
 class FeedChatDeletedEvent(EventSchema):
@@ -23,8 +23,8 @@ class FeedChatDeletedEvent(EventSchema):
 
 
 class FeedTurnEvent(EventSchema):
-    """An assistant turn as it is now: one that was made, or whose status or number of `waiting` calls or background
-    `jobs` has changed; and each that is open, or has `jobs`, when the connection begins.
+    """The present state of an assistant turn: after its creation, or after a change of its status, its `waiting` calls
+    or its background `jobs`; at the start of a connection also each open turn and each one with `jobs`.
     """
 
     chat: UUID
@@ -42,7 +42,9 @@ class FeedTurnEvent(EventSchema):
 
 
 class FeedResetEvent(EventSchema):
-    """The cursor is too old, or too much has changed since: read the list of chats again, and continue from here."""
+    """The cursor is too old, or too many changes followed: clients read the list of chats again, and continue from
+    here.
+    """
 
 
 FEED_EVENTS: Mapping[str, type[BaseModel]] = {

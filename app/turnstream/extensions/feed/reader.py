@@ -1,4 +1,4 @@
-"""The feed of an owner: changes in all of the owner's chats, read from rows and resumable by cursor."""
+"""The feed of an owner: changes in all of the owner's chats, read from rows, and resumable by cursor."""
 
 import asyncio
 import re
@@ -19,14 +19,14 @@ from turnstream.libraries.broadcast import Broadcast, CountedWakeup
 from turnstream.storage.database import Database, retry_while_unavailable
 from turnstream.storage.retention import DELETIONS_KEPT
 
-# A client that has missed more changes than this reads its list again, which is cheaper.
+# A client that missed more changes reads its list again, which is cheaper.
 _MOST_MISSED = 200
-# A cursor names so many open turns. It travels in a header.
+# The most open turns in a cursor. A header contains the cursor.
 _MOST_NAMED = 64
 _BATCH = 100  # events in one portion
-_NOTIFY_PAUSE = 0.1  # seconds, in which one notification collects the owners of all turns that end
-_LOOK = 10.0  # seconds after which a reader looks without a wake-up
-_READER_PAUSE = 0.1  # seconds between two looks of one reader, however often it is woken
+_NOTIFY_PAUSE = 0.1  # seconds in which one notification collects the owners of all ended turns
+_LOOK = 10.0  # seconds after which a reader reads without a wake-up
+_READER_PAUSE = 0.1  # seconds between two reads of one reader, however often it is woken
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _FORM = re.compile(r"([0-9a-f]{1,13})\.((?:[A-Za-z0-9_-]{22})*|~)")
@@ -34,7 +34,7 @@ _FORM = re.compile(r"([0-9a-f]{1,13})\.((?:[A-Za-z0-9_-]{22})*|~)")
 
 @dataclass(frozen=True, slots=True)
 class FeedCursor:
-    """The client has all changes from before `time`, and the `open` turns; None: too many to name."""
+    """The client has all changes before `time`, and the `open` turns; None: too many to list."""
 
     time: datetime
     open: tuple[UUID, ...] | None = ()
@@ -46,7 +46,7 @@ class FeedCursor:
 
     @classmethod
     def parse(cls, text: str) -> "FeedCursor":
-        """Raises ValueError for text that no cursor has."""
+        """Raises ValueError for an invalid text."""
         found = _FORM.fullmatch(text)
         if found is None or len(found[2]) > 22 * _MOST_NAMED:
             raise ValueError(
@@ -64,9 +64,9 @@ class DeletedChat:
     id: UUID
 
 
-# "reset": the cursor is too old, or too much has changed since; the client reads its list again.
+# "reset": the cursor is too old, or too many changes followed; the client reads its list again.
 FeedEvent = Chat | DeletedChat | TurnStatus | Literal["reset"]
-# None instead of an event: the cursor alone.
+# None instead of an event: only the cursor advances.
 EncodeFeed = Callable[[FeedEvent | None, FeedCursor], bytes]
 
 
@@ -78,7 +78,7 @@ class OwnerFeed:
         self._changes: OwnerChanges | None = None
 
     def changes(self, database: Database) -> OwnerChanges:
-        """The changes as requests read them. `database` is that of the API, which is always the same."""
+        """The changes for requests. `database` is that of the API, which is always the same."""
         self._changes = self._changes or OwnerChanges(database)
         return self._changes
 
@@ -87,19 +87,19 @@ class OwnerFeed:
         self.broadcast.notify(_key(owner))
 
     async def cursor(self, database: Database, time: datetime | None = None) -> str:
-        """The cursor of a client that reads all chats as they were at `time`, or now."""
+        """The cursor of a client that reads all chats as of `time`, or now."""
         settled = (await self.changes(database).time())[1] if time is None else CLOCK.in_order(time)
         return str(FeedCursor(settled))
 
     async def open(self, database: Database, owner: str, cursor: FeedCursor | None, encode: EncodeFeed) -> "FeedReader":
-        """A reader from `cursor` on, or from now on."""
+        """A reader starting at `cursor`, or now."""
         reader = FeedReader(self.changes(database), self.broadcast.wakeup(_key(owner)), owner, encode)
         await reader.open(cursor)
         return reader
 
 
 class FeedReader:
-    """One reader. It reads the rows, sends the differences to its last read, and waits."""
+    """One reader. It reads the rows, sends the differences from its last read, and waits."""
 
     def __init__(self, changes: OwnerChanges, wakeup: CountedWakeup, owner: str, encode: EncodeFeed) -> None:
         self._changes = changes
@@ -108,7 +108,7 @@ class FeedReader:
         self._encode = encode
         self._number = wakeup.number
         self._cursor = FeedCursor(_EPOCH)
-        # The rows of the last query. A row in the same state at the next query was sent.
+        # The rows of the last query. A row in the same state at the next query has been sent.
         self._seen_at = _EPOCH
         self._chats: Mapping[UUID, datetime] = {}
         self._deleted: dict[UUID, datetime] = {}
@@ -116,17 +116,17 @@ class FeedReader:
         self._first: Sequence[FeedEvent] = ()
 
     async def open(self, cursor: FeedCursor | None) -> None:
-        """Finds what has happened since `cursor`, and the turns that are open."""
+        """Finds the changes since `cursor`, and the open turns."""
         now, settled = await self._changes.time()
         open_turns = await self._changes.open_turns(self._owner)
-        # A time that the clock has shown twice does not tell which of the changes since then the client has.
+        # If the clock has shown a time twice, that time does not identify the changes that the client has.
         is_known = (
             cursor and now - DELETIONS_KEPT < cursor.time < now + OVERLAP and CLOCK.in_order(cursor.time) == cursor.time
         )
         if cursor and cursor.open is not None and is_known:
             turns = {*cursor.open, *open_turns}
-            # While a transaction is open, a new list has a cursor from before that began: to read it helps only clients
-            # whose cursors are older.
+            # While a transaction is open, a new list has a cursor from before its start: a reset only helps clients
+            # with older cursors.
             most = _MOST_MISSED if cursor.time < settled - OVERLAP else None
             update = await self._changes.since(self._owner, cursor.time, turns, {}, most)
             if update is not None:
@@ -139,7 +139,7 @@ class FeedReader:
         self._cursor, self._first = FeedCursor(settled), events if cursor is None else ["reset", *events]
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """The events after the cursor, without end. Only the last event of a look moves the cursor on."""
+        """The events after the cursor, until it is cancelled. Only the last event of a read advances the cursor."""
         yield self._encode(None, self._cursor)
         events = self._first
         while True:
@@ -153,7 +153,7 @@ class FeedReader:
                 async with asyncio.timeout(_LOOK):
                     while self._wakeup.number == self._number:
                         await self._wakeup.wait()
-            self._number = self._wakeup.number  # before the look: what changes during it leads to another one
+            self._number = self._wakeup.number  # before the read: a change during it causes another one
             known = [turn.id for turn in self._open]
             update = await retry_while_unavailable(
                 partial(self._changes.since, self._owner, self._seen_at, known, self._chats)
@@ -162,7 +162,7 @@ class FeedReader:
             events = self._take(update)
 
     def _take(self, update: OwnerUpdate) -> list[FeedEvent]:
-        """The events that lead from the last look to this one."""
+        """The events between the last read and this one."""
         events: list[FeedEvent] = list(update.chats)
         events += [DeletedChat(chat) for chat, at in update.deleted if self._deleted.get(chat) != at]
         events += [turn for turn in update.turns if self._turns.get(turn.id) != turn]
@@ -180,8 +180,8 @@ class FeedReader:
         return _cursor(self._seen_at, [turn.id for turn in self._open])
 
     def _cursor_meanwhile(self) -> FeedCursor:
-        """The cursor before the last event of a look. It names the turns that the client may see open by then: an older
-        row would not be found again.
+        """The cursor before the last event of a read. The cursor lists the turns that the client may regard as open:
+        the next query would not find their older rows.
         """
         before, now = self._cursor, [turn.id for turn in self._open]
         return before if before.open is None else _cursor(before.time, list(dict.fromkeys([*before.open, *now])))
@@ -192,5 +192,5 @@ def _cursor(time: datetime, open_turns: Sequence[UUID]) -> FeedCursor:
 
 
 def _key(owner: str) -> str:
-    """An owner's name may be long, and hold spaces."""
+    """An owner's name may be long, and contain spaces."""
     return sha256(owner.encode()).hexdigest()[:32]

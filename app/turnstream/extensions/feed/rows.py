@@ -1,9 +1,9 @@
-"""Changes in the chats of one owner since a time of the database: the rows behind the owner's feed.
+"""Changes in the chats of one owner since a database time: the rows behind the owner's feed.
 
-Rows carry the time of the statement that wrote them, and become visible when their transaction commits, which may be
-minutes later: a commit waits for its synchronous standby. A reader therefore reads again from the time before which no
-transaction is still open (`OwnerChanges.time`), and leaves out what it has already sent. While a clock that was set
-back repeats a period, `OwnerChanges.time` is the beginning of that period.
+Rows contain the time of the statement that wrote them, and become visible at the commit, which may be minutes later: a
+commit waits for its synchronous standby. A reader therefore reads again from the time before which no transaction is
+still open (`OwnerChanges.time`), and skips sent changes. While a clock that was set back repeats a period,
+`OwnerChanges.time` is the beginning of that period.
 """
 
 from collections import deque
@@ -21,28 +21,29 @@ from turnstream.storage.contents import CHATS
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.rows import IS_OPEN_JOB, OPEN_STATUSES, WAITS
 
-# The longest time that is allowed to pass between the time in a row and the first write of its transaction, which gives
-# that a number; between the clocks of two Postgres, too, if one takes the place of the other.
+# The longest allowed time between the time in a row and the first write of its transaction, which assigns its number;
+# also the largest difference between the clocks of two Postgres when one replaces the other.
 OVERLAP = timedelta(seconds=10)
 # The longest time between the time in a row and its commit. While a transaction is open, perhaps in another database of
-# the server, each look reads again what has changed since it began: a forgotten one must not make that ever more.
+# the server, each read repeats the changes since its start: a forgotten transaction must not increase them for ever.
 LATEST_COMMIT = timedelta(hours=1)
 _MARK_PAUSE = 5.0  # seconds
 
-# The time, and the number of this transaction. Postgres gives numbers in the order of first writes, over all databases
-# of a server. A transaction with a number and no write waits for no disk and no standby; one that reads tables may,
-# since reading tidies pages.
+# The time, and the number of this transaction. Postgres assigns numbers in the order of first writes, over all
+# databases of a server. A transaction with a number and no write waits for no disk and no standby; one that reads
+# tables may wait, because reads prune pages.
 GET_MARK = Statement(
     """
     SELECT now(), CAST(CAST(pg_current_xact_id() AS text) AS bigint) AS number WHERE NOT pg_is_in_recovery()
     """
 )
-# The time, and the oldest number that is open, also that of a prepared transaction. It needs no privilege, and no
-# session behind a pooler.
+# The time, and the oldest number of an open or prepared transaction. It needs no privilege, and no session behind a
+# pooler.
 _MOMENT = "SELECT now(), CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) AS oldest"
 GET_MOMENT = Statement(_MOMENT)
-# The first join gives a row, and with it the moment before the rows are read, also if no chat has changed. Chats are
-# read whole that are not `known` as they are: while a transaction is open, each look finds the same ones again.
+# The first join always gives a row, and with it the moment before the read, even if no chat has changed. Only chats
+# that are not `known` in this state are read in full: while a transaction is open, each read finds the same chats
+# again.
 GET_CHANGED_CHATS = Statement(
     f"""
     WITH moment AS MATERIALIZED ({_MOMENT}), found AS MATERIALIZED (
@@ -57,7 +58,7 @@ GET_CHANGED_CHATS = Statement(
     """,
     opens=[CHATS],
 )
-# A client may choose the id of its chat, and so make one again that was deleted.
+# A client may choose the id of its chat, and recreate a deleted chat.
 GET_DELETED_CHATS = Statement(
     """
     SELECT chat_id, deleted_at FROM deleted_chats
@@ -65,15 +66,14 @@ GET_DELETED_CHATS = Statement(
     ORDER BY deleted_at, chat_id LIMIT CAST(:most AS int)
     """
 )
-# Most turns have no asks and no jobs, which their rows say.
+# Most turns have no asks and no jobs; their rows show this.
 _OPEN_ASKS = f"""CASE WHEN asked > 0 THEN
         (SELECT count(*) FROM asks WHERE turn_id = turns.id AND {WAITS})
     ELSE 0 END AS waiting, CASE WHEN asked > 0 THEN
         (SELECT count(*) FROM jobs WHERE turn_id = turns.id AND {IS_OPEN_JOB})
     ELSE 0 END AS jobs"""
-# The ids of turns come from a cursor, which a client may have made up: the owner is checked. A deleted turn has ended,
-# unless it only has another place.
-# The place of an assistant turn is odd.
+# The turn ids come from a cursor, which a client may have forged: the owner is checked. A deleted turn has ended,
+# unless it only moved to another place. The place of an assistant turn is odd.
 GET_CHANGED_TURNS = Statement(
     f"""
     SELECT turns.id, chat_id, status, stop_reason, {_OPEN_ASKS} FROM turns
@@ -89,7 +89,7 @@ GET_CHANGED_TURNS = Statement(
     ORDER BY id LIMIT CAST(:most AS int)
     """
 )
-# With the turns that have ended and whose calls continue.
+# Including ended turns whose calls continue.
 GET_OPEN_TURNS = Statement(
     f"""
     SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id
@@ -103,8 +103,8 @@ GET_OPEN_TURNS = Statement(
 
 @dataclass(frozen=True, slots=True)
 class TurnStatus:
-    """The progress of an assistant turn. `stop_reason` is set when it has ended. `waiting` counts its calls that wait
-    for a person, `jobs` those that run in the background, also after its end.
+    """The progress of an assistant turn. `stop_reason` is set when it has ended. `waiting` counts calls that wait for a
+    person, `jobs` background calls, also after the turn's end.
     """
 
     id: UUID
@@ -116,15 +116,15 @@ class TurnStatus:
 
     @property
     def changes(self) -> bool:
-        """Whether it is open, or has calls in the background."""
+        """Whether it is open, or has background calls."""
         return self.status in OPEN or self.jobs > 0
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerUpdate:
-    """`found` has all chats that were made or changed, with the times of their rows; `chats` those that were not known
-    as they are; `deleted` those that are gone, with the time. All that was written before `seen_at` is in it, or was
-    before.
+    """`found` has all new or changed chats, with the times of their rows; `chats` those that were not known in this
+    state; `deleted` the deleted ones, with the time. This update or an earlier one has all changes written before
+    `seen_at`.
     """
 
     seen_at: datetime
@@ -137,12 +137,12 @@ class OwnerUpdate:
 class OwnerChanges:
     def __init__(self, database: Database) -> None:
         self._database = database
-        # Of the last hour: times, each with the number of a transaction that began then.
+        # Of the last hour: times, each with the number of a transaction that started then.
         self._marks = deque[tuple[datetime, int]](maxlen=int(LATEST_COMMIT.total_seconds() / _MARK_PAUSE))
         self._next_mark = 0.0
 
     async def time(self) -> tuple[datetime, datetime]:
-        """The time of the database, and the one before which no transaction is still open."""
+        """Returns the time of the database, and the time before which no transaction is still open."""
         await self._mark()
         moment = await self._database.row(GET_MOMENT)
         assert moment is not None
@@ -159,9 +159,9 @@ class OwnerChanges:
         known: Mapping[UUID, datetime],
         most: int | None = None,
     ) -> OwnerUpdate | None:
-        """Chats that were made, changed or deleted since the update of `seen_at` (and some before it), the turns that
-        were made in them since, and `turns`, each as it is now. None if there are more than `most` of one of these.
-        `known` are chats that the update before has found.
+        """Returns the chats created, changed or deleted since the update of `seen_at` (and some before it), the new
+        turns in them, and `turns`, each in its present state. None if one of these exceeds `most`. `known` are the
+        chats of the previous update.
         """
         since = seen_at - OVERLAP
         limit = None if most is None else most + 1
@@ -192,12 +192,12 @@ class OwnerChanges:
             TurnStatus(row["id"], row["chat_id"], row["status"], row["stop_reason"], row["waiting"], row["jobs"])
             for row in found
         ]
-        # Rows written before `seen_at` were seen then, whether or not this replica knows it of the transactions.
+        # Rows written before `seen_at` were read then, even if this replica has no mark from that time.
         settled = CLOCK.in_order(max(self._settled(rows[0]), min(seen_at, rows[0]["now"])))
         return OwnerUpdate(settled, changed, chats, gone, statuses)
 
     async def _mark(self) -> None:
-        """Makes a mark if the last mark is not new."""
+        """Adds a mark if the last one is not recent."""
         if monotonic() < self._next_mark:
             return
         self._next_mark = monotonic() + _MARK_PAUSE
@@ -205,12 +205,12 @@ class OwnerChanges:
             self._marks.append((mark["now"], mark["number"]))
 
     def _settled(self, moment: Row) -> datetime:
-        """The time before which no transaction was open at this moment: the time of the newest mark below the oldest
-        open transaction. An hour before, if nothing is known.
+        """Returns the time before which no transaction is open at this moment: the time of the newest mark below the
+        oldest open transaction. An hour ago without such a mark.
         """
         now: datetime = moment["now"]
         oldest = now - LATEST_COMMIT
-        # Backwards: nearly always it is the last mark. One is after `now` if the database's clock was set back, or
-        # where another look came in between.
+        # Backwards: it is nearly always the last mark. A mark is after `now` if the database's clock was set back, or
+        # if another read came in between.
         ended = (time for time, number in reversed(self._marks) if number < moment["oldest"])
         return CLOCK.in_order(min(max(next(ended, oldest), oldest), now))

@@ -1,4 +1,4 @@
-"""Models of Google's Gemini API, at Google AI and at Vertex AI."""
+"""Models of Google's Gemini API, from Google AI and Vertex AI."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tokens of Google for Vertex AI, by the application default credentials of the machine."""
+"""Google tokens for Vertex AI, from the application default credentials of the machine."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 class GoogleTokens:
-    """The credentials are searched at the first call. They are refreshed by one thread at a time, as they must be."""
+    """The first call finds the credentials. They are refreshed by one thread at a time, as required."""
 
     def __init__(self) -> None:
         self._credentials: Any = None

@@ -1,4 +1,4 @@
-"""Adapter to the Gemini API, without its SDK: the requests are simple, and parts return with the bytes that came."""
+"""Adapter to the Gemini API, without its SDK: requests are simple, and parts are sent back as the received bytes."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,7 +30,7 @@ class _Count(msgspec.Struct):
 
 class GeminiProvider(Adapter):
     """`base_url` ends before `/models`; `headers` are sent with every request; `read_timeout` is in seconds. `params`
-    are further members of a request that turns may set. `credentials` returns headers that change from call to call.
+    are further members of a request for turns. `credentials` returns headers that vary from call to call.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class GeminiProvider(Adapter):
 
 
 class _Closing:
-    """The client as the adapter closes it."""
+    """The client, closed through the adapter."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self.close = client.aclose

@@ -1,7 +1,7 @@
 """Rendering of model requests as requests of the Gemini API. Pure.
 
-A reply is a list of parts, which return in their order. A signature returns with its part, byte for byte, and only to
-the model that made it.
+A reply is a list of parts, which are sent back in order. A signature is sent back with its part, byte for byte, and
+only to its model.
 """
 
 import json
@@ -31,7 +31,7 @@ from turnstream.llm.conversation.messages import GO_ON
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.raw_json import members_of
 
-# The API documents it for calls of other models, which have no signature.
+# The API documents it for calls of other models, without a signature.
 _UNSIGNED = "skip_thought_signature_validator"
 _CALL_RULES = CallRules(re.compile(r".+", re.DOTALL), longest_name=64)
 
@@ -39,7 +39,7 @@ Json = dict[str, Any]
 
 
 def render(request: ModelRequest, further: frozenset[str] = frozenset()) -> bytes:
-    """Returns the body. `further` are parameters that only the operator knows of."""
+    """Returns the body. `further` are parameters of the operator."""
     return msgspec.json.encode(_body(request, further))
 
 
@@ -56,7 +56,7 @@ def render_count(request: ModelRequest, *, vertex: bool) -> bytes:
 def _body(request: ModelRequest, further: frozenset[str]) -> Json:
     members = request_members(request, further)
     body: Json = {"contents": list(_contents(request))}
-    if "cachedContent" not in members:  # a cache holds them, and the API refuses both
+    if "cachedContent" not in members:  # the cache contains them, and the API refuses both together
         if request.system:
             body["systemInstruction"] = {"parts": [{"text": request.system}]}
         functions, provider_tools = _tools(request)
@@ -88,7 +88,7 @@ def _provider_tool(definition: Json) -> Json:
 
 def _contents(request: ModelRequest) -> Iterator[Json]:
     messages = with_valid_calls(request.messages, _CALL_RULES)
-    # Ids are only sent to the API that gave them.
+    # Ids are only sent to the API that issued them.
     ids = {
         block.tool_use_id: _own_data(block).get("call_id")
         for message in messages
@@ -115,7 +115,7 @@ def _contents(request: ModelRequest) -> Iterator[Json]:
 
 
 def _reply(blocks: Sequence[Block], model: str) -> Iterator[Any]:
-    """Yields the parts of a reply. Newer models refuse a reply whose first call is not signed."""
+    """Yields the parts of a reply. Newer models refuse a reply if its first call has no signature."""
     called = is_older(model)
     for block in blocks:
         own = _own_data(block)
@@ -136,7 +136,7 @@ def _reply(blocks: Sequence[Block], model: str) -> Iterator[Any]:
 
 
 def _texts(text: str, own: Mapping[str, Any], signed: Json, thought: Json) -> Iterator[Json]:
-    """Yields the part that a signature came with apart from the text before it."""
+    """Yields the part of a signature that came apart from the text before it."""
     start = own.get("signed_from", len(text)) if signed else len(text)
     if text[:start].strip():
         yield {"text": text[:start], **thought}
@@ -160,7 +160,7 @@ def _response(block: Block, ids: Mapping[str | None, Any], names: Mapping[str | 
 
 
 def _files_of(results: Iterable[Block]) -> Iterator[Json]:
-    """Yields the files of results, which follow behind all of them: older models accept none within."""
+    """Yields the files of results, behind all results: older models accept none inside."""
     for block in results:
         if files := [part for part in parts_of(block) if part["type"] in FILES]:
             yield {"text": f"Returned by {block.name}:"}

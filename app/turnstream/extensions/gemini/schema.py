@@ -1,4 +1,4 @@
-"""The subset of JSON Schema that the Gemini API accepts in declarations of functions and formats of output. Pure."""
+"""The subset of JSON Schema for function declarations and output formats of the Gemini API. Pure."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-# Keywords that the API knows. The server checks inputs by the whole schema in any case.
+# Keywords of the API. The server checks inputs by the full schema in any case.
 _KNOWN = frozenset(
     {
         "$anchor",
@@ -33,13 +33,13 @@ _KNOWN = frozenset(
 )
 _BY_NAME = frozenset({"$defs", "properties"})
 _LISTS = frozenset({"anyOf", "oneOf", "prefixItems"})
-# Formats other than these are refused.
+# Other formats are refused.
 _FORMATS = frozenset({"date", "date-time", "duration", "time", "double", "float", "int32", "int64", "enum"})
 
 
 @lru_cache(maxsize=1_000)
 def declared_schema(text: str) -> bytes:
-    """Returns the subset of a schema that is JSON text."""
+    """Returns the subset of a schema in JSON text."""
     return msgspec.json.encode(subset_of(msgspec.json.decode(text)))
 
 

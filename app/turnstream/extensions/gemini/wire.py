@@ -1,7 +1,6 @@
 """Parser of the Gemini stream: chunks of a reply to parts. Pure: no client, no I/O.
 
-Each chunk has pieces of the reply, and the usage so far. There is no last event: the reply has ended with its finish
-reason.
+Each chunk has pieces of the reply, and its usage so far. There is no last event: the finish reason ends the reply.
 """
 
 from collections.abc import Sequence
@@ -42,13 +41,13 @@ STOP_REASONS = {
     "SAFETY": "refusal",
     "SPII": "refusal",
 }
-# Ends of a reply that another try may not have.
+# Finish reasons that another try may avoid.
 FAILED = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "TOO_MANY_TOOL_CALLS", "UNEXPECTED_TOOL_CALL"})
 _UNSIGNED = "MISSING_THOUGHT_SIGNATURE"
 
 
 class _Text(Struct, gc=False, forbid_unknown_fields=True):
-    """A piece of text, by far the most frequent part."""
+    """A piece of text, by far the most frequent type."""
 
     text: str
     thought: bool = False
@@ -56,7 +55,7 @@ class _Text(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class _LaxText(Struct):
-    """A piece of text with members that are not read."""
+    """A piece of text with unread members."""
 
     text: str
     thought: bool = False
@@ -70,7 +69,7 @@ class _Call(Struct):
 
 
 class _Identified(Struct):
-    """The members that calls and results of the provider's tools have in common."""
+    """The common members of calls and results of the provider's tools."""
 
     id: str | None = None
     toolType: str | None = None  # noqa: N815
@@ -107,7 +106,7 @@ _identified = msgspec.json.Decoder(_Identified)
 
 
 class GeminiWire(Wire):
-    """`model` is bound to the signatures of its parts. `seed` makes ids for calls without one."""
+    """`model` belongs to the signatures of its parts. `seed` makes ids for calls without one."""
 
     def __init__(self, request_id: str | None = None, model: str = "", seed: bytes = b"") -> None:
         super().__init__(request_id)
@@ -118,7 +117,7 @@ class GeminiWire(Wire):
         self._figures: dict[str, Any] = {}
         self._key = -1
         self._open: str | None = None  # the type of the open text or thought
-        self._sealed = False  # it has its signature, so the next piece begins another block
+        self._sealed = False  # its signature is complete, so the next piece begins another block
         self._pieces: list[str] = []  # of the open block
         self._ids: set[str] = set()
         self._called = False
@@ -136,7 +135,7 @@ class GeminiWire(Wire):
         return parts
 
     def feed_whole(self, body: bytes) -> list[Part]:
-        """Reads a reply that came as one value: a chunk, or a list of chunks, for a server that streams no events."""
+        """Reads a reply in one value: a chunk, or a list of chunks, from a server without event streams."""
         return super().feed_whole(body) + self.end()
 
     def _read_event(self, data: bytes, parts: list[Part]) -> None:
@@ -162,7 +161,7 @@ class GeminiWire(Wire):
             parts.append(MessageDelta(None, figures))
 
     def _read_unexpected(self, value: Any, data: bytes, parts: list[Part]) -> None:
-        """Reads a list of chunks, as the API sends them without `alt=sse`, and keeps JSON of another shape."""
+        """Reads a list of chunks, the API's form without `alt=sse`, and keeps JSON of another shape."""
         if isinstance(value, list):
             for each in msgspec.json.decode(data, type=list[Raw]):
                 if not self.over:
@@ -270,7 +269,7 @@ class GeminiWire(Wire):
         self._add_whole(f"{name}{SERVER_RESULT}", raw, parts, id or self._server_call)
 
     def _add_whole(self, type: str, raw: Raw, parts: list[Part], tool_use_id: str | None = None) -> None:
-        """Adds a block that holds a part of the reply and has no text."""
+        """Adds a block for a part of the reply without text."""
         named = {"tool_use_id": tool_use_id} if tool_use_id else {}
         key = self._take_key()
         shell = to_json({"type": type, **named, **self._marks(raw)})
@@ -306,7 +305,7 @@ class GeminiWire(Wire):
         self.ended = True
 
     def _add_sources(self, parts: list[Part]) -> None:
-        """Adds the sources, which come at the end, to the text that ends the reply, or to an empty one."""
+        """Adds the sources, which come at the end, to the last text of the reply, or to an empty one."""
         if self._open != TEXT:
             self._begin(TEXT, parts)
         text = "".join(self._pieces)
@@ -317,7 +316,7 @@ class GeminiWire(Wire):
             parts += [BlockData(self._key, "annotations", annotation, append=True) for annotation in found]
 
     def _unique(self, id: str | None) -> str:
-        """Returns the id by which a call is answered, unique in the reply."""
+        """Returns the id for the answer to a call, unique in the reply."""
         if not id or id in self._ids:
             id = generated_call_id(self._seed, len(self._ids))
         self._ids.add(id)
@@ -329,8 +328,8 @@ class GeminiWire(Wire):
 
 
 def usage_of(usage: dict[str, Any]) -> dict[str, Any]:
-    """Returns the usage of a turn. `input_tokens` are those that were not read from a cache. The prompts of the
-    provider's tools count as input, and thoughts as output.
+    """Returns the usage of a turn. `input_tokens` are those not read from a cache. The prompts of the provider's tools
+    count as input, and thoughts as output.
     """
     prompt, cached = _count(usage, "promptTokenCount"), _count(usage, "cachedContentTokenCount")
     output, thoughts = _count(usage, "candidatesTokenCount"), _count(usage, "thoughtsTokenCount")
@@ -352,7 +351,7 @@ def _count(usage: dict[str, Any], name: str) -> int | None:
 
 
 def annotations_of(member: str, found: Any, text: str) -> Sequence[dict[str, Any]]:
-    """Returns the sources of a text as annotations, with the places in the text that they support."""
+    """Returns the sources of a text as annotations, with the supported ranges of the text."""
     if member == "citationMetadata":
         listed = found.get("citationSources") or found.get("citations")
         return [_annotation(each, {}) for each in _objects(listed) if isinstance(each.get("uri"), str)]

@@ -1,4 +1,4 @@
-"""Guardrails that the operator declares: patterns, requests to a server, questions to a model, a moderation API."""
+"""Guardrails that the operator declares: patterns, requests to a server, prompts to a model, a moderation API."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

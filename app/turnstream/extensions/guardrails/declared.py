@@ -1,4 +1,4 @@
-"""The tables of a guardrails file, and the guards that they declare."""
+"""The tables of a guardrails file, and their guards."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class ModerationTable(_GuardTable):
 
 
 class GuardTable(_GuardTable):
-    """The keys of `[guardrails.NAME]`. One of `patterns`, `url`, `rule` and `moderation` says what checks."""
+    """The keys of `[guardrails.NAME]`. One of `patterns`, `url`, `rule` and `moderation` is the check."""
 
     on: Annotated[list[Place], Field(min_length=1)]
     patterns: Annotated[list[PatternKind], Field(min_length=1)] | None = None
@@ -74,7 +74,7 @@ class GuardTable(_GuardTable):
 
     @property
     def then(self) -> Ruling:
-        """The ruling about what does not pass, by the `action`."""
+        """The ruling about a failing text, by the `action`."""
         match self.action:
             case "replace":
                 return Replace(self.text)
@@ -89,7 +89,7 @@ class _GuardFile(_GuardTable):
 
 
 class Declared:
-    """One table of the file, with variables of the environment in the place of `$NAME`."""
+    """One table of the file, with `$NAME` replaced by the environment variable."""
 
     def __init__(self, file: Path, name: str, table: GuardTable, environment: Mapping[str, str]) -> None:
         self.name = name
@@ -107,7 +107,7 @@ class Declared:
                 raise ConfigError(f"{self._place} `secret`: {error}.") from None
 
     def check_model(self, models: Models) -> None:
-        """Raises ConfigError if the server has no such model."""
+        """Raises ConfigError if the server does not have the model."""
         if self.table.model is not None:
             try:
                 models.check(self.table.model)
@@ -137,7 +137,7 @@ def read_guardrails(file: Path | None) -> Sequence[Declared]:
         raise ConfigError(
             *(f"TURNSTREAM_GUARDRAILS_FILE: {file}: {_sentence(each)}" for each in error.errors())
         ) from None
-    except (OSError, ValueError) as error:  # TOML that cannot be read is a ValueError too
+    except (OSError, ValueError) as error:  # invalid TOML is a ValueError too
         raise ConfigError(f"TURNSTREAM_GUARDRAILS_FILE: {file}: {error}.") from None
     environment = read_environment()
     return [Declared(file, name, table, environment) for name, table in found.guardrails.items()]
@@ -155,7 +155,7 @@ def _sentence(problem: Any) -> str:
 
 
 def guards_of(declared: Sequence[Declared], context: Context) -> Work:
-    """The guards, and the task that holds their connections."""
+    """The guards, and the task that owns their connections."""
     connection = CheckSession()
     guards = [_guard_of(each, context, connection) for each in declared]
     is_remote = any(each.url is not None or each.key is not None for each in declared)

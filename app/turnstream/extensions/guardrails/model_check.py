@@ -28,8 +28,8 @@ class UnclearAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """Asks `model` whether a passage breaks the `rule`: `then` is the ruling. The call is charged to the owner, and to
-    the turn, if there is one.
+    """Asks `model` whether a passage breaks the `rule`; if so, `then` is the ruling. The call is charged to the owner,
+    and to the turn, if any.
     """
 
     side_calls: SideCalls

@@ -1,4 +1,4 @@
-"""The shipped patterns: keys of services, payment cards, phone numbers and addresses of e-mail."""
+"""The built-in patterns: keys of services, payment cards, phone numbers and e-mail addresses."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,9 +11,9 @@ from turnstream.libraries.guards.guard import EndTurn, Mask, Pass, Passage, Ruli
 PatternKind = Literal["keys", "cards", "phones", "emails"]
 Found = Callable[[str], Iterator[tuple[int, int]]]
 
-# Characters. A possible match that may still grow is held back up to this length, and found up to it.
+# Characters. A possible match that may still grow is held back, and found, up to this length.
 _LONGEST: Final = 8_000
-# Before a passage: a pattern looks at one character. A span that begins there is looked for in the whole text.
+# Before a passage: a pattern examines one character there. A span that begins there is matched in the whole text.
 CONTEXT: Final = 64
 
 _KEY = re.compile(
@@ -46,7 +46,7 @@ _EMAIL = re.compile(
 _BEGIN, _END = "-----BEGIN ", re.compile(r"-----END [A-Z0-9 ]{0,60}PRIVATE KEY-----")
 _BEGIN_OF_KEY = re.compile(r"-----BEGIN (?:[A-Z0-9]+ ){0,3}PRIVATE KEY-----")
 _LONGEST_BEGIN = 60
-# The characters of matches: as long as no other one follows, a match may continue.
+# The characters of matches: a match may continue until another character follows.
 _LETTERS, _DIGIT = ascii_letters + digits, digits
 _CHARACTERS: Mapping["PatternKind", str] = {
     "keys": f"{_LETTERS}_.-",
@@ -61,7 +61,7 @@ def _matches(pattern: re.Pattern[str]) -> Found:
 
 
 def _cards(text: str) -> Iterator[tuple[int, int]]:
-    """Card numbers, in a row of groups of digits that may have other numbers beside them."""
+    """Card numbers in a row of digit groups, perhaps with other numbers beside them."""
     for row in _DIGITS.finditer(text):
         groups = [group.span() for group in re.finditer(r"[0-9]+", row[0])]
         place = 0
@@ -77,7 +77,7 @@ def _cards(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_luhn(number: str) -> bool:
-    """Whether the check digit of a card number is right. A row of one digit is no card."""
+    """Whether the check digit of a card number is correct. A row of a single digit is no card number."""
     values = [int(digit) for digit in reversed(number)]
     doubled = [value * 2 - 9 * (value > 4) for value in values[1::2]]
     return len(set(number)) > 1 and (sum(values[::2]) + sum(doubled)) % 10 == 0
@@ -93,12 +93,12 @@ KINDS: Final = tuple(_FINDERS)
 
 
 def spans_of(text: str, kinds: Iterable[PatternKind]) -> list[TextSpan]:
-    """The matches of these kinds, each replaced by the name of its kind."""
+    """The matches of these kinds, each to be replaced by the name of its kind."""
     return [TextSpan(*span, f"[{kind.removesuffix('s')}]") for kind in kinds for span in _FINDERS[kind](text)]
 
 
 def undecided_of(text: str, kinds: Iterable[PatternKind]) -> int:
-    """How many characters at the end may belong to a match that continues in what follows."""
+    """The number of characters at the end that may belong to a longer match."""
     return min(_LONGEST, max((_open_end(text, kind) for kind in kinds), default=0))
 
 

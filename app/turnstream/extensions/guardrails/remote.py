@@ -1,4 +1,4 @@
-"""Checks by other servers: a request that is signed as webhooks are, and the moderation API of OpenAI."""
+"""Checks by other servers: a request with a signature like a webhook's, and the moderation API of OpenAI."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ Action = Literal["mask", "replace", "retract", "end"]
 
 
 class CheckAnswer(Exception):
-    """Another server has not answered as it should."""
+    """Another server has sent an invalid answer."""
 
 
 class CheckSession:
@@ -66,7 +66,7 @@ class _SpanIn(BaseModel):
 
 
 class RulingIn(BaseModel):
-    """The answer of a server that checks."""
+    """The answer of a check's server."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -93,7 +93,7 @@ class RulingIn(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class HttpCheck:
-    """A POST of the passage to `url`, signed with `secret`, if there is one."""
+    """A POST of the passage to `url`, signed with `secret`, if any."""
 
     connection: CheckSession
     guard: str
@@ -132,8 +132,8 @@ class _Moderation(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ModerationCheck:
-    """A moderation by the API of OpenAI, or of a server that has it too. Without `categories` its own judgement counts,
-    with them one of these, from the score `threshold` on.
+    """A moderation by the API of OpenAI, or by a compatible server. Without `categories` the server's own verdict
+    counts, otherwise a score of at least `threshold` in one of them.
     """
 
     connection: CheckSession

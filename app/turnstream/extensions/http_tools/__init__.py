@@ -1,4 +1,4 @@
-"""Tools behind URLs, from the tools file or declared by requests."""
+"""Tools behind URLs, declared in the tools file or by requests."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -56,7 +56,7 @@ def _tool_sources(settings: Settings) -> "Sequence[SourceKind]":
 
 
 def _check_sign_in(settings: Settings, loaded: "LoadedTools") -> None:
-    """Raises ConfigError for tools with `auth` in a server without the extension that signs owners in."""
+    """Raises ConfigError for tools with `auth` if no extension for sign-ins is present."""
     from turnstream.libraries.outgoing.owner_tokens import accesses_of
 
     accesses = accesses_of(loaded.tools)

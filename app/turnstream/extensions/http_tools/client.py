@@ -38,8 +38,8 @@ class HostUnreachable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A POST of JSON. `allowed` are the internal addresses that it may reach. `secrets` are headers: they, and the
-    signature made with `signing_secret`, are sent to the origin of `url` alone.
+    """A POST of JSON. `allowed` are the internal addresses that the request may reach. `secrets` are headers: only the
+    origin of `url` gets them, and the signature by `signing_secret`.
     """
 
     url: str
@@ -65,7 +65,7 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One of the requests of a chain of redirects. `same_origin`: none so far has led away from the first origin."""
+    """One request of a chain of redirects. `same_origin`: the chain has not left the first origin."""
 
     url: URL
     body: bytes | None
@@ -89,7 +89,7 @@ class Hop:
 
 
 class HttpClient:
-    """Reads up to `max_answer_bytes` of an answer, after decompression. It sets no timeout: the caller does."""
+    """Reads up to `max_answer_bytes` of an answer, after decompression. Timeouts are up to the caller."""
 
     def __init__(
         self, allowed: Allowed, max_answer_bytes: int = 1_000_000, clock: Callable[[], float] = CLOCK.seconds
@@ -99,7 +99,7 @@ class HttpClient:
         self._clock = clock
 
     async def __aenter__(self) -> Self:
-        # Two pools: a connection to a host that is allowed by name is not checked, and must not be reused for others.
+        # Two pools: connections to hosts allowed by name are not checked, and must not be reused for others.
         self._guarded = _session(socket_factory=self._allowed.open_socket)
         self._free = _session()
         return self
@@ -109,7 +109,7 @@ class HttpClient:
         await self._free.close()
 
     async def post(self, request: HttpRequest) -> HttpResponse:
-        """The answer, whatever its status. Raises UrlRefused, AnswerTooLong or HostUnreachable."""
+        """Returns the answer, whatever its status. Raises UrlRefused, AnswerTooLong or HostUnreachable."""
         try:
             return await self._follow(request)
         except ClientConnectorError as error:
@@ -118,7 +118,7 @@ class HttpClient:
             raise HostUnreachable(f"{error.host}: {error.os_error}") from None
         except InvalidURL:
             raise UrlRefused("the URL is not valid") from None
-        except (ClientError, OSError) as error:  # its message may hold the whole URL, with secrets in it
+        except (ClientError, OSError) as error:  # its message may contain the whole URL, including secrets
             raise HostUnreachable(type(error).__name__) from None
 
     async def _follow(self, request: HttpRequest) -> HttpResponse:

@@ -1,4 +1,4 @@
-"""HTTP tools as the operator declares them: the tables `[http.NAME]` of the tools file, and settings."""
+"""The operator's declarations of HTTP tools: the tables `[http.NAME]` of the tools file, and settings."""
 
 import json
 from dataclasses import replace

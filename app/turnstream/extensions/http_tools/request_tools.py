@@ -1,4 +1,4 @@
-"""Rules for HTTP tools that come with requests: the hosts that they call, for how long, with which secrets."""
+"""Rules for HTTP tools in requests: their hosts, their time limit, their secrets."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"\$\{secret:(\w+)\}")
 
 @dataclass(frozen=True, slots=True)
 class OperatorSecret:
-    """A value that a header may name as `${secret:NAME}`, for tools at these hosts alone."""
+    """A value for headers with `${secret:NAME}`, only for tools at these hosts."""
 
     value: str
     hosts: frozenset[str]
@@ -31,7 +31,7 @@ class RequestToolRules:
     secrets: Mapping[str, OperatorSecret] = field(default_factory=dict)
 
     def applied(self, call: HttpCall) -> HttpCall:
-        """The call with the secrets that its headers name, and its time. Raises ValueError."""
+        """Returns the call with the secrets of its headers, and its time limit. Raises ValueError."""
         if call.timeout <= 0:
             raise ValueError("the `timeout` must be above 0 seconds")
         url = parse_url(call.url)

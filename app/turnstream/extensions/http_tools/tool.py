@@ -1,4 +1,4 @@
-"""Tools behind a URL: each call is one signed request, and its answer is the result."""
+"""Tools behind a URL: each call is one signed request; the answer is the result."""
 
 import json
 import re
@@ -44,14 +44,14 @@ _SCOPES = re.compile(r'\bscope="([^"]*)"')
 _MAX_ERROR_CHARS = 2000
 _SHORTEST_SECRET = 6  # shorter values would hide ordinary words
 _UNKNOWN = "application/octet-stream"
-# Some of the many codecs of Python need quadratic time.
+# Some of Python's many codecs need quadratic time.
 _CHARSETS = frozenset({"us-ascii", "iso-8859-1", "windows-1252", "utf-16"})
 
 
 @dataclass(frozen=True, slots=True)
 class HttpTool:
-    """`allowed` are the internal addresses that its calls may reach. They are signed with `signing_secret`, if any.
-    With an `access` they have the token of the owner.
+    """`allowed` are the internal addresses for its calls. They are signed with `signing_secret`, if any. With an
+    `access` they contain the token of the owner.
     """
 
     spec: ToolSpec
@@ -86,7 +86,7 @@ class HttpTool:
         return await self._called_with_token(self.access, request, context)
 
     async def _called_with_token(self, access: ServiceAccess, request: HttpRequest, context: ToolContext) -> Outcome:
-        """The outcome of a call that was not made asks for a sign-in. A refused token is refreshed once."""
+        """If the call cannot be made, its outcome asks for a sign-in. A refused token is refreshed once."""
         owner, service, tokens = context.owner, access.service, access.tokens
         if tokens is None:
             raise ToolUnavailable(f"Nobody can sign in to {service.name} here: the extension mcp does not run.")
@@ -127,8 +127,8 @@ class HttpTool:
 
 
 class HttpTools:
-    """Makes HTTP tools, and owns their connections. Tools of the operator and tools that come with requests have
-    separate lists of allowed hosts, and separate connections.
+    """Makes HTTP tools, and owns the connections. Tools of the operator and tools in requests have separate lists of
+    allowed hosts, and separate connections.
     """
 
     def __init__(
@@ -159,21 +159,21 @@ class HttpTools:
         await self._client.__aexit__()
 
     def request_tool(self, spec: ToolSpec) -> HttpTool:
-        """The tool of a spec that came with a request, whose schema is checked already. Raises ValueError.
+        """Returns the tool of a request's spec with a checked schema. Raises ValueError.
 
-        Its calls are never signed: a client chooses address, headers and schema, and no approval of the
-        operator's own declaration of that service holds.
+        Its calls are never signed: a client chooses address, headers and schema, and the operator's approvals for that
+        service do not apply.
         """
         allowed = self._rules.allowed
         call = self._rules.applied(_check(spec, allowed))
-        _check(replace(spec, http=call), allowed)  # again, with the secrets in it
+        _check(replace(spec, http=call), allowed)  # again, after the secrets are inserted
         return HttpTool(spec, Policy(timeout=call.timeout), call, self._request_client, allowed, None)
 
     def operator_tool(
         self, spec: ToolSpec, policy: Policy, *, internal: bool = False, service: HttpService | None = None
     ) -> HttpTool:
-        """A tool of the operator; `internal` allows an internal address for its own host. With a `service` its calls
-        need a token of the owner. Raises ValueError.
+        """Returns a tool of the operator; `internal` allows an internal address for its own host. With a `service` its
+        calls need the owner's token. Raises ValueError.
         """
         url = parse_url(spec.http.url if spec.http else "")
         allowed = self._allowed.with_host(url.host) if internal and url.host else self._allowed
@@ -185,7 +185,7 @@ class HttpTools:
                 f"all tools at {access.service.name} share a sign-in: their `issuer`, `client_id`, `client_secret` and"
                 " `scopes` must be the same"
             )
-        # The spec is stored with turns and listed: it must not hold the address and the headers.
+        # The spec is stored with turns and listed: it must not contain the address and the headers.
         return HttpTool(replace(spec, http=None), policy, call, self._client, allowed, self._signing_secret, access)
 
 
@@ -215,12 +215,12 @@ def _authorization(token: Token) -> dict[str, str]:
 
 
 def _is_unauthorized(answer: HttpResponse) -> bool:
-    """Whether the service itself refused the token: it is not sent to other origins."""
+    """Whether the service itself refused the token: other origins do not get it."""
     return answer.status == HTTPStatus.UNAUTHORIZED and answer.challenge is not None
 
 
 def _insufficient_scopes(answer: HttpResponse) -> Sequence[str]:
-    """The scopes that a service names when the token is good, but for less."""
+    """The scopes named by the service if the token is valid, but lacks rights."""
     challenge = answer.challenge or ""
     if answer.status != HTTPStatus.FORBIDDEN or "insufficient_scope" not in challenge:
         return ()
@@ -232,10 +232,12 @@ def _insufficient_scopes(answer: HttpResponse) -> Sequence[str]:
 
 
 def outcome_of(name: str, answer: HttpResponse, results: ResultForm, secrets: Mapping[str, str]) -> Outcome:
-    """The outcome of an answer. An image or a PDF is a file; a status that is not 2xx is an error, with its text."""
+    """Converts an answer to an outcome. An image or a PDF becomes a file; a status other than 2xx an error, with its
+    text.
+    """
     succeeded = 200 <= answer.status < 300
     found, declared = media_type_of(answer.body), answer.media_type or _UNKNOWN
-    # The header must agree with the bytes; without a header they must not be text.
+    # The header must match the bytes; without a header they must not be text.
     file = declared.startswith("image/") or (declared in MEDIA and not MEDIA[declared].is_text)
     agrees = file or (declared == _UNKNOWN and _text(answer) is None)
     if succeeded and found is not None and not found.is_text and agrees:
@@ -260,7 +262,7 @@ def phrase(status: int) -> str:
 
 
 def _read(answer: HttpResponse, results: ResultForm) -> tuple[str, bool, Any]:
-    """The `text` or `output` of a JSON object, its `is_error` and its `data`; or any other text unchanged."""
+    """Returns the `text` or `output` of a JSON object, its `is_error` and its `data`; or any other text unchanged."""
     text = _text(answer)
     if text is None:
         return "The answer is not text.", True, None
@@ -287,7 +289,7 @@ def _text(answer: HttpResponse) -> str | None:
 
 
 def _without(secrets: Mapping[str, str], text: str) -> str:
-    """Hides the secrets in a text, or in JSON: a service may repeat them when it refuses them."""
+    """Hides the secrets in a text, or in JSON: a service may repeat refused ones."""
     for value in secrets.values():
         for secret in (value, value.rpartition(" ")[2]):
             if len(secret) >= _SHORTEST_SECRET:

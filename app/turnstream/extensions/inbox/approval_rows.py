@@ -1,5 +1,5 @@
-"""Asks of other owners that a person may answer. Postgres shows them by a function (`asks_to_approve`), which believes
-the signed principals alone.
+"""Asks of other owners that a person may answer. Postgres returns them from a function (`asks_to_approve`), which
+trusts only the signed principals.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ GET_INPUT = Statement(
 
 @dataclass(frozen=True, slots=True)
 class AskToApprove:
-    """A call that an approver may decide about: all that is shown of its chat. `input` is JSON text, or the question
+    """A call for the decision of an approver: no other part of its chat is shown. `input` is JSON text, or the question
     of the tool. `waits`: it can be answered now.
     """
 
@@ -50,11 +50,11 @@ class Approvals:
         self._database = database
 
     async def list(self, identity: Identity, limit: int) -> Sequence[AskToApprove]:
-        """Up to `limit` asks that wait for the person, those that wait for longest first."""
+        """Up to `limit` asks that wait for the person, longest wait first."""
         return await self._read(identity, None, limit)
 
     async def of_turn(self, identity: Identity, turn: UUID) -> Sequence[AskToApprove]:
-        """The asks of the turn that the person may answer, or might have answered."""
+        """The asks of the turn that the person may answer, or could have answered."""
         return await self._read(identity, turn, 1000)
 
     async def _read(self, identity: Identity, turn: UUID | None, most: int) -> Sequence[AskToApprove]:
@@ -63,7 +63,9 @@ class Approvals:
         return [_ask_from(row, await self._input_of(row)) for row in rows]
 
     async def _input_of(self, row: Row) -> str:
-        """The function gives an encrypted input as it is stored. It has named the ask, so the block is shown too."""
+        """The function returns an encrypted input in its stored form. It returned the ask, so the block may be shown,
+        too.
+        """
         found: str = row["input"] or ""
         if not found.startswith(TEXT_MARK):
             return found

@@ -1,4 +1,4 @@
-"""The calls that list what waits for a person, and take the decisions of others."""
+"""The calls that list waiting calls, and accept the decisions of others."""
 
 from turnstream.api.http.call_group import CallGroup
 from turnstream.api.http.endpoint import Endpoint, Query

@@ -28,7 +28,7 @@ class WaitingPage(BaseModel):
 
 
 class ApprovalOut(BaseModel):
-    """A call of another owner that waits for a decision of the caller, and all that is shown of its chat."""
+    """A call of another owner that waits for a decision of the caller; no other part of its chat is shown."""
 
     owner: str
     title: Annotated[str | None, Field(description="of the chat")]

@@ -40,7 +40,7 @@ LIST_WAITING = Statement(
 
 
 class WaitingPlace(NamedTuple):
-    """The place of a call in the list: its age, and what tells calls of one age apart."""
+    """The position of a call in the list: its age, and a distinction between calls of one age."""
 
     since: datetime
     turn: UUID
@@ -50,7 +50,7 @@ class WaitingPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WaitingCall:
-    """A call that waits. `input` is the beginning of its JSON text."""
+    """A waiting call. `input` is the beginning of its JSON text."""
 
     place: WaitingPlace
     chat: UUID
@@ -76,7 +76,7 @@ class WaitingCalls:
         return number
 
     async def page(self, owner: str, limit: int, after: WaitingPlace | None) -> Sequence[WaitingCall]:
-        """Up to `limit` calls behind `after`, those that wait for longest first."""
+        """Up to `limit` calls behind `after`, longest wait first."""
         since, turn, round, tool_use_id = after or (None, None, None, None)
         rows = await self._database.rows(
             LIST_WAITING,

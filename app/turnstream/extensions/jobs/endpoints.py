@@ -1,4 +1,4 @@
-"""The handlers of stops of jobs, and of their results, which programs elsewhere post with a token for one job."""
+"""The handlers for stops of jobs, and for results that programs elsewhere post with a token for one job."""
 
 from uuid import UUID
 
@@ -21,9 +21,9 @@ from turnstream.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
 
-# A stranger does not learn which jobs there are.
+# A stranger must not learn which jobs exist.
 _WRONG = "Send `Authorization: Bearer TOKEN` with the newest token of this job."
-# The ends of jobs that a person has stopped.
+# The ends of jobs stopped by a person.
 _UNRUN = {"outcome": Outcome("The user stopped this call before it ran.", kind="refused", notes={"stopped": True})}
 _STOPPED = {
     "outcome": Outcome(
@@ -55,9 +55,7 @@ async def put_result(request: Request) -> Response:
 
 
 async def cancel_call(request: Request) -> Response:
-    """Stops a call that runs in the background. A call that has its result is left as it is, unless it is still to
-    report.
-    """
+    """Stops a background call. A call with a result is unchanged, unless its report is pending."""
     services, owner = services_and_owner(request)
     chat, id, call = id_of(request, "chat"), id_of(request, "turn"), request.path_params["tool_use_id"]
     turn = await services.storage.turns.get(owner, chat, id)

@@ -1,8 +1,8 @@
 """Reports: outcomes of jobs that their turn did not wait for, delivered to the branch of that turn.
 
-A report is placed like a message of the user: it steers the running turn, or else begins a new turn. The steer has the
-id of the job. The row of the job changes in the same transaction, so a report is delivered exactly once, even if a
-process dies.
+A report is placed like a message of the user: it steers the running turn, or starts a new turn. The steer has the id of
+the job. The row of the job changes in the same transaction, so a report is delivered exactly once, even if a process
+dies.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,7 +21,7 @@ from turnstream.storage.rows import TOOLS, requests_from, to_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
 from turnstream.storage.runs.session import CHANNEL
 
-# A turn that was cancelled takes its jobs with it. Each runner that looks may do it; two do not wait for each other.
+# The cancellation of a turn also ends its jobs. Each runner may do this at any read; two do not wait for each other.
 DISCARD_REPORTS = Statement(
     """
     WITH over AS (
@@ -55,9 +55,9 @@ GET_DELETED = Statement(
     WHERE NOT EXISTS (SELECT FROM jobs WHERE jobs.id = known.id)
     """
 )
-# The chat is locked: of two replicas the second one finds the report delivered.
+# The chat is locked: the second of two replicas finds the report delivered.
 LOCK_REPORT = Statement("SELECT id FROM jobs WHERE id = :job AND delivery IS NULL FOR NO KEY UPDATE")
-# The branch of a turn ends with the newest answer below it.
+# The branch of a turn ends at the newest answer below it.
 GET_LEAF = Statement(
     """
     WITH RECURSIVE below AS (
@@ -69,7 +69,7 @@ GET_LEAF = Statement(
     SELECT id FROM below WHERE role = 'assistant' ORDER BY created_at DESC, id DESC LIMIT 1
     """
 )
-# Open asks stay open: a report answers none of them. A turn that waits applies the report when it continues.
+# Open asks stay open: a report answers none of them. A waiting turn applies the report when it continues.
 DELIVER_REPORT = Statement(
     f"""
     WITH steered AS (
@@ -89,8 +89,8 @@ DELIVER_REPORT = Statement(
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """The outcome of the job `id`, as the JSON text of its row, which is to be delivered. `turn` made the call, with
-    `request`. None if commits were lost.
+    """The outcome of the job `id` to deliver, as the JSON text of its row. `turn` made the call, with `request`. None
+    if commits were lost.
     """
 
     id: UUID
@@ -105,7 +105,7 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True)
 class DeliveredReport:
-    """How and to which turn a report was delivered; to none if the turn of the call is deleted."""
+    """How and to which turn a report was delivered; no turn if the turn of the call is deleted."""
 
     delivery: Delivery
     turn: UUID | None
@@ -120,15 +120,15 @@ class JobReports:
         self._exchanges = Exchanges(database)
 
     async def discard(self) -> Sequence[UUID]:
-        """Ends the jobs of turns that were cancelled. Returns their ids."""
+        """Ends the jobs of cancelled turns. Returns their ids."""
         return [row["id"] for row in await self._database.rows(DISCARD_REPORTS)]
 
     async def deleted(self, jobs: Collection[UUID]) -> Sequence[UUID]:
-        """The jobs among these whose rows are gone."""
+        """The jobs without a row."""
         return [row["id"] for row in await self._database.rows(GET_DELETED, jobs=list(jobs))]
 
     async def undelivered(self, most: int, but: Collection[UUID]) -> Sequence[JobReport]:
-        """Up to `most` waiting reports, oldest first, except the reports of the jobs `but`."""
+        """Up to `most` waiting reports, oldest first, without the reports of the jobs in `but`."""
         rows = await self._database.rows(GET_REPORTS, most=most, but=list(but))
         requests = requests_from(rows)
         return [
@@ -146,10 +146,10 @@ class JobReports:
         ]
 
     async def deliver(self, report: JobReport, block: Block, outcome: str | None = None) -> DeliveredReport | None:
-        """Gives the report to the branch of its turn, as `block`. An `outcome` replaces that of the job. None if
-        another replica has delivered it.
+        """Adds the report to the branch of its turn, as `block`. An `outcome` replaces the job's. None if another
+        replica has delivered it.
 
-        A turn that has never run takes none: its message can still be withdrawn, and the report would go with it.
+        A turn that has never run gets none: its message can still be withdrawn, and the report with it.
         """
         try:
             async with self._exchanges.locked(report.owner, report.chat) as (connection, chat):

@@ -22,12 +22,12 @@ from turnstream.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
 
-_AT_ONCE: Final = 20  # reports in one look
+_AT_ONCE: Final = 20  # reports of one read
 _FILE: Final = "[A file of the type {type} is not shown here.]"
 
 
 class ReportDelivery:
-    """`notify` informs the readers of an owner's chat. `checks` are made of the outcomes, as of those in a turn."""
+    """`notify` informs the readers of an owner's chat. `checks` apply to the outcomes, as in a turn."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class ReportDelivery:
         self._notify = notify
         self._plans = plans
         self._checks = checks
-        self._failed: set[UUID] = set()  # by a bug: another replica may do better, or the next start
+        self._failed: set[UUID] = set()  # after a bug: another replica, or the next start, may succeed
 
     async def deliver(self) -> bool:
-        """Delivers reports that wait, and returns whether it has changed any. Reports that another replica is
-        delivering are skipped.
+        """Delivers waiting reports, and returns whether a row changed. Reports in delivery by another replica are
+        skipped.
         """
         discarded = await self._reports.discard()
         self._note_discarded(discarded, "cancelled")
@@ -56,7 +56,7 @@ class ReportDelivery:
                 delivered = await self._reports.deliver(report, *await self._block_of(report))
             except StorageUnavailable:
                 raise
-            except Exception:  # the runner of all jobs must not end by one report
+            except Exception:  # one report must not end the runner of all jobs
                 self._failed.add(report.id)
                 log.exception("report.failed", job=str(report.id))
                 continue
@@ -71,7 +71,7 @@ class ReportDelivery:
         return bool(discarded or reports)
 
     async def note_deleted(self, jobs: Collection[UUID]) -> None:
-        """Notes which of these jobs are gone with their turns: no row has it."""
+        """Logs the jobs deleted with their turns: no row has them."""
         self._note_discarded(await self._reports.deleted(jobs), "deleted")
 
     def _note_discarded(self, jobs: Collection[UUID], reason: str) -> None:
@@ -80,8 +80,8 @@ class ReportDelivery:
             log.info("report.discarded", job=str(job), reason=reason)
 
     async def _block_of(self, report: JobReport) -> tuple[Block, str | None]:
-        """The report as the turn that gets it will have it, and the outcome of the job if guards have changed it.
-        `data` tells readers of which call it is.
+        """Returns the report in the form of its turn's block, and the job's outcome if guards changed it. `data` tells
+        readers the call of the report.
         """
         end = UNKNOWN_END if report.outcome is None else end_of(report.outcome)
         round, call = report.call
@@ -106,7 +106,7 @@ class ReportDelivery:
         return replace(block, text=block.text.strip() or RETURNED_NOTHING, data=to_json(about)), changed
 
     async def _checked(self, report: JobReport, outcome: Outcome) -> Outcome:
-        """The outcome after the guards. A verdict `end` does not end the turn that gets the report."""
+        """Returns the outcome after the guards. A verdict `end` does not end the receiving turn."""
         plan = self._plans.of(report.owner, report.request.plan).name
         check = self._checks.of(report.owner, plan).check_result
         try:

@@ -9,8 +9,8 @@ from turnstream.storage.rows import OPEN_STATUSES, to_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
 from turnstream.storage.runs.session import CHANNEL, JOBS
 
-# The turn is locked first, as its own writes and the end of a job do: of two results at once, one counts. The runner
-# that has the job finds that it is over.
+# The turn is locked first, like by its own writes and by the end of a job: of two simultaneous results, one counts. The
+# job's runner finds that the job is over.
 PUT_RESULT = Statement(
     f"""
     WITH job AS (
@@ -42,8 +42,8 @@ GET_TURN_OF_JOB = Statement("SELECT turn_id FROM jobs WHERE id = :job AND token_
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """The effect of a posted result: it is the outcome of the job, or the job had an outcome already (`settled`), or
-    its turn no longer waits (`turn_ended`). `owner` is the owner of the turn that got the result.
+    """The effect of a posted result: it becomes the outcome of the job, or the job had an outcome already (`settled`),
+    or its turn no longer waits (`turn_ended`). `owner` is the owner of the turn with the result.
     """
 
     turn: UUID
@@ -53,11 +53,11 @@ class PutResult:
 
 class JobResults:
     def __init__(self, database: Database) -> None:
-        """`database` is not held to an owner: the token is compared."""
+        """`database` is not limited to an owner: the token is compared."""
         self._database = database
 
     async def put(self, job: UUID, digest: bytes, end: object) -> PutResult | None:
-        """None if no job has that id and the token with that digest."""
+        """None if no job has this id and a token with this digest."""
         named = await self._database.row(GET_TURN_OF_JOB, job=job, digest=digest)
         if named is None:
             return None
@@ -67,7 +67,7 @@ class JobResults:
             return None
         if row["is_applied"]:
             return PutResult(row["turn_id"], owner=row["owner"])
-        # Two at once: the job was open as this one looked, and the other one has settled it.
+        # Two at once: the job was open when this one read it, and the other one settled it.
         again = row["was_settled"] or await self._database.row(GET_SETTLED, job=job) is not None
         return PutResult(row["turn_id"], "settled" if again else "turn_ended")
 

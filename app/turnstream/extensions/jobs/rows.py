@@ -1,6 +1,6 @@
-"""Jobs as their runners use them. Each write is fenced by the job's attempt, which every claim raises.
+"""Jobs for their runners. Each write is fenced by the job's attempt, which every claim raises.
 
-A runner that is gone has no row in `replicas`: another one claims its jobs.
+A dead runner has no row in `replicas`: another one claims its jobs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,25 +20,23 @@ from turnstream.storage.rows import OPEN_STATUSES, TOOLS, answer_from, from_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
 from turnstream.storage.runs.session import CHANNEL, JOBS
 
-# The owner of a turn, which the row of an open one has.
+# The owner of a turn, from the row of an open turn.
 _OWNER = "coalesce(turns.queue_owner, (SELECT chats.owner FROM chats WHERE chats.id = turns.chat_id))"
-# A job continues while its turn is open, nobody has cancelled that, and its owner is not held. A reporting job
-# continues after the end of its turn.
+# A job continues while its turn is open and not cancelled, and its owner is not held. A reporting job continues after
+# the end of its turn.
 _GOES_ON = f"""
     CASE WHEN turns.status IN {OPEN_STATUSES} THEN NOT turns.cancel_requested
         ELSE jobs.reports AND turns.status <> 'cancelled' END
     AND NOT EXISTS (SELECT FROM moves WHERE moves.owner = {_OWNER} AND held_until > now())
 """
 _IS_FREE = "jobs.settled_at IS NULL AND NOT EXISTS (SELECT FROM replicas WHERE replicas.id = jobs.replica)"
-# The owner with the fewest running jobs comes first. Here an owner gets at most half of the room that its own jobs
-# leave, so that a slot is left for another one, however long jobs take. A job whose time is up is claimed without its
-# tool too, so that it ends. Each look of a runner sends this, so it also finds out what else waits: there is a row
-# without a claimed job.
-#
-# Jobs that are not due, and those of other tools, are not read: if any job is due, an index gives each pair of an owner
-# and a tool, and of each pair the first due jobs. These are ordered by all columns of that index, and compared as rows:
-# else the planner takes the index of due times, and reads the jobs of all owners for each pair. A job whose time is up
-# is found by its deadline.
+# The owner with the fewest running jobs comes first. Per claim an owner gets at most half of the room that its running
+# jobs leave, so that a slot remains for other owners, even beside long jobs. A job past its deadline is claimed without
+# its tool too, so that it ends. Each poll of a runner runs this statement, which also returns other waiting work: so a
+# row exists even without a claimed job. Jobs that are not due, and jobs of other tools, are not read: if any job is
+# due, an index returns each pair of an owner and a tool, and the first due jobs of each pair. These are ordered by all
+# columns of that index, and compared as rows: else the planner chooses the index of due times, and reads the jobs of
+# all owners for each pair. An index of deadlines finds jobs past their deadline.
 CLAIM_JOBS = Statement(
     f"""
     WITH RECURSIVE running AS (
@@ -103,7 +101,7 @@ CLAIM_JOBS = Statement(
     """,
     opens=[REQUESTS.named(id="turn_id"), contents.JOBS, ASKS.named(tool_use_id="question_id")],
 )
-# The jobs that this replica holds by their rows, and whether they continue.
+# The jobs of this replica by their rows, and whether they continue.
 GET_HELD_JOBS = Statement(
     f"""
     SELECT jobs.id, jobs.attempt, {_GOES_ON} AS goes_on FROM jobs JOIN turns ON turns.id = turn_id
@@ -122,7 +120,7 @@ RELEASE_JOBS = Statement(
 _OF_JOB = contents.JOBS.named(turn_id="turn")
 _MESSAGE = contents.JOBS.named(turn_id="turn", progress="message")
 _QUESTION = ASKS.named(turn_id="turn", tool_use_id="question_id")
-# Who wakes a job that runs sets a time after its start: it is due at once.
+# The wake-up of a running job sets a time after its start: the job is due at once afterwards.
 DETACH_JOB = Statement(
     """
     UPDATE jobs SET handle = CAST(:handle AS json), replica = NULL, progress = coalesce(:message, progress),
@@ -132,7 +130,7 @@ DETACH_JOB = Statement(
     """,
     seals=[_MESSAGE],
 )
-# A question of a job. The turn is locked first, as its own writes do: one that is over, or is to stop, asks nobody.
+# A question of a job. The turn is locked first, as by its own writes: a turn that is over, or is to stop, asks nobody.
 _ASKING = f"""
     WITH turn AS (
         SELECT id FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} AND NOT cancel_requested
@@ -157,8 +155,8 @@ ASK_FOR_JOB = Statement(
     f"{_ASKING}, held AS (SELECT jobs.* FROM jobs, turn WHERE {_IS_HELD} FOR NO KEY UPDATE OF jobs), {_ASKED}",
     seals=[_QUESTION],
 )
-# The job is due at the answer, which is the work of a trigger, or when nobody has answered in time. The time of the job
-# does not run until then. A wake-up during the run waits for the answer too.
+# The job is due at the answer, set by a trigger, or when the answer did not come in time. The job's time limit pauses
+# until then. A wake-up during the run waits for the answer, too.
 DETACH_TO_ASK = Statement(
     f"""
     {_ASKING}, held AS (
@@ -177,7 +175,7 @@ GET_ANSWER = Statement(
     """,
     opens=[_QUESTION],
 )
-# By the clock, not by the begin of the transaction: see above.
+# By the clock, not by the start of the transaction: see above.
 WAKE_JOBS = Statement(
     f"""
     WITH woken AS (
@@ -220,8 +218,8 @@ STORE_PROGRESS = Statement(
         CALLS.named(turn_id="turns", preliminary="outputs"),
     ],
 )
-# The turn is locked first, as its own writes do. A turn that waits is queued; one that runs reads the outcome. It does
-# not learn of a job that reports: the runners are notified, and deliver the report.
+# The turn is locked first, as by its own writes. A waiting turn is queued; a running one reads the outcome. It is not
+# notified of a job that reports: the runners are notified, and deliver the report.
 SETTLE_JOB = Statement(
     f"""
     WITH turn AS (
@@ -245,9 +243,9 @@ SETTLE_JOB = Statement(
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """A job that this replica has claimed. `attempt` is the number of its runs, with this one. `checkpointed` is the
-    last checkpoint of the runs before, `handle` that with which the last of them has detached, `answer` that to the
-    question with which it did.
+    """A job that this replica has claimed. `attempt` is the number of its runs, including this one. `checkpointed` is
+    the last checkpoint of earlier runs, `handle` the handle of the last detachment, `answer` the answer to the question
+    of that detachment.
     """
 
     job: Job
@@ -268,7 +266,7 @@ class ClaimedJob:
 
 
 class JobClaim(NamedTuple):
-    """The jobs that were claimed, and whether reports and stops wait for their delivery."""
+    """The claimed jobs, and whether reports and stops wait for delivery."""
 
     jobs: Sequence[ClaimedJob]
     reports_wait: bool
@@ -288,7 +286,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class JobQuestion:
-    """A question of a job to the person, as JSON text. `approvers` alone may answer it, if there are any."""
+    """A question of a job to the person, as JSON text. Only `approvers` may answer it, if there are any."""
 
     id: str
     text: str
@@ -302,8 +300,8 @@ class JobQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Detachment:
-    """How a job continues elsewhere. `handle` is JSON text. The job is due after so many seconds, or when it is woken;
-    with a `question` also when that is answered, or has expired.
+    """The state of a job that continues elsewhere. `handle` is JSON text. The job is due after `seconds`, or when it is
+    woken; with a `question` also when the question is answered or expires.
     """
 
     handle: str
@@ -319,14 +317,14 @@ class Detachment:
 
 
 class Jobs:
-    """The jobs as the runner of `replica` uses them."""
+    """The jobs for the runner of `replica`."""
 
     def __init__(self, database: Database, replica: UUID) -> None:
         self._database = database
         self._replica = replica
 
     async def claim(self, free: int, names: Collection[str]) -> JobClaim:
-        """Claims due jobs of the tools `names`, for a part of `free` slots."""
+        """Claims due jobs of the tools `names`, for some of `free` slots."""
         rows = await self._database.rows(CLAIM_JOBS, replica=self._replica, free=free, names=list(names))
         claimed = [row for row in rows if row["id"] is not None]
         requests = requests_from(claimed)
@@ -334,12 +332,12 @@ class Jobs:
         return JobClaim(jobs, rows[0]["reports_wait"], rows[0]["stops_wait"])
 
     async def held(self) -> Mapping[UUID, int | None]:
-        """The jobs that this replica holds by its rows, with their attempt; None if the job is to stop."""
+        """The jobs of this replica by its rows, with their attempt; None if the job is to stop."""
         rows = await self._database.rows(GET_HELD_JOBS, replica=self._replica)
         return {row["id"]: row["attempt"] if row["goes_on"] else None for row in rows}
 
     async def release(self, jobs: Collection[UUID]) -> None:
-        """Gives jobs back, and notifies the runners."""
+        """Returns jobs to the queue, and notifies the runners."""
         await self._database.rows(RELEASE_JOBS, jobs=list(jobs), replica=self._replica)
 
     async def checkpoint(self, job: ClaimedJob, value: str) -> bool:
@@ -349,7 +347,7 @@ class Jobs:
         return stored is not None
 
     async def detach(self, job: ClaimedJob, detachment: Detachment) -> bool:
-        """Gives the job up until it is due again. False if it is over, or another runner has it."""
+        """Releases the job until it is due again. False if it is over, or another runner has it."""
         values = {"handle": detachment.handle, "message": detachment.message, **self._held_by(job)}
         if (question := detachment.question) is None:
             return await self._database.row(DETACH_JOB, after=detachment.after, **values) is not None
@@ -357,7 +355,7 @@ class Jobs:
         return await self._database.row(DETACH_TO_ASK, **values) is not None
 
     async def ask(self, job: ClaimedJob, question: JobQuestion) -> bool:
-        """Asks the person for a job that runs. False if it is over or to stop, or another runner has it."""
+        """Asks the person a question of a running job. False if it is over or to stop, or another runner has it."""
         values = {**self._held_by(job), **_columns_of_question(question)}
         return await self._database.row(ASK_FOR_JOB, **values) is not None
 
@@ -370,11 +368,13 @@ class Jobs:
         return {"job": job.id, "attempt": job.attempt, "replica": self._replica, **of_turn}
 
     async def wake(self, jobs: Collection[UUID]) -> None:
-        """Makes detached jobs due, and notifies the runners. A running job is run once more."""
+        """Makes detached jobs due, and notifies the runners. A running job runs once more."""
         await self._database.rows(WAKE_JOBS, jobs=list(jobs))
 
     async def admit(self, job: ClaimedJob, digest: bytes) -> bool:
-        """A program with the token of this digest may settle the job. False if it is over, or another runner has it."""
+        """Allows a program with the token of this digest to settle the job. False if it is over, or another runner has
+        it.
+        """
         row = await self._database.row(ADMIT_RESULT, job=job.id, attempt=job.attempt, digest=digest)
         return row is not None
 
@@ -389,7 +389,7 @@ class Jobs:
         )
 
     async def settle(self, job: ClaimedJob, outcome: object) -> bool:
-        """Stores the outcome, once, and lets the turn continue. False if it came too late, or a second time."""
+        """Stores the outcome, once, and lets the turn continue. False if it came too late or is repeated."""
         values = {**self._held_by(job), "job_attempt": job.attempt, "outcome": to_json(outcome)}
         return bool(await self._database.rows(SETTLE_JOB, **values))
 

@@ -1,7 +1,7 @@
-"""The runner of jobs: claims those that are due, runs them, and stops them when their turn does not want them any more.
-It delivers the reports of those that are over.
+"""The runner of jobs: it claims due jobs, runs them, and stops those that their turn no longer needs. It delivers the
+reports of ended jobs.
 
-A kind of job is what runs the call. The runner has the rest: claims, fences, reports, crashes, and the end.
+A `JobKind` runs the call. The runner does the rest: claims, fences, reports, crashes, and ends.
 """
 
 import asyncio
@@ -49,13 +49,13 @@ log = structlog.get_logger(__name__)
 _REPORT = 1.0  # seconds between two reports about running jobs
 _MOST_PROGRESS = 1000  # characters
 _MOST_CHECKPOINT = 1_000_000  # characters of JSON
-_LOOK_FOR_ANSWER = 5.0  # seconds between two looks, should a notification be lost
-_MOST_RUNS = 10  # of one job: it may end its process each time
+_LOOK_FOR_ANSWER = 5.0  # seconds between two polls, for lost notifications
+_MOST_RUNS = 10  # of one job: it may kill its process each time
 _FAILED: Final = "The server failed while it ran this call; its log says more."
 
 
 class RunningJob:
-    """A job that runs here, and what it reports to its turn."""
+    """A running job, and its reports to its turn."""
 
     task: asyncio.Task[None]
 
@@ -65,7 +65,7 @@ class RunningJob:
         self._message: str | None = None
         self._output: str | None = None
         self._questions = 0
-        self.approvers: Sequence[str] = ()  # who alone may answer its questions
+        self.approvers: Sequence[str] = ()  # the only principals who may answer its questions
         self.answered = asyncio.Event()  # perhaps
         self.stopped = False
         self.detachment: Detachment | None = None
@@ -78,17 +78,17 @@ class RunningJob:
             self._output = to_json({"text": fitted.text, "data": fitted.data})
 
     def detach(self, detached: Detached) -> None:
-        """The run is to end without an outcome. The last call counts."""
+        """Marks the run to end without an outcome. The last call counts."""
         handle = handle_text(detached.handle)
         message = None if detached.message is None else storable(detached.message[:_MOST_PROGRESS])
         asked, after = detached.question, detached.after
-        if asked is not None and self.job.job.reports:  # its turn may have ended: nobody is asked
+        if asked is not None and self.job.job.reports:  # its turn may have ended: there is nobody to ask
             asked, after = None, 0
         question = None if asked is None else self._question(asked, 0)
         self.detachment = Detachment(handle, after, message, question)
 
     async def ask(self, asked: PersonQuestion) -> PersonAnswer | None:
-        """Asks the person while the job runs. Raises ClaimLost if the job is over."""
+        """Asks the person during the job's run. Raises ClaimLost if the job is over."""
         self._questions += 1
         question = self._question(asked, self._questions)
         if not await to_the_end(retry_while_unavailable(lambda: self._jobs.ask(self.job, question))):
@@ -96,7 +96,7 @@ class RunningJob:
         report_question(self.job.job.name)
         late = perf_counter() + asked.seconds
         while True:
-            self.answered.clear()  # before the query: what comes during it sets the event again
+            self.answered.clear()  # before the query: a notification during the query sets the event again
             answer = await retry_while_unavailable(lambda: self._jobs.answer_to(self.job, question))
             left = late - perf_counter()
             if answer is not None or left <= 0:
@@ -140,12 +140,12 @@ class JobKind(Protocol):
 
     @property
     def names(self) -> Collection[str]:
-        """The tools whose jobs it can run now."""
+        """The tools whose jobs it can run at present."""
         ...
 
     async def run(self, running: RunningJob) -> JobEnd | Detachment:
-        """The end of the job, or how it continues elsewhere. A run after the first one decides whether that may be
-        repeated: with a handle, always. It is cancelled when the job is to stop.
+        """Returns the end of the job, or its detachment. A later run decides whether the work may be repeated: with a
+        handle, always. It is cancelled to stop the job.
         """
         ...
 
@@ -171,7 +171,7 @@ class ToolJobs:
             return UNKNOWN_END
         plan = self._plans.of(job.owner, request.plan)
         running.approvers = self._toolset.policy(call.name, request.tools).approvers
-        # Unchecked text is not shown. The outcome is checked when the turn takes it.
+        # Unchecked text is not shown. The outcome is checked when the turn gets it.
         silent = self._checks.of(job.owner, plan.name).check_result is not None
         context = ToolContext(
             owner=job.owner,
@@ -201,7 +201,7 @@ class ToolJobs:
 
 
 class JobRunner:
-    """Runs up to `most` jobs at once. It looks every `poll_interval` seconds, and when it is notified. At a shutdown
+    """Runs up to `most` jobs at once. It polls every `poll_interval` seconds, and after notifications. At a shutdown
     jobs have `grace_period` seconds to end.
     """
 
@@ -226,7 +226,7 @@ class JobRunner:
         self._running: dict[Any, RunningJob] = {}
         self._woken = asyncio.Event()
         self._draining = False
-        self._in_doubt = False  # a claim whose answer was lost may have been made
+        self._in_doubt = False  # a claim with a lost answer may have succeeded
 
     def follow(self, signals: Signals) -> None:
         signals.notified.act(self.receive)
@@ -244,12 +244,12 @@ class JobRunner:
         self._draining = True
 
     async def run(self) -> None:
-        """Runs jobs without end. When it is cancelled, it waits for them, then gives back what is left."""
+        """Runs jobs until it is cancelled. It then waits for running jobs, and returns the rest to the queue."""
         async with asyncio.TaskGroup() as group:
             try:
                 while True:
-                    self._woken.clear()  # before the look: what comes during it wakes the runner again
-                    # To the end: a shutdown in the middle must know which jobs were claimed.
+                    self._woken.clear()  # before the poll: a notification during the poll wakes the runner again
+                    # Completed even if cancelled: a shutdown must know the claimed jobs.
                     await to_the_end(self._look(group))
                     pause = min(self._poll_interval, _REPORT) if self._running else self._poll_interval
                     with suppress(TimeoutError):
@@ -272,7 +272,7 @@ class JobRunner:
                 for job in claimed:
                     self._start(group, job)
                 if stops_wait and not self._draining and (self._stopping is None or self._stopping.done()):
-                    # Apart from the look, which must not wait for tools.
+                    # Apart from the poll, which must not wait for tools.
                     self._stopping = group.create_task(self._deliver_stops(), name="stops of jobs")
                 delivered = reports_wait and await self._reports.deliver()
                 if not claimed and not delivered:
@@ -281,17 +281,17 @@ class JobRunner:
             log.error("jobs.unavailable", error=str(error))
 
     async def _deliver_stops(self) -> bool:
-        with suppress(StorageError):  # the next look sees what is left
+        with suppress(StorageError):  # the next poll finds the rest
             while await self._stops.deliver():
                 pass
         return True
 
     async def _compare_with_rows(self) -> None:
-        """Stops jobs that are over, and gives back those that this replica has claimed without knowing it."""
+        """Stops jobs that are over, and releases jobs that this replica unknowingly claimed."""
         held, deleted = await self._jobs.held(), list[UUID]()
         for id, running in self._running.items():
             if held.get(id) != running.job.attempt and not running.stopped:
-                running.stopped = True  # a second cancellation would cut its end short
+                running.stopped = True  # a second cancellation would interrupt its end
                 log.info("job.stopped", job=str(id), tool=running.job.job.name)
                 running.task.cancel()
                 if running.job.job.reports and id not in held:
@@ -341,7 +341,7 @@ class JobRunner:
         if await self._settled(job, end):
             JOBS_SETTLED.labels(end.outcome.kind).inc()
             log.info("job.settled", state=end.state, kind=end.outcome.kind)
-        else:  # its turn has ended, it was settled from elsewhere, or another replica has it
+        else:  # its turn has ended, a result from elsewhere settled it, or another replica has it
             log.warning("job.outcome_late", state=end.state, kind=end.outcome.kind)
 
     async def _end_of(self, running: RunningJob) -> JobEnd | Detachment:
@@ -362,8 +362,8 @@ class JobRunner:
             return await retry_while_unavailable(lambda: settle(JobEnd(Outcome(_FAILED, is_error=True))))
 
     async def _drain(self) -> None:
-        """Waits for the jobs that run, then stops and gives back the others: another replica runs them again, or
-        reports an unknown outcome.
+        """Waits for running jobs, then stops and releases the rest: another replica runs these again, or reports an
+        unknown outcome.
         """
         self._draining = True
         running = list(self._running.values())
@@ -382,7 +382,7 @@ class JobRunner:
 
 
 def runner_of(context: Context, most: int, checks: TextChecks) -> JobRunner:
-    """The runner of a server, which follows the signals of its replica."""
+    """The runner of a server; it follows the signals of its replica."""
     database, toolset, plans = context.database, context.toolset, context.plans
     kind = ToolJobs(toolset, Uploads(database), plans, checks)
     reports = ReportDelivery(JobReports(database), toolset, context.notify, plans, checks)
@@ -400,7 +400,7 @@ def report_question(tool: str) -> None:
 
 
 def _span_of(job: ClaimedJob) -> AbstractContextManager[Span]:
-    """The span of a run, in the trace of its turn, which has ended its own span by then."""
+    """The span of a run, in the trace of its turn, whose own span has already ended."""
     return TRACING.span(
         f"job {job.job.name}",
         "CONSUMER",

@@ -8,8 +8,8 @@ from turnstream.api.schemas.fields import Body, storable_value
 
 
 class JobResultIn(Body):
-    """The result of a call that continues elsewhere. An `output` that is not a string is sent to the model as JSON.
-    `data` is stored for clients, and not sent to it.
+    """The result of a call that continues elsewhere. An `output` other than a string is sent to the model as JSON.
+    `data` is stored for clients, and not sent to the model.
     """
 
     output: Any = None

@@ -1,5 +1,5 @@
-"""Stopped jobs: the handles of calls that were stopped while they continued elsewhere. Triggers of `jobs` add the rows,
-and each is deleted when the tool of the call has stopped its work.
+"""Stopped jobs: the handles of calls that were stopped after they had continued elsewhere. Triggers of `jobs` add the
+rows; each row is deleted when the tool has stopped the work.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,8 +11,8 @@ from turnstream.extensions.jobs.rows import ClaimedJob
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import from_json
 
-# The time until the next try is the lease too: a replica that dies meanwhile is replaced by another one. A row whose
-# tool no replica has had for a day is taken by any replica, which deletes it.
+# The time until the next try is also the lease: if a replica dies, another one takes over. If no replica has had the
+# tool of a row for a day, any replica may delete the row.
 TAKE_STOPPED_JOBS = Statement(
     """
     UPDATE stopped_jobs SET tries = tries + 1, due_at = now() + make_interval(mins => least(1 << tries, 60))
@@ -25,8 +25,8 @@ TAKE_STOPPED_JOBS = Statement(
     """
 )
 FORGET_STOPPED_JOB = Statement("DELETE FROM stopped_jobs WHERE id = :job RETURNING id")
-# The tool has begun work elsewhere for a job that was stopped meanwhile. If another runner has the job, or its result
-# came from elsewhere, nothing is to be stopped.
+# The tool has started work elsewhere for a job that was stopped meanwhile. If another runner has the job, or a result
+# from elsewhere settled it, no stop is needed.
 ADD_STOPPED_JOB = Statement(
     """
     INSERT INTO stopped_jobs (id, owner, turn_id, round, tool_use_id, name, handle)
@@ -43,7 +43,7 @@ ADD_STOPPED_JOB = Statement(
 
 @dataclass(frozen=True, slots=True)
 class StoppedJob:
-    """A stopped job whose tool is to stop its work. `tries` counts the tries, with this one."""
+    """A stopped job with work to stop elsewhere. `tries` counts the tries, including this one."""
 
     id: UUID
     owner: str
@@ -80,7 +80,7 @@ class StoppedJobs:
         await self._database.rows(FORGET_STOPPED_JOB, job=job)
 
     async def add(self, job: ClaimedJob, handle: str) -> bool:
-        """Adds a job that was stopped while its tool has begun work elsewhere. False if it was not stopped."""
+        """Adds a job that was stopped after its tool had started work elsewhere. False if it was not stopped."""
         call = {"turn": job.turn, "round": job.job.round, "tool_use_id": job.job.tool_use_id, "name": job.job.name}
         added = await self._database.row(ADD_STOPPED_JOB, job=job.id, owner=job.owner, handle=handle, **call)
         return added is not None

@@ -12,20 +12,20 @@ from turnstream.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
 
-_AT_ONCE: Final = 20  # jobs in one look
+_AT_ONCE: Final = 20  # jobs of one poll
 _MOST_TRIES: Final = 10
-_SECONDS: Final = 30.0  # of one try; less than the time until the next one
+_SECONDS: Final = 30.0  # of one try; shorter than the time until the next one
 
 
 class StopDelivery:
-    """Calls the tools of this server. A try that fails, or whose process dies, is repeated."""
+    """Calls the tools of this server. A try is repeated if it fails or its process dies."""
 
     def __init__(self, stopped: StoppedJobs, toolset: Toolset) -> None:
         self.jobs = stopped
         self._toolset = toolset
 
     async def deliver(self) -> bool:
-        """Delivers the stops that are due, and returns whether there were any."""
+        """Delivers due stops, and returns whether there were any."""
         taken = await self.jobs.take(self._toolset.names, _AT_ONCE)
         await asyncio.gather(*(self._deliver(job) for job in taken))
         return bool(taken)

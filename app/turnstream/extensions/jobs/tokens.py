@@ -1,4 +1,4 @@
-"""Tokens with which programs elsewhere settle one job."""
+"""Tokens for the result of a single job, posted by programs elsewhere."""
 
 from hashlib import sha256
 from secrets import token_urlsafe
@@ -10,10 +10,10 @@ _TOKEN_BYTES = 32
 
 
 def new_token() -> str:
-    """A token with which one job may be settled."""
+    """A token that may settle one job."""
     return f"tsj_{token_urlsafe(_TOKEN_BYTES)}"
 
 
 def digest_of_token(token: str) -> bytes:
-    """The digest that is stored in place of the token."""
+    """The stored digest of the token."""
     return sha256(token.encode()).digest()

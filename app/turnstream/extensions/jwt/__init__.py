@@ -1,4 +1,4 @@
-"""JSON web tokens of an issuer where people log in."""
+"""JSON web tokens of an issuer for logins."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

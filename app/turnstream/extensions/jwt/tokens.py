@@ -19,8 +19,8 @@ from turnstream.kit.clock import CLOCK
 from turnstream.libraries.logins import LoginScopes, identity_from
 from turnstream.libraries.outgoing.issuer_keys import IssuerKeys, Jwk, claim_of, texts_of
 
-# The algorithms that may be allowed, with the type of their keys. Each has a private and a public key: with a shared
-# key every server that checks tokens could make them, and a public key could be taken for a shared one.
+# The permitted algorithms, with the type of their keys. Each has a private and a public key: with a shared key, every
+# server that checks tokens could also issue them, and a public key could be mistaken for a shared one.
 KEY_TYPES: Final = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "RSA"),
     **dict.fromkeys(("ES256", "ES384", "ES512"), "EC"),
@@ -28,7 +28,7 @@ KEY_TYPES: Final = {
 }
 _LONGEST_TOKEN: Final = 16_384
 _MOST_REMEMBERED: Final = 10_000
-# The library does not know the clock of the database, nor that a token may be for one of several audiences.
+# The library does not use the database's clock, and does not support several audiences.
 _OPTIONS: Final[jwt.types.Options] = {
     "require": ["exp", "iss"],
     "verify_aud": False,
@@ -36,14 +36,14 @@ _OPTIONS: Final[jwt.types.Options] = {
     "verify_nbf": False,
     "verify_iat": False,
 }
-_LATEST: Final = 253_370_764_800  # the year 9999: what is later cannot be written as a date
+_LATEST: Final = 253_370_764_800  # the year 9999: later times cannot be written as dates
 _LEAST_RSA_BITS: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """An issuer, and how its claims are read. A claim is a name, or a path with dots. `leeway` is in seconds. `type` is
-    the `typ` that the header of a token must have. `prefix` begins the names of its owners.
+    """An issuer, and the use of its claims. A claim is a name, or a path with dots. `leeway` is in seconds. `type` is
+    the required `typ` in the header of a token. `prefix` begins the names of its owners.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Issuer:
 
 
 class JwtTokens:
-    """Authenticates tokens of one issuer. A token that was verified is remembered until its issuer's keys change."""
+    """Authenticates tokens of one issuer. Verified tokens are cached until the issuer's keys change."""
 
     def __init__(self, issuer: Issuer, keys: IssuerKeys) -> None:
         self._issuer = issuer
@@ -107,7 +107,7 @@ class JwtTokens:
             raise Unauthorized(f"The token of `Authorization` is not valid: {error}.") from None
 
     def _verified(self, token: str, algorithm: str, key: Jwk) -> Mapping[str, Any]:
-        """The claims. The key decides which algorithm is right, not the token."""
+        """Returns the claims. The key determines the algorithm, not the token."""
         if key.get("kty") != KEY_TYPES[algorithm] or key.get("alg", algorithm) != algorithm:
             raise ValueError(f"its key is not one for {algorithm}")
         public = jwt.PyJWK(dict(key), algorithm).key
@@ -120,7 +120,7 @@ class JwtTokens:
             issuer=self._issuer.name,
             options=_OPTIONS,
         )
-        # The library takes the last of two claims with one name; another server may take the first.
+        # The library uses the last of two claims with one name; another server may use the first.
         payload = jwt.utils.base64url_decode(token.split(".")[1]).decode()
         claims: Mapping[str, Any] = loads(payload, object_pairs_hook=_unique)
         if claims.get("typ") == "ID" or not claims.keys().isdisjoint({"at_hash", "c_hash"}):
@@ -162,7 +162,7 @@ class JwtTokens:
 
 @asynccontextmanager
 async def open_jwt_tokens(issuer: Issuer) -> AsyncIterator[JwtTokens]:
-    """Fetches the keys when the first token comes, so that a server starts without its issuer."""
+    """Fetches the keys for the first token, so that a server starts without its issuer."""
     async with httpx2.AsyncClient(timeout=5.0, follow_redirects=False) as client:
         keys = IssuerKeys(issuer.name, issuer.keys_url, client)
         try:
@@ -172,7 +172,7 @@ async def open_jwt_tokens(issuer: Issuer) -> AsyncIterator[JwtTokens]:
 
 
 def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises ValueError for an object in which a name is repeated."""
+    """Raises ValueError for an object with a repeated name."""
     found = dict(members)
     if len(found) < len(members):
         raise ValueError("a claim of it is repeated")

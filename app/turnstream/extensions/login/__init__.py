@@ -1,4 +1,4 @@
-"""Login on the page: people sign in at an OpenID provider, and their browsers hold a session."""
+"""Login on the page: people sign in at an OpenID provider, and their browsers get a session."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""The calls of sessions, and the addresses that lead a browser through a login."""
+"""The calls of sessions, and the addresses of a browser during a login."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -87,7 +87,7 @@ class SessionEnded(BaseModel):
 
 
 class _LoginRefused(Exception):
-    """A page that leads nowhere: the status and a sentence for the person."""
+    """The login is refused: the status and a sentence for the person."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -135,7 +135,7 @@ async def end_session(request: Request) -> Response:
         try:
             back = f"{sign_in.logins.base}/"
             url = logout_address(await provider.configuration(), provider.issuer, back, hint)
-        except LoginFailed:  # here the session has ended all the same
+        except LoginFailed:  # the local session has ended in any case
             url = None
     response = json_response(SessionEnded(ended=id, logout_url=url))
     _clear(response, sign_in)
@@ -214,7 +214,7 @@ async def _callback(request: Request, sign_in: LoginFlow) -> Response:
         raise _LoginRefused(400, "The address must have `state`, and either `code` or `error`, each once.")
     cookie = _pending(sign_in, key_of(state))
     pending = PendingLogin.decoded(request.cookies.get(cookie, ""))
-    # Each issuer has an address of its own: the answer of one cannot pass for that of another.
+    # Each issuer has its own callback address: the answer of one cannot pass for that of another.
     if pending is None or pending.issuer != request.path_params["issuer"] or pending.issuer not in sign_in.providers:
         raise _LoginRefused(
             403, "This login was not begun in this browser, is too old, or was completed already. Are cookies off?"
@@ -236,7 +236,7 @@ async def _callback(request: Request, sign_in: LoginFlow) -> Response:
 
 
 def _landing(sign_in: LoginFlow, opened: OpenedSession) -> str:
-    """Operators who may not read go to their own page."""
+    """Operators without the right to read get their own page."""
     scopes = opened.identity.scopes
     to = "admin" if "admin" in scopes and "read" not in scopes else opened.to
     return f"{sign_in.logins.base}/{to}"
@@ -276,8 +276,8 @@ def _hint(sign_in: LoginFlow) -> str:
 
 
 def _remember(response: Response, sign_in: LoginFlow, opened: OpenedSession) -> None:
-    """Sets three cookies: of the session; a digest of the owner, which the page reads; and the ID token, which the
-    issuer requires at a logout. Only the call that ends the session gets the ID token.
+    """Sets three cookies: the session; a digest of the owner, for the page; and the ID token, which the issuer requires
+    at a logout. Only the request that ends the session gets the ID token.
     """
     life = int(sign_in.logins.life)
     _set(response, sign_in, sign_in.logins.cookie("session"), opened.cookie, life)
@@ -309,7 +309,7 @@ def _set(
     *,
     httponly: bool = True,
 ) -> None:
-    """Lax: the issuer sends the browser back from another site."""
+    """Lax: the issuer redirects the browser here from another site."""
     response.set_cookie(name, value, age, path=path, secure=sign_in.logins.is_secure, httponly=httponly, samesite="lax")
 
 

@@ -1,4 +1,4 @@
-"""A login: what begins in a browser ends in it, and makes a session there."""
+"""A login: it begins and ends in the same browser, and creates a session there."""
 
 import asyncio
 import hmac
@@ -22,18 +22,18 @@ from turnstream.libraries.logins import LoginScopes, identity_from
 from turnstream.libraries.outgoing.issuer_keys import claim_of, texts_of
 from turnstream.storage.database import Database
 
-# The library is imported on servers with an issuer alone: it takes a tenth of a second.
+# Only servers with an issuer import the library: this takes a tenth of a second.
 
 PENDING_LIFE: Final = 600  # seconds at the issuer
-# The end of a login: a page of this server, and its chat. Nothing else, so that no link leads through a login to
-# a foreign page.
+# The target after a login: a page of this server, and its chat. No other target, so that no link leads through a login
+# to a foreign page.
 WAY_BACK: Final = re.compile(r"(admin)?(#[\w/-]{0,200})?", re.ASCII)
 _LONGEST_NAME: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class PendingLogin:
-    """A login that has begun: it is in a cookie of the browser, and nowhere else."""
+    """A started login: only a cookie of the browser has it."""
 
     issuer: str
     state: str = field(repr=False)
@@ -44,7 +44,7 @@ class PendingLogin:
 
     @property
     def key(self) -> str:
-        """A part of the name of its cookie: several tabs may sign in at a time."""
+        """A part of its cookie's name: several tabs may sign in at once."""
         return key_of(self.state)
 
     def encoded(self) -> str:
@@ -63,7 +63,7 @@ class PendingLogin:
 
 @dataclass(frozen=True, slots=True)
 class OpenedSession:
-    """A session that has begun: the value of its cookie, whose it is, and where the browser goes."""
+    """A new session: the value of its cookie, its owner, and the browser's next page."""
 
     cookie: str = field(repr=False)
     identity: Identity
@@ -72,7 +72,7 @@ class OpenedSession:
 
 
 class LoginFlow:
-    """Logins at all issuers. Connections are held until `run` ends."""
+    """Logins at all issuers. Connections stay open until `run` ends."""
 
     def __init__(self, database: Database, logins: Logins, scopes: LoginScopes) -> None:
         from turnstream.extensions.login.provider import OpenIdProvider  # noqa: PLC0415
@@ -93,7 +93,7 @@ class LoginFlow:
                 await provider.close()
 
     async def begin(self, issuer: str, to: str) -> tuple[str, PendingLogin]:
-        """The address of the issuer, and what the browser keeps meanwhile. Raises LoginFailed."""
+        """Returns the issuer's address, and the pending login for the browser. Raises LoginFailed."""
         state, nonce, verifier = token_urlsafe(32), token_urlsafe(32), token_urlsafe(48)
         url = await self.providers[issuer].begin(state, nonce, verifier)
         return url, PendingLogin(issuer, state, nonce, verifier, to, CLOCK.seconds())
@@ -101,7 +101,7 @@ class LoginFlow:
     async def complete(
         self, pending: PendingLogin, state: str, code: str, iss: str | None, before: str | None
     ) -> OpenedSession:
-        """Makes a session, in the place of the one of the cookie `before`. Raises LoginFailed."""
+        """Creates a session, and ends the session of the cookie `before`. Raises LoginFailed."""
         if not hmac.compare_digest(pending.state.encode(), state.encode()):
             raise LoginFailed("This login was not begun in this browser.")
         if not 0 <= CLOCK.seconds() - pending.at + 1 <= PENDING_LIFE:
@@ -131,7 +131,7 @@ class LoginFlow:
         return OpenedSession(secret, identity, id_token, pending.to)
 
     async def end(self, identity: Identity, id: UUID) -> str | None:
-        """Ends a session of the owner. The name of its issuer; None if it has ended already."""
+        """Ends a session of the owner. Returns the name of its issuer; None if it had ended already."""
         row = await self._database.row(END_SESSION, id=id, owner=identity.owner)
         return (
             None
@@ -140,7 +140,7 @@ class LoginFlow:
         )
 
     async def end_by_issuer(self, issuer: str, token: str) -> int:
-        """Ends the sessions that a token of the issuer names. Their number. Raises LoginFailed."""
+        """Ends the sessions named by a token of the issuer. Returns their number. Raises LoginFailed."""
         provider = self.providers[issuer]
         claims = await provider.logout_claims(token)
         sid, subject = claims.get("sid"), claims.get("sub")
@@ -172,7 +172,7 @@ class LoginFlow:
 
 
 def logout_address(about: Mapping[str, Any], issuer: LoginIssuer, back: str, id_token: str | None) -> str | None:
-    """The address at which the issuer ends its own session (RP-Initiated Logout 1.0), if it has one."""
+    """The address where the issuer ends its own session (RP-Initiated Logout 1.0), if any."""
     endpoint = about.get("end_session_endpoint")
     if not isinstance(endpoint, str) or urlsplit(endpoint).scheme not in {"http", "https"}:
         return None
@@ -187,7 +187,7 @@ def key_of(state: str) -> str:
 
 
 def _name_of(claims: Mapping[str, Any]) -> str | None:
-    """A name for the person to read."""
+    """The person's name for display."""
     for claim in ("name", "preferred_username", "email"):
         name = claims.get(claim)
         if isinstance(name, str) and name.strip() and name.isprintable():

@@ -1,4 +1,4 @@
-"""The issuers where people sign in, as the settings name them."""
+"""The issuers for logins, from the settings."""
 
 import re
 import tomllib
@@ -15,7 +15,7 @@ from turnstream.extensions.login import LoginSettings
 from turnstream.libraries.extras import need
 from turnstream.libraries.outgoing.issuer_keys import check_key_url, check_owner_claim
 
-# The name of the issuer of the settings. Owners of the others have their issuers' names as prefixes.
+# The name of the issuer in the settings. Owners of other issuers have the issuer's name as prefix.
 MAIN: Final = "main"
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _TAKEN: Final = frozenset({MAIN, "jwt", "proxy", "person", "role", "owner", "local"})
@@ -23,7 +23,7 @@ _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class LoginFailed(Exception):
-    """A login cannot be begun or completed. The text is a sentence for the person."""
+    """A login cannot start or be completed. The text is a sentence for the person."""
 
 
 class IssuerTable(BaseModel):
@@ -43,7 +43,9 @@ class IssuerTable(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class LoginIssuer:
-    """`url` is its name in tokens. `prefix` begins the names of its owners. Claims are names, or paths with dots."""
+    """`url` is the issuer's name in tokens. `prefix` precedes the names of its owners. Claims are names, or paths with
+    dots.
+    """
 
     name: str
     url: str
@@ -59,7 +61,7 @@ class LoginIssuer:
 @dataclass(frozen=True, slots=True)
 class Logins:
     """`base` is the public address of this server. `idle` and `life` of a session are seconds. `plans` are by group, in
-    their order.
+    order of precedence.
     """
 
     base: str
@@ -73,12 +75,14 @@ class Logins:
         return self.base.startswith("https:")
 
     def cookie(self, name: str) -> str:
-        """The name of a cookie. Over https no neighbour of the host can set it: its name says so."""
+        """The name of a cookie. With https its name has a prefix that prevents other hosts of the domain from setting
+        it.
+        """
         return f"__Host-turnstream_{name}" if self.is_secure else f"turnstream_{name}"
 
 
 def read_logins(settings: Settings) -> Logins | None:
-    """None without an issuer. Raises ConfigError."""
+    """Returns None without an issuer. Raises ConfigError."""
     given = settings.section(LoginSettings)
     tables = _further(given)
     if given.login_issuer is None and not tables:

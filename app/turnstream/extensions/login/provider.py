@@ -1,6 +1,6 @@
-"""The requests to an OpenID provider, and the checks of what it sends: code flow with PKCE (OpenID Connect Core 1.0).
+"""The requests to an OpenID provider, and the checks of its answers: code flow with PKCE (OpenID Connect Core 1.0).
 
-No redirect is followed, and answers have a bound in size and time.
+Redirects are not followed; answers are limited in size and time.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from turnstream.extensions.login.issuers import LoginFailed, LoginIssuer
 from turnstream.kit.clock import CLOCK
 from turnstream.libraries.outgoing.issuer_keys import IssuerKeys, check_key_url, claim_of
 
-# Signatures with a public key alone: a server that checks a shared key could also sign with it.
+# Only signatures with a public key: a server that checks a shared key could also sign with it.
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _TIMEOUT: Final = 10.0
 _MOST_BYTES: Final = 512_000
@@ -36,7 +36,7 @@ Claims = Mapping[str, Any]
 
 
 class OpenIdProvider:
-    """An issuer as a running server asks it."""
+    """A client of an issuer, in a running server."""
 
     def __init__(self, issuer: LoginIssuer, redirect_uri: str) -> None:
         self.issuer = issuer
@@ -58,14 +58,14 @@ class OpenIdProvider:
         return found
 
     async def begin(self, state: str, nonce: str, verifier: str) -> str:
-        """The address at which the person signs in. Raises LoginFailed."""
+        """Returns the address for the person's sign-in. Raises LoginFailed."""
         endpoint = (await self.configuration())["authorization_endpoint"]
         async with self._client({}) as client:
             url, _ = client.create_authorization_url(endpoint, state=state, code_verifier=verifier, nonce=nonce)
         return cast("str", url)
 
     async def complete(self, code: str, nonce: str, verifier: str, iss: str | None) -> tuple[Claims, str]:
-        """The claims of the person, and the ID token. Raises LoginFailed."""
+        """Returns the claims of the person, and the ID token. Raises LoginFailed."""
         about = await self.configuration()
         needs_iss = about.get("authorization_response_iss_parameter_supported") is True
         if iss != self.issuer.url and (iss is not None or needs_iss):
@@ -93,7 +93,9 @@ class OpenIdProvider:
         return claims, id_token
 
     async def logout_claims(self, token: str) -> Claims:
-        """The claims of a token by which the issuer ends sessions (Back-Channel Logout 1.0). Raises LoginFailed."""
+        """Returns the claims of a token with which the issuer ends sessions (Back-Channel Logout 1.0). Raises
+        LoginFailed.
+        """
         claims = await self._decoded(token)
         events: Any = claims.get("events")
         issued: Any = claims.get("iat")
@@ -111,7 +113,7 @@ class OpenIdProvider:
         return claims
 
     def _client(self, about: Claims) -> AsyncOAuth2Client:
-        """A client of the library for one login: it keeps the tokens that it gets."""
+        """The library's client for one login: it stores the received tokens."""
         issuer = self.issuer
         method = "none"
         if issuer.client_secret is not None:
@@ -144,7 +146,7 @@ class OpenIdProvider:
             raise LoginFailed(f"{self.issuer.title} sent no claims: {type(error).__name__}.") from None
 
     async def _verified(self, token: str, nonce: str, access: str) -> Claims:
-        """The claims of an ID token for this login. Raises LoginFailed."""
+        """Returns the claims of an ID token for this login. Raises LoginFailed."""
         header: dict[str, Any] = {}
         claims = await self._decoded(token, header)
         options = {
@@ -164,7 +166,7 @@ class OpenIdProvider:
         return claims
 
     async def _decoded(self, token: str, header: dict[str, Any] | None = None) -> Claims:
-        """The claims of a token whose signature is good; its header is added to `header`. Raises LoginFailed."""
+        """Returns the claims of a token with a valid signature; its header is added to `header`. Raises LoginFailed."""
         wrong = f"{self.issuer.title} sent a token that is not valid"
         if len(token) > _LONGEST_TOKEN:
             raise LoginFailed(f"{wrong}: it is too long.")
@@ -190,7 +192,7 @@ class OpenIdProvider:
 
 
 async def check_provider(issuer: LoginIssuer) -> str:
-    """Returns the offer of an issuer, in words. Raises ValueError for one at which nobody can sign in."""
+    """Describes the features of an issuer. Raises ValueError if nobody can sign in there."""
     async with httpx2.AsyncClient(timeout=5.0, follow_redirects=False) as client:
         keys = IssuerKeys(issuer.url, None, client)
         found = await keys.read()
@@ -230,7 +232,7 @@ class _BoundedAnswer(httpx2.AsyncByteStream):
 
 
 async def _bounded(response: httpx2.Response) -> None:
-    """Bounds the body before it is read. It is not compressed: a small one could become large."""
+    """Limits the body before it is read. It must not be compressed: a small body could expand."""
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("the answer is compressed, which was not asked for")
     assert isinstance(response.stream, httpx2.AsyncByteStream)

@@ -1,4 +1,4 @@
-"""Sessions of people who signed in: rows, found by the hash of the cookie, and remembered for seconds."""
+"""Sessions of logged-in people: rows, found by the hash of the cookie, and cached for seconds."""
 
 import asyncio
 import re
@@ -33,7 +33,7 @@ FIND_SESSIONS = Statement(
         AND last_used_at > now() - make_interval(secs => :idle)
     """
 )
-# Each login ends the session that the browser had, and removes some that are over.
+# Each login ends the browser's earlier session, and removes some expired ones.
 CREATE_SESSION = Statement(
     """
     WITH expired AS (
@@ -71,7 +71,7 @@ END_SESSION = Statement(
     SELECT issuer FROM ended
     """
 )
-# Of one session where the issuer names it, else of the person.
+# For one session if the issuer names it, else for the person.
 END_SESSIONS_OF_ISSUER = Statement(
     """
     WITH ended AS (
@@ -94,14 +94,14 @@ def digest_of(text: str) -> bytes:
 
 
 def cookie_of(request: Request, logins: Logins) -> str | None:
-    """The cookie of a session, if it can be one."""
+    """The cookie of a session, if its form is valid."""
     value = request.cookies.get(logins.cookie("session"), "")
     return value if _FORM.fullmatch(value) else None
 
 
 class SessionCookies:
-    """Authenticates cookies of sessions, for pages of this server's own origin. One query at a time
-    reads all cookies that arrived meanwhile, so that invented ones cost one connection at most.
+    """Authenticates cookies of sessions, for pages of this server's own origin. One query at a time reads all waiting
+    cookies, so that invented ones cost one connection at most.
     """
 
     def __init__(self, database: Database, logins: Logins, scopes: LoginScopes) -> None:
@@ -119,10 +119,10 @@ class SessionCookies:
     async def identity_of(self, request: Request) -> Identity | None:
         if bearer_token(request) is not None or (cookie := cookie_of(request, self._logins)) is None:
             return None
-        # Browsers send no Sec-Fetch-Site over http, but to this machine.
+        # Over http browsers send no Sec-Fetch-Site, except to this machine.
         check_origin_of_cookie(request, self._logins.cookie("session"), self._origins)
         digest = digest_of(cookie)
-        # A tab that is left open keeps streams, and connects them again: no sign of its person.
+        # An open tab keeps its streams, and reconnects them: this is no sign of its person.
         if not getattr(getattr(request.state, "endpoint", None), "is_stream", False):
             self._used.add(digest)
         row = await self._find(digest)
@@ -131,7 +131,7 @@ class SessionCookies:
         return self._identity_from(row)
 
     def _identity_from(self, row: Row) -> Identity:
-        """Scopes that the settings have taken from a role are gone at once; what they add comes with the next login."""
+        """Scopes removed from a role in the settings are lost at once; added ones come with the next login."""
         expires_at: datetime = row["expires_at"]
         return Identity(
             row["owner"],
@@ -154,7 +154,7 @@ class SessionCookies:
     async def _look_up(self, digest: bytes) -> Row | None:
         asked, self._asked = self._asked | {digest}, set()
         used, self._used = self._used, set()
-        counted = OF_REQUEST.set(False)  # of many; one connection at most
+        counted = OF_REQUEST.set(False)  # for many cookies; one connection at most
         try:
             rows = await self._database.rows(FIND_SESSIONS, hashes=list(asked), used=list(used), idle=self._logins.idle)
         finally:
@@ -162,6 +162,6 @@ class SessionCookies:
         if len(self._known) + len(asked) > _MOST_REMEMBERED:
             self._known.clear()
         found, until = {row["hash"]: row for row in rows}, time.monotonic() + BELIEVED
-        # A cookie that is not known is remembered too, so that guessing it again costs no query.
+        # Unknown cookies are cached, too: a repeated guess costs no query.
         self._known |= {each: (found.get(each), until) for each in asked}
         return found.get(digest)

@@ -1,4 +1,4 @@
-"""Tools of MCP servers, which the tools file names. Owners sign in to those that want it."""
+"""Tools of MCP servers in the tools file. Owners sign in to servers that require it."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -116,7 +116,9 @@ def _work(context: Context) -> Work:
 
 
 def _own_servers(context: Context, sign_ins: "SignIns | None") -> "OwnServers | None":
-    """The servers of owners, if the operator allows them. Raises ConfigError without a key to seal headers with."""
+    """The servers of owners, if the operator allows them. Raises ConfigError without a key for the encryption of
+    headers.
+    """
     from turnstream.extensions.mcp.oauth import OAuth
     from turnstream.extensions.mcp.own_servers import OwnServers
     from turnstream.extensions.mcp.sign_ins import SignIns
@@ -136,8 +138,8 @@ def _own_servers(context: Context, sign_ins: "SignIns | None") -> "OwnServers | 
 
 
 def _sign_ins(context: Context, sources: Sequence[object], accesses: "Sequence[ServiceAccess]") -> "SignIns | None":
-    """The sign-ins of all servers and services that want one. Raises ConfigError without the address of this server, or
-    a key to seal their tokens with.
+    """The sign-ins of all servers and services that require one. Raises ConfigError without the address of this server,
+    or without a key for the encryption of tokens.
     """
     if accesses:
         need("mcp", "mcp", f'`auth = "oauth"` of tools of {accesses[0].service.name}')

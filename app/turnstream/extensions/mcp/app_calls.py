@@ -1,4 +1,4 @@
-"""The calls of MCP Apps: the page of an app, the frame in which clients show it, and the tools that it calls."""
+"""The calls of MCP Apps: the page of an app, the frame for it in clients, and tool calls by the app."""
 
 from typing import Annotated, Any, Final
 from uuid import UUID
@@ -18,7 +18,7 @@ from turnstream.extensions.mcp.failures import failures_as
 from turnstream.extensions.mcp.offer_calls import offers_of
 from turnstream.libraries.dialects.apps import WantedCall
 
-# The page hands the HTML over once. Its own listeners end with the document that it replaces.
+# The page sends the HTML once. Its own listeners end when the document is replaced.
 _FRAME: Final = """<!doctype html><meta charset="utf-8"><title>App</title><script>
 addEventListener('message', ({ source, data }) => {
   if (source !== parent || data?.method !== 'ui/notifications/sandbox-resource-ready') return
@@ -55,7 +55,7 @@ class McpAppOut(BaseModel):
 
 
 class AppCallIn(Body):
-    """A call that an app makes: `chat`, `turn` and `app`, the id of a call, are those of the result with the app."""
+    """A call by an app: `chat`, `turn` and `app`, the id of a call, identify the result with the app."""
 
     chat: UUID
     turn: UUID
@@ -65,7 +65,7 @@ class AppCallIn(Body):
 
 
 class AppTurnOut(BaseModel):
-    """The turn of a call that an app makes. Its stream has the call, what it waits for, and the result."""
+    """The turn of a call by an app. Its stream has the call, its waits, and the result."""
 
     chat: UUID
     turn: UUID
@@ -73,7 +73,7 @@ class AppTurnOut(BaseModel):
 
 
 class AppCallOut(AppTurnOut):
-    """A call that an app has made."""
+    """A call by an app."""
 
     name: Annotated[str, Field(description="the tool")]
     status: Status
@@ -124,7 +124,7 @@ async def list_app_calls(request: Request) -> Response:
 
 
 async def app_frame(request: Request) -> Response:
-    """An empty page without a secret. The query gives the origins of its policy."""
+    """An empty page without a secret. The query contains the origins of its policy."""
     from turnstream.extensions.mcp.apps import origins_of, policy_of
 
     query = request.query_params

@@ -30,13 +30,13 @@ def app_of(tool: types.Tool) -> str | None:
 
 
 def is_for(tool: types.Tool, caller: Literal["model", "app"]) -> bool:
-    """Whether the server offers the tool to models, or to its apps: without a word about that, to both."""
+    """Whether the server offers the tool to models, or to its apps: by default to both."""
     visibility = _ui(tool).get("visibility")
     return not isinstance(visibility, list) or caller in visibility
 
 
 def without_hidden(sources: Sequence[ToolSource], request: TurnRequest) -> TurnRequest:
-    """The request without tools that are for apps: a message in the chat of an app would take them over."""
+    """The request without tools for apps: a message in an app's chat would otherwise inherit them."""
     hidden = {name for source in sources for name, tool in source.tools().items() if getattr(tool, "hidden", False)}
     if hidden.isdisjoint(spec.name for spec in request.tools):
         return request

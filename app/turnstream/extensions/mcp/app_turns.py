@@ -1,5 +1,5 @@
-"""Calls that an app makes: each is a turn without a model call, in a chat of the app, which belongs to the turn of the
-app. So the policies, limits and approvals of its tool hold, and no model of the conversation reads it.
+"""Calls by an app: each is a turn without a model call, in a chat of the app, which belongs to the turn of the app. So
+the tool's policies, limits and approvals apply, and the conversation's model does not read the call.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -39,10 +39,10 @@ FindConnection = Callable[[str, str], "Awaitable[McpConnection | None]"]
 MOST_CALLS: Final = 100  # of the apps of one turn
 MOST_OPEN: Final = 10
 _MOST_TITLE: Final = 80
-_LABEL: Final = "app_call"  # names the call whose result has the app
-_FIRST: Final = 1  # the round and the attempt that have the call
+_LABEL: Final = "app_call"  # the id of the call with the app in its result
+_FIRST: Final = 1  # the round and the attempt of the call
 
-# The label is a person's, too: the chat has to belong to the turn.
+# A person may set the label: so the chat must belong to the turn.
 LIST_APP_CALLS = Statement(
     f"""
     SELECT chats.id AS chat, turns.id AS turn, turns.status, blocks.name, blocks.tool_use_id,
@@ -54,7 +54,7 @@ LIST_APP_CALLS = Statement(
     """
 )
 PUT_APP_CHAT = Statement("UPDATE chats SET of_turn = :turn WHERE id = :chat RETURNING id")
-# The turn is as one that continues after its first round, which no model call has made.
+# The turn looks like one that continues after its first round, but no model call made that round.
 BEGIN_APP_TURN = Statement(
     f"""
     WITH fenced AS (
@@ -67,7 +67,7 @@ BEGIN_APP_TURN = Statement(
 
 @dataclass(frozen=True, slots=True)
 class AppCall:
-    """A call of an app as it was made. `app` is the id of the call whose result has the app."""
+    """A past call by an app. `app` is the id of the call with the app in its result."""
 
     chat: UUID
     turn: UUID
@@ -139,7 +139,7 @@ async def _tool_of(
 
 
 def _request_of(services: Services, parent: Turn, spec: ToolSpec, wanted: WantedCall) -> TurnRequest:
-    """The request of the turn: it ends after its one call, within the budgets of the turn of the app."""
+    """The request of the turn: it ends after its single call, within the budgets of the app's turn."""
     assert parent.request is not None
     models, model = services.resolver.models, parent.request.model
     try:  # no replica claims a turn whose model is gone
@@ -165,7 +165,7 @@ def _request_of(services: Services, parent: Turn, spec: ToolSpec, wanted: Wanted
 
 
 def _check_number(parent: Turn, before: Sequence[AppCall], spec: ToolSpec, limit: int | None) -> None:
-    """Raises Conflict if the apps of the turn may call no more."""
+    """Raises Conflict if the apps of the turn reached their limit of calls."""
     made = sum(each.name == spec.name for each in before)
     made += sum(block.is_call and block.name == spec.name for block in parent.blocks)
     if limit is not None and made >= limit:

@@ -1,6 +1,6 @@
 """MCP Apps (`io.modelcontextprotocol/ui`): pages of servers beside the results of their tools.
 
-A page runs in a frame of an opaque origin, under a policy that is built from the origins that its resource declares.
+A page runs in a frame with an opaque origin, under a policy of the origins that its resource declares.
 """
 
 import re
@@ -25,7 +25,7 @@ _ORIGIN: Final = re.compile(r"(?:https|wss)://(?:\*\.)?[a-z0-9-]+(?:\.[a-z0-9-]+
 
 @dataclass(frozen=True, slots=True)
 class AppPage:
-    """The HTML of an app. `connect` are origins that it may reach, `load` those of its scripts, styles and media."""
+    """The HTML of an app. `connect` are origins for its requests, `load` those of its scripts, styles and media."""
 
     html: str
     connect: Sequence[str] = ()
@@ -39,13 +39,13 @@ class AppPage:
 
 
 def origins_of(given: object) -> list[str]:
-    """The origins of a list that may be in a policy. Others are left out."""
+    """Returns the origins of a list that are allowed in a policy. Others are dropped."""
     listed = given if isinstance(given, list) else []
     return [each for each in listed[:_MOST_ORIGINS] if isinstance(each, str) and _ORIGIN.fullmatch(each)]
 
 
 def policy_of(connect: Sequence[str], load: Sequence[str]) -> str:
-    """The Content-Security-Policy of a frame. `sandbox` makes its origin opaque, also without an attribute."""
+    """The Content-Security-Policy of a frame. `sandbox` makes its origin opaque, even without the frame's attribute."""
     loaded = " ".join(load)
     directives = {
         "sandbox": "allow-scripts",
@@ -64,7 +64,7 @@ def policy_of(connect: Sequence[str], load: Sequence[str]) -> str:
 
 
 async def read_app(owner: str, connection: McpConnection, uri: str) -> AppPage:
-    """The page of an app. Raises ToolError and ToolUnavailable."""
+    """Returns the page of an app. Raises ToolError and ToolUnavailable."""
     name = connection.server.name
     try:
         result = await connection.use_as(owner, lambda session: session.resource(uri))

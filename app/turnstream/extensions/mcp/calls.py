@@ -1,4 +1,4 @@
-"""The calls of sign-ins, and the pages of a person who signs in: the server and its scopes first, then the issuer."""
+"""The calls of sign-ins, and the pages for the person: first the server and its scopes, then the issuer."""
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -25,7 +25,7 @@ from turnstream.extensions.mcp.offer_calls import ENDPOINTS as OFFER_ENDPOINTS
 from turnstream.extensions.mcp.own_calls import ENDPOINTS as OWN_ENDPOINTS
 from turnstream.kit.text import unstorable
 
-# The SDK is imported with a first sign-in: most servers have none.
+# The first sign-in imports the SDK: most servers have none.
 if TYPE_CHECKING:
     from turnstream.extensions.mcp.oauth import McpIssuer
     from turnstream.extensions.mcp.offers import Offers
@@ -74,7 +74,7 @@ class SignedOut(BaseModel):
 
 
 class _PageRefused(Exception):
-    """A page that leads nowhere: the status and a sentence for the person."""
+    """The page is refused: the status and a sentence for the person."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -134,7 +134,7 @@ async def _linked(request: Request) -> Response:
     sign_ins, ask, issuer, actor = await _opened(request)
     name, cookie = _cookie_of(request, sign_ins)
     if request.method == "POST" and cookie is None:
-        # A form of another site is sent without it: nobody can be led past the page.
+        # A form on another site is sent without the cookie: nobody can skip the page.
         raise _PageRefused(403, "The page of the link was not opened in this browser, or cookies are off.")
     if request.method == "POST" and request.query_params.get("seen") == _digest_of(issuer):
         try:
@@ -143,7 +143,7 @@ async def _linked(request: Request) -> Response:
             raise _PageRefused(502, str(failed)) from None
         return RedirectResponse(url, 303, _HEADERS)
     response = _consent(ask, issuer, changed=request.method == "POST", for_another=actor is not None)
-    # Lax: the issuer sends the browser back from another site.
+    # Lax: the issuer redirects the browser here from another site.
     is_secure = sign_ins.oauth.base.startswith("https:")
     response.set_cookie(
         name, cookie or token_urlsafe(32), _COOKIE_AGE, path="/", secure=is_secure, httponly=True, samesite="lax"
@@ -152,20 +152,24 @@ async def _linked(request: Request) -> Response:
 
 
 def _cookie_of(request: Request, sign_ins: "SignIns") -> tuple[str, str | None]:
-    """The name and the value of the cookie. Over https no neighbour of the host can set it: its name says so."""
+    """The name and the value of the cookie. With https its name has a prefix that prevents other hosts of the domain
+    from setting it.
+    """
     name = f"__Host-{_COOKIE}" if sign_ins.oauth.base.startswith("https:") else _COOKIE
     value = request.cookies.get(name, "")
     return name, value if _COOKIE_VALUE.fullmatch(value) else None
 
 
 def _digest_of(issuer: "McpIssuer") -> str:
-    """The digest of the page's content. If the server names more scopes, or another issuer, the form is shown again."""
+    """The digest of the page's content. If the server requests more scopes, or has another issuer, the form is shown
+    again.
+    """
     shown = [issuer.name, str(issuer.metadata.authorization_endpoint), issuer.resource, *issuer.scopes]
     return sha256("\n".join(shown).encode()).hexdigest()
 
 
 async def _opened(request: Request) -> "tuple[SignIns, LinkedAsk, McpIssuer, str | None]":
-    """The ask of the link, the issuer of its server, and the person if it is another than the owner. Raises
+    """Returns the ask of the link, the issuer of its server, and the person unless it is the owner. Raises
     _PageRefused.
     """
     from turnstream.extensions.mcp.oauth import SignInFailed
@@ -188,9 +192,9 @@ async def _opened(request: Request) -> "tuple[SignIns, LinkedAsk, McpIssuer, str
 
 
 async def _check_person(request: Request, ask: "LinkedAsk", approvers: Collection[str]) -> str | None:
-    """If the browser has a credential, it must be the owner's: otherwise the owner's calls would use the tokens of
-    another person. If browsers have no credentials, as when a program sends the tokens, the link alone is enough.
-    With `approvers` it must be one of them, who is returned. Raises _PageRefused.
+    """A credential of the browser must be the owner's: otherwise the owner's calls would use another person's tokens.
+    Without browser credentials, as when a program sends the tokens, the link alone is enough. With `approvers` the
+    person must be one of them, and is returned. Raises _PageRefused.
     """
     try:
         identity = await services_of(request).authenticator.identity_of(request)
@@ -221,7 +225,7 @@ def _consent(ask: "LinkedAsk", issuer: "McpIssuer", *, changed: bool, for_anothe
         f'<form method="post" action="?seen={_digest_of(issuer)}"><button>Continue</button></form>'
         "<p>You can sign out at any time. To refuse, close this page and decline in the chat.</p>"
     )
-    # The form is redirected to the issuer, which browsers count as a part of the form.
+    # The form redirects to the issuer, and browsers treat the redirect as a part of the form.
     return _page(f"Sign in to {ask.server}", body, actions=f"'self' {where.scheme}://{where.netloc}")
 
 
@@ -244,7 +248,7 @@ async def _callback(request: Request) -> Response:
 
 
 async def _client_document(request: Request) -> Response:
-    """The client metadata document: issuers read it in place of a registration."""
+    """The client metadata document: issuers read it instead of a registration."""
     oauth = _sign_ins(request).oauth
     document = oauth.client_metadata().model_dump(mode="json", by_alias=True, exclude_none=True)
     return JSONResponse({"client_id": oauth.document_url, **document})

@@ -1,4 +1,4 @@
-"""MCP servers as the operator declares them: the tables `[mcp.NAME]` of the tools file."""
+"""The operator's declarations of MCP servers: the tables `[mcp.NAME]` of the tools file."""
 
 import re
 from collections.abc import Mapping
@@ -68,19 +68,18 @@ class McpTable(PolicyTable):
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """An MCP server that is started by `command`, or reached at `url`.
+    """An MCP server, started by `command` or reached at `url`.
 
-    `prefix` is before the names of its tools. `tools` selects the offered tools; None offers all. `prompts` and
-    `resources`: whether people may use those of the server. `tools`, `read_only` and `policies` use the server's names,
-    without the prefix. `trusted`: hints that a tool is read-only or idempotent are taken as true. A question of the
-    server waits `elicitation` seconds for a person; None: it may not ask. `env` and `headers` hold secrets: environment
-    variables are filled in already. With `oauth` each owner signs in, and calls use the owner's token; the request for
-    the list of tools uses `headers`, or with `owner_tools` the owner's token, as each owner has other tools. With
-    `exchange` too, the caller's token is exchanged at the issuer instead, for `audience`. Without a `client_id` the
-    client is known by its metadata document or registered. `scopes` take the place of the server's. `issuer` is the
-    only accepted issuer of tokens. The principals `sign_in_by` sign in for owners.
-    With `allowed` it is the server of an owner, whose address must be among these.
-    Without it the server names an issuer, which must have a public address.
+    The names of its tools begin with `prefix`. `tools` selects the offered tools; None offers all. `prompts` and
+    `resources`: whether people may use the server's. `tools`, `read_only` and `policies` use the server's names,
+    without the prefix. `trusted`: the server's read-only and idempotent hints are believed. A question of the server
+    waits `elicitation` seconds for a person; None: questions are refused. `env` and `headers` contain secrets:
+    environment variables are inserted already. With `oauth` each owner signs in, and calls use the owner's token; the
+    request for the list of tools uses `headers`, or with `owner_tools` the owner's token, because each owner has other
+    tools. With `exchange`, the caller's token is exchanged at the issuer instead, for `audience`. Without a `client_id`
+    the client uses its metadata document or registers. `scopes` replace the server's. `issuer` is the only accepted
+    issuer of tokens. The principals `sign_in_by` sign in for owners. `allowed` marks a server of an owner: its address
+    must be among these. Without it the server may name an issuer with a public address.
     """
 
     name: str
@@ -112,12 +111,12 @@ class McpServer:
 
     @property
     def per_owner(self) -> bool:
-        """Whether each owner has connections of their own."""
+        """Whether each owner has separate connections."""
         return self.oauth or self.allowed is not None
 
     @property
     def name_prefix(self) -> str:
-        """The beginning of the names that its tools have in the toolset."""
+        """The prefix of its tools' names in the toolset."""
         return f"{self.prefix or self.name}__"
 
     def policy_of(self, tool: str) -> Policy:
@@ -148,7 +147,7 @@ def _server_of(declarations: Declarations, name: str, table: McpTable) -> McpSer
         owner_tools=table.owner_tools,
         prefix=table.prefix,
         tools=None if table.tools is None else tuple(table.tools),
-        # An operator who has selected tools has not thought of what else the server offers.
+        # An operator who selected tools has not approved the server's other offers.
         prompts=table.tools is None if table.prompts is None else table.prompts,
         resources=table.tools is None if table.resources is None else table.resources,
         read_only=frozenset(table.read_only),
@@ -161,8 +160,8 @@ def _server_of(declarations: Declarations, name: str, table: McpTable) -> McpSer
     prefix, policies = server.name_prefix, {}
     named = {name.removeprefix(prefix): each for name, each in declarations.policies.items() if name.startswith(prefix)}
     for tool in {**table.policy, **named}:
-        # Options by full name override those in the server's table for the tool, and these override the options for
-        # all tools of the server.
+        # Options by full name override those in the server's table for the tool; these override the options for all
+        # tools of the server.
         own = table.policy[tool].options() if tool in table.policy else {}
         options = {**table.options(), **own, **named.get(tool, {})}
         with errors_named(f"policy.{tool}", ValueError):

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 async def revoke_tokens(settings: Settings, database: Database, owner: str) -> None:
     """Revokes the tokens of an owner at their issuers. A failed revocation does not stop the erasure: the token expires
-    by itself.
+    on its own.
     """
     rows = await database.rows(GET_TOKENS, owner=owner)
     if not rows:

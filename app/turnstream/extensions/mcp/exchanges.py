@@ -1,7 +1,7 @@
-"""Token exchange (RFC 8693): the token of the caller becomes one for a service, at the issuer of both.
+"""Token exchange (RFC 8693): the issuer of caller and service exchanges the caller's token for a token of the service.
 
-The newest token of each caller is kept sealed in a row, since turns run later and elsewhere. Tokens for services are
-kept in memory until they expire.
+The newest token of each caller is stored encrypted in a row, since turns run later and on other replicas. Tokens of
+services stay in memory until they expire.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from turnstream.storage.database import OF_REQUEST, Database, Statement
 
 log = structlog.get_logger(__name__)
 
-_CALLER: Final = ""  # the name of no server: the row of the caller's own token
-_UNKNOWN_LIFE: Final = 60.0  # seconds of a token whose issuer does not name its life
-_EARLY: Final = 30.0  # seconds before its end, a token is replaced
+_CALLER: Final = ""  # no server's name: the row of the caller's own token
+_UNKNOWN_LIFE: Final = 60.0  # seconds of a token's life if the issuer sends none
+_EARLY: Final = 30.0  # a token is replaced this many seconds before its end
 _MOST_KEPT: Final = 10_000
 
-# The `state` of such a row is random and is sent to nobody: no callback can name it.
+# The `state` of such a row is random and never sent: no callback can contain it.
 STORE_SUBJECT = Statement(
     f"""
     INSERT INTO sign_ins (owner, server, state, pending, pending_until)
@@ -53,7 +53,7 @@ class _Subject:
 
 
 class TokenExchanges:
-    """Holds a task for each token that is being stored, until `close`."""
+    """Owns a task for each token that is being stored, until `close`."""
 
     def __init__(self, database: Database, keys: OwnerKeys, oauth: OAuth) -> None:
         self._database = database
@@ -67,8 +67,8 @@ class TokenExchanges:
     # --- tokens of callers -------------------------------------------------------------------------------------------
 
     def note(self, identity: Identity, changes: bool) -> None:
-        """Keeps the token that the request came with, if it is newer than the last one. A credential that reaches less
-        than its owner does is not kept: the other turns of the owner would use it.
+        """Stores the token of the request if it is newer than the last one. A credential with fewer rights than its
+        owner is not stored: the owner's other turns would use it.
         """
         token, until = SUBJECT_TOKEN.get(), identity.expires_at
         if token is None or until is None or not changes or identity.is_bound:
@@ -77,7 +77,7 @@ class TokenExchanges:
         if known is not None and (known.token == token or known.until > until):
             return
         if len(self._subjects) >= _MOST_KEPT:
-            self._subjects.clear()  # the rows have them
+            self._subjects.clear()  # the rows have the tokens
         subject = self._subjects[identity.owner] = _Subject(token, until)
         task = asyncio.create_task(self._store(identity.owner, subject))
         self._storing.add(task)
@@ -96,7 +96,7 @@ class TokenExchanges:
             log.warning("mcp.subject_not_stored", owner=owner, error=str(error))
 
     async def _subject(self, owner: str) -> _Subject | None:
-        """The newest token of the owner that has not expired."""
+        """The owner's newest token that has not expired."""
         found = self._subjects.get(owner)
         if found is None or found.until <= CLOCK.now():
             row = await self._database.row(GET_SUBJECT, owner=owner)
@@ -112,7 +112,7 @@ class TokenExchanges:
     # --- tokens for services -----------------------------------------------------------------------------------------
 
     async def token(self, owner: str, server: OAuthResource, refused: int | None = None) -> Token:
-        """A token for the service, which is not the `refused` version. Raises NoTokenNow."""
+        """Returns a token for the service other than the `refused` version. Raises NoTokenNow."""
         name = (owner, server.name)
         kept, until = self._tokens.get(name, (None, 0.0))
         if kept is not None and until > monotonic() and kept.version != refused:

@@ -1,7 +1,7 @@
 """The OAuth 2.1 of MCP servers: discovery of the issuer, registration, and requests for tokens.
 
-Nothing here is trusted but the addresses that the operator gave: no request reaches another internal address. Redirects
-are not followed, answers have a bound in size and time, and what an issuer sends must be what it was asked for.
+Only the operator's addresses are trusted: no request reaches another internal address. Redirects are not followed,
+answers are limited in size and time, and an issuer's data must match the request.
 """
 
 import asyncio
@@ -35,17 +35,17 @@ from turnstream.extensions.mcp.declared import McpServer
 from turnstream.libraries.outgoing.addresses import AddressRefused, Allowed, UrlRefused
 from turnstream.libraries.outgoing.owner_tokens import OAuthResource
 
-_TIMEOUT: Final = 20.0  # seconds for an answer, to its end. The lease of a refresh is longer
+_TIMEOUT: Final = 20.0  # seconds for a complete answer; the lease of a refresh is longer
 _MOST_BYTES: Final = 1_000_000  # of an answer
 _CHUNK: Final = 65_536
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,32768}")  # what a header can hold (RFC 6750)
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")  # RFC 6749, 3.3
 _MOST_SCOPES: Final = 100
 _LONGEST_LIFE: Final = 10 * 365 * 86_400  # seconds of a token
-_MOST_REASON: Final = 300  # characters of an issuer's words
+_MOST_REASON: Final = 300  # characters of an issuer's message
 _GRANTS: Final = ["authorization_code", "refresh_token"]
 _ACCEPT: Final = {"Accept": "application/json"}
-# A request without a token, whose refusal names the metadata of the server.
+# A request without a token: its refusal names the metadata of the server.
 _PROBE: Final = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -59,21 +59,21 @@ _PROBE: Final = {
 
 
 class SignInFailed(Exception):
-    """A sign-in cannot be begun or completed. The text is a sentence for the person."""
+    """A sign-in cannot start or be completed. The text is a sentence for the person."""
 
 
 class TokensRefused(Exception):
-    """The issuer does not accept the refresh token any more."""
+    """The issuer no longer accepts the refresh token."""
 
 
 class IssuerUnavailable(Exception):
-    """The issuer gave no answer, or one that is none. The tokens may still be good."""
+    """The issuer gave no answer, or an invalid one. The tokens may still be valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The refusal of an MCP server: the scopes that it names, and the URL of its metadata. `insufficient`: the token is
-    good, but for less.
+    """The refusal of an MCP server: its required scopes, and the URL of its metadata. `insufficient`: the token is
+    valid, but lacks scopes.
     """
 
     scopes: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class Challenge:
 
 
 def challenge_of(response: httpx2.Response) -> Challenge | None:
-    """None for an answer that no sign-in would change."""
+    """None for an answer that no sign-in could change."""
     insufficient = response.status_code == 403 and _field(response, "error") == "insufficient_scope"
     if response.status_code != 401 and not insufficient:
         return None
@@ -94,15 +94,13 @@ _field: Final = extract_field_from_www_auth
 
 
 def scopes_of(words: Iterable[str]) -> tuple[str, ...]:
-    """The words that are scopes, each once, and not too many of them."""
+    """The words that are scopes, without repetitions, up to a maximum."""
     return tuple(dict.fromkeys(word for word in words if _SCOPE.fullmatch(word)))[:_MOST_SCOPES]
 
 
 @dataclass(frozen=True, slots=True)
 class OAuthClient:
-    """The registration of this server at an issuer. `method` is the authentication of the client at the token
-    endpoint.
-    """
+    """The registration of this server at an issuer. `method` is the client's authentication at the token endpoint."""
 
     id: str
     secret: str | None = field(default=None, repr=False)
@@ -111,7 +109,7 @@ class OAuthClient:
 
 @dataclass(frozen=True, slots=True)
 class McpIssuer:
-    """The issuer of an MCP server, as it was discovered for one sign-in. `resource` is what tokens are good for."""
+    """The issuer of an MCP server, as discovered for one sign-in. `resource` is the target of the tokens."""
 
     metadata: OAuthMetadata
     resource: str
@@ -124,8 +122,8 @@ class McpIssuer:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The state of a sign-in that has begun, for its callback. It is stored sealed. `cookie` is a digest, and `actor`
-    has begun it for the owner.
+    """The state of a started sign-in, for its callback. It is stored encrypted. `cookie` is a digest, and `actor` the
+    person who started it for the owner.
     """
 
     metadata: dict[str, Any]
@@ -140,7 +138,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class OAuthTokens:
-    """The tokens of an owner for one server, and all that is needed to use, refresh and revoke them. Stored sealed."""
+    """The tokens of an owner for one server, and all data for their use, refresh and revocation. Stored encrypted."""
 
     access_token: str = field(repr=False)
     refresh_token: str | None = field(repr=False)
@@ -154,7 +152,7 @@ class OAuthTokens:
 
 
 class OAuth:
-    """The requests of one process. `base` is the public address of this server. Holds connections until `close`."""
+    """The requests of one process. `base` is the public address of this server. Connections stay open until `close`."""
 
     def __init__(self, base: str) -> None:
         self.base = base
@@ -185,7 +183,7 @@ class OAuth:
     # --- discovery ---------------------------------------------------------------------------------------------------
 
     async def discover(self, server: OAuthResource, wanted: Sequence[str]) -> McpIssuer:
-        """Finds the issuer of a server. `wanted` are scopes that the server has asked for. Raises SignInFailed."""
+        """Finds the issuer of a server. `wanted` are the scopes that the server requests. Raises SignInFailed."""
         assert server.url is not None
         # A request to an HTTP tool could have an effect.
         challenge = await self._probe(server, server.url) if isinstance(server, McpServer) else Challenge()
@@ -209,7 +207,7 @@ class OAuth:
     async def _resource_metadata(
         self, server: OAuthResource, url: str, named: str | None
     ) -> ProtectedResourceMetadata | None:
-        """None for a server from before RFC 9728. Metadata at another host than the server's are not read."""
+        """None for a server older than RFC 9728. Metadata on a host other than the server's are ignored."""
         here = urlsplit(url)
         for address in build_protected_resource_metadata_discovery_urls(named, url):
             there = urlsplit(address)
@@ -278,7 +276,7 @@ class OAuth:
     # --- the flow ----------------------------------------------------------------------------------------------------
 
     async def client_for(self, server: OAuthResource, issuer: McpIssuer) -> OAuthClient:
-        """The client of the settings, the metadata document, or one that is registered now. Raises SignInFailed."""
+        """Returns the client of the settings, the metadata document, or a new registration. Raises SignInFailed."""
         metadata = issuer.metadata
         if server.client_id is not None:
             return OAuthClient(server.client_id, server.client_secret, _method_of(metadata, server.client_secret))
@@ -301,7 +299,7 @@ class OAuth:
     def begin(
         self, issuer: McpIssuer, client: OAuthClient, state: str, cookie: str, actor: str | None = None
     ) -> tuple[str, Pending]:
-        """The address at which the person consents, and what the callback needs."""
+        """Returns the address for the person's consent, and the state for the callback."""
         proof = PKCEParameters.generate()
         query = {
             "response_type": "code",
@@ -356,7 +354,7 @@ class OAuth:
         )
 
     async def refresh(self, server: OAuthResource, grant: OAuthTokens) -> OAuthTokens:
-        """The grant with new tokens. Raises TokensRefused, and IssuerUnavailable."""
+        """Returns the grant with new tokens. Raises TokensRefused, and IssuerUnavailable."""
         if (used := grant.refresh_token) is None:
             raise TokensRefused("There is no refresh token.")
         if grant.client.id == server.client_id:  # the operator may have changed the secret
@@ -372,7 +370,7 @@ class OAuth:
         )
 
     async def revoke(self, server: OAuthResource, grant: OAuthTokens) -> bool:
-        """Revokes the tokens at the issuer (RFC 7009). False if it offers no revocation, or did not confirm it."""
+        """Revokes the tokens at the issuer (RFC 7009). False if it offers no revocation, or did not confirm."""
         if grant.revocation_endpoint is None:
             return False
         done = True
@@ -393,7 +391,7 @@ class OAuth:
             raise IssuerUnavailable(str(error)) from None
         if response.status_code in {400, 401, 403} and (reason := _error_of(response)) is not None:
             for name in ("code", "refresh_token", "code_verifier", "subject_token"):
-                reason = reason.replace(form.get(name) or "\0", "…")  # an issuer may repeat what it was sent
+                reason = reason.replace(form.get(name) or "\0", "…")  # an issuer may repeat the data of the request
             raise TokensRefused(_short(reason))
         if response.status_code != 200:
             raise IssuerUnavailable(f"{_host(url)} answered with status {response.status_code}.")
@@ -420,7 +418,7 @@ class OAuth:
         return await self._send(server, httpx2.Request("POST", url, data=sent, headers=headers))
 
     async def _send(self, server: OAuthResource, request: httpx2.Request, *, body: bool = True) -> httpx2.Response:
-        """Raises SignInFailed without an answer, for one that is too long, and for an internal address."""
+        """Raises SignInFailed if there is no answer, or a too long one, and for an internal address."""
         url, host = URL(str(request.url), encoded=True), _host(str(request.url))
         session = self._session(is_free=_allowed(server).allows_host(url.host or ""))
         try:
@@ -442,14 +440,14 @@ class OAuth:
             refused = isinstance(error.os_error, AddressRefused)
             reason = "its address is internal; see `issuer`" if refused else type(error).__name__
             raise SignInFailed(f"{host} cannot be reached ({reason}).") from None
-        except (ClientError, ValueError, OSError) as error:  # its message may hold an address with secrets
+        except (ClientError, ValueError, OSError) as error:  # its message may contain an address with secrets
             raise SignInFailed(f"{host} cannot be reached ({type(error).__name__}).") from None
         headers = {name: value for name, value in response.headers.items() if name.lower() != "content-encoding"}
         return httpx2.Response(response.status, headers=headers, content=bytes(content), request=request)
 
     def _session(self, *, is_free: bool) -> ClientSession:
-        """Two pools: a connection to a host that the operator named is not checked, and must not be reused for others.
-        The address is checked behind the lookup, so a name cannot change it in between.
+        """Two pools: connections to the operator's hosts are not checked, and must not be reused for others. The
+        address is checked after the lookup, so that the name cannot change it in between.
         """
         if (session := self._sessions.get(is_free)) is None:
             guard: Mapping[str, Any] = {} if is_free else {"socket_factory": Allowed().open_socket}
@@ -464,7 +462,7 @@ class OAuth:
 
 
 def _issuer_of(server: OAuthResource, protected: ProtectedResourceMetadata | None) -> str | None:
-    """The issuer of the settings, or the first that the server names. None for a server that names none."""
+    """Returns the issuer of the settings, or the first one that the server names. None for a server that names none."""
     named = [] if protected is None else [str(each) for each in protected.authorization_servers]
     if server.issuer is None:
         return named[0] if named else None
@@ -474,7 +472,7 @@ def _issuer_of(server: OAuthResource, protected: ProtectedResourceMetadata | Non
 
 
 def _allowed(server: OAuthResource) -> Allowed:
-    """The hosts of the server and of its issuer in the settings may be internal."""
+    """The hosts of the server and of its configured issuer may be internal."""
     allowed = Allowed()
     for address in (server.url, server.issuer):
         if address is not None and (host := urlsplit(address).hostname) is not None:
@@ -483,7 +481,7 @@ def _allowed(server: OAuthResource) -> Allowed:
 
 
 def _check_address(server: OAuthResource, name: str, address: str) -> None:
-    """Tokens and codes go over TLS, unless the server itself is reached without."""
+    """Tokens and codes are sent over TLS, unless the server itself is reached without TLS."""
     assert server.url is not None
     try:
         _allowed(server).check(URL(address))
@@ -499,7 +497,7 @@ def _origin(url: str) -> str:
 
 
 def _method_of(metadata: OAuthMetadata, secret: str | None) -> str:
-    """How a client with a secret authenticates, if its registration does not say so: RFC 8414 names the default."""
+    """The authentication of a client with a secret, if its registration does not define it: the default of RFC 8414."""
     offered = metadata.token_endpoint_auth_methods_supported or ["client_secret_basic"]
     if secret is None:
         return "none"
@@ -507,7 +505,7 @@ def _method_of(metadata: OAuthMetadata, secret: str | None) -> str:
 
 
 def _error_of(response: httpx2.Response) -> str | None:
-    """The words of an issuer that refuses. None for the answer of something else, a proxy for example."""
+    """The error text of an issuer's refusal. None for another sender's answer, for example a proxy's."""
     try:
         answer = json.loads(response.content)
     except ValueError:

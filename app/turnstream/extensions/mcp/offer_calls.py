@@ -22,7 +22,7 @@ from turnstream.kit.text import storable
 from turnstream.libraries.uploading import require_uploads, take_upload
 from turnstream.tools.tool import File, OutcomePart
 
-# The SDK is imported by servers that declare MCP servers.
+# Only servers with declared MCP servers import the SDK.
 if TYPE_CHECKING:
     from turnstream.extensions.mcp.connection import McpConnection
     from turnstream.extensions.mcp.offers import Offers, ServerOffers
@@ -33,7 +33,7 @@ _LONGEST_TEXT: Final = 1_000  # characters of a title or description
 
 
 class SilentServerOut(BaseModel):
-    """An MCP server that has not answered, and why."""
+    """An MCP server without an answer, and the reason."""
 
     server: str
     reason: str
@@ -100,7 +100,7 @@ class PromptIn(Body):
 
 
 class CompletionIn(PromptIn):
-    """An argument of a prompt and what is written of it, beside the arguments that are complete."""
+    """An argument of a prompt, its beginning, and the complete arguments."""
 
     argument: Annotated[Storable, Field(min_length=1, max_length=2000)]
     value: Annotated[Storable, Field(max_length=2000)] = ""
@@ -116,7 +116,7 @@ class ResourceIn(Body):
 
 
 class OfferBlocks(BaseModel):
-    """Blocks of a message that is still to be posted."""
+    """Blocks for a message that is not posted yet."""
 
     blocks: list[BlockIn]
 
@@ -185,12 +185,12 @@ async def list_resources(request: Request) -> Response:
 
 
 def _shown(text: str | None) -> str:
-    """A text of a server that people read."""
+    """A server's text for display."""
     return storable((text or "")[:_LONGEST_TEXT]).strip()
 
 
 def _silent(servers: "Sequence[ServerOffers]") -> list[SilentServerOut]:
-    """Each server that has not answered, once."""
+    """Each server without an answer, once."""
     found = {each.server: each for each in servers if each.failure}
     return [
         SilentServerOut(server=each.server, reason=each.failure, wants_sign_in=each.wants_sign_in)
@@ -202,7 +202,7 @@ def _silent(servers: "Sequence[ServerOffers]") -> list[SilentServerOut]:
 
 
 async def render_prompt(request: Request) -> Response:
-    """Gets the messages of a prompt as blocks; files of it become uploads of the caller."""
+    """Gets the messages of a prompt as blocks; its files become uploads of the caller."""
     sent, _ = await read_body(request, PromptIn)
     offers, connection = await _found(request, sent.server, "prompts")
     with failures_as("name"):

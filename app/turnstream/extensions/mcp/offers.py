@@ -1,4 +1,4 @@
-"""Prompts and resources of MCP servers, which people choose themselves: no model reads their lists."""
+"""Prompts and resources of MCP servers, chosen by people: no model reads their lists."""
 
 import asyncio
 from collections import OrderedDict
@@ -33,15 +33,15 @@ MAX_OFFERS: Final = 500  # of one kind and server
 _LONGEST_ID: Final = 2_000  # characters of a name or an address
 _LONGEST_TEXT: Final = 1_000  # characters of an error
 _MOST_ARGUMENTS: Final = 50
-_MOST_VALUES: Final = 100  # that complete an argument
+_MOST_VALUES: Final = 100  # values that complete an argument
 _MOST_CONTENTS: Final = 20  # of one resource
-_OWNER_TTL: Final = 300.0  # seconds for which the list of one owner is kept at most
+_OWNER_TTL: Final = 300.0  # the longest life of an owner's list in memory, in seconds
 _MOST_LISTS: Final = 1000  # of owners
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOffers:
-    """The offers of one server to an owner. If the server has not answered, `failure` is a sentence."""
+    """The offers of one server to an owner. If the server did not answer, `failure` is a sentence."""
 
     server: str
     items: Sequence[OfferItem] = ()
@@ -63,7 +63,7 @@ class ServerOffers:
 
 @dataclass(slots=True)
 class Offers:
-    """The state of the extension: the connections that offer something, and the sign-ins of owners."""
+    """The state of the extension: the connections with offers, and the sign-ins of owners."""
 
     connections: Mapping[str, McpConnection]
     sign_ins: SignIns | None = None
@@ -73,7 +73,7 @@ class Offers:
     # --- lists -------------------------------------------------------------------------------------------------------
 
     async def of_kind(self, owner: str, kind: OfferKind) -> Sequence[ServerOffers]:
-        """The servers with what they offer to the owner. A server that fails leaves the others as they are."""
+        """Returns the servers with their offers to the owner. A failure of one server does not affect the others."""
         asked = [each for each in self.connections.values() if _allows(each, kind)]
         asked += await self.own.connections(owner) if self.own is not None else ()
         return await asyncio.gather(*(self._of_server(owner, kind, each) for each in asked))
@@ -96,7 +96,7 @@ class Offers:
     async def _list(self, owner: str, kind: OfferKind, connection: McpConnection) -> OfferList:
         server = connection.server
         if not server.per_owner:
-            return await connection.offers(owner, kind)  # its session keeps the list
+            return await connection.offers(owner, kind)  # its session caches the list
         if server.oauth and await connection.owner_calls().sign_ins.token(owner, server) is None:
             raise SignInNeeded
         key, now = (owner, server.name, kind), monotonic()
@@ -112,14 +112,14 @@ class Offers:
     # --- apps --------------------------------------------------------------------------------------------------------
 
     async def app(self, owner: str, server: str, uri: str) -> AppPage:
-        """The page of an app. Raises NotFound, ToolError and ToolUnavailable."""
+        """Returns the page of an app. Raises NotFound, ToolError and ToolUnavailable."""
         connection = await self.connection(owner, server)
         if connection is None:
             raise NotFound(f"There is no MCP server {server[:100]!r} for the caller.")
         return await read_app(owner, connection, uri)
 
     async def app_page(self, owner: str, server: str, uri: str) -> Mapping[str, Any]:
-        """The resource of an app, as MCP has it. Raises NotFound, RequestRefused and Unavailable."""
+        """Returns the resource of an app, in MCP's form. Raises NotFound, RequestRefused and Unavailable."""
         with failures_as("uri"):
             app = await self.app(owner, server, uri)
         csp = {"connectDomains": list(app.connect), "resourceDomains": list(app.load)}
@@ -148,7 +148,7 @@ class Offers:
     async def prompt(
         self, owner: str, connection: McpConnection, name: str, arguments: Mapping[str, str]
     ) -> Sequence[OutcomePart]:
-        """The messages of a prompt as the parts of one message. If the prompt has words of both roles, each text begins
+        """Returns the messages of a prompt as the parts of one message. If the prompt has both roles, each text begins
         with its role. Raises ToolError and ToolUnavailable.
         """
         try:
@@ -169,7 +169,7 @@ class Offers:
     async def completions(
         self, owner: str, connection: McpConnection, name: str, argument: str, value: str, given: Mapping[str, str]
     ) -> Sequence[str]:
-        """The values that a server proposes for an argument of a prompt. Raises ToolError and ToolUnavailable."""
+        """Returns a server's proposed values for an argument of a prompt. Raises ToolError and ToolUnavailable."""
         try:
             found = await connection.use_as(owner, lambda session: session.completion(name, argument, value, given))
         except (SignInNeeded, MCPError) as error:
@@ -177,7 +177,7 @@ class Offers:
         return [storable(each) for each in found.values[:_MOST_VALUES] if len(each) <= _LONGEST_TEXT]
 
     async def resource(self, owner: str, connection: McpConnection, uri: str) -> Sequence[File]:
-        """The files of a resource. Raises ToolError and ToolUnavailable."""
+        """Returns the files of a resource. Raises ToolError and ToolUnavailable."""
         try:
             result = await connection.use_as(owner, lambda session: session.resource(uri))
         except (SignInNeeded, MCPError) as error:
@@ -189,7 +189,7 @@ class Offers:
 
 
 def _file_of(content: types.TextResourceContents | types.BlobResourceContents) -> File:
-    """The file of a resource, called by the end of its address."""
+    """The file of a resource, named by the end of its address."""
     path = urlsplit(content.uri).path.rstrip("/") or content.uri
     name = storable(unquote(path.rpartition("/")[2]))[:300].strip() or "resource"
     if isinstance(content, types.TextResourceContents):

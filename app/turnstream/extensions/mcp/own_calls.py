@@ -1,4 +1,4 @@
-"""The calls of an owner about the MCP servers that are theirs."""
+"""The calls of an owner for the owner's MCP servers."""
 
 import re
 from datetime import datetime
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_HEADERS: Final = 20
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
-# They belong to the connection, and not to the server.
+# Headers of the connection, not of the server.
 _REFUSED: Final = frozenset({"host", "content-length", "content-type", "accept", "connection", "transfer-encoding"})
 
 

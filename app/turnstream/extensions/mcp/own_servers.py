@@ -1,7 +1,7 @@
 """MCP servers that owners add for themselves, if the operator allows it.
 
-Two tools serve all of them, as those of `owner_tools` do: the request of a model is the same for all owners. The row of
-a server is a sign-in whose sealed tokens are the address and the headers.
+Two tools serve all of them, like those of `owner_tools`: the model's request is the same for all owners. A server's row
+is a sign-in with the address and the headers as encrypted tokens.
 """
 
 import json
@@ -37,7 +37,7 @@ _NAMED = f"owner = :owner AND server LIKE '{OWN}%'"
 LIST_OWN_SERVERS = Statement(
     f"SELECT server, tokens, signed_in_at FROM sign_ins WHERE {_NAMED} AND tokens IS NOT NULL ORDER BY server"
 )
-# The tools that the person has seen are accepted with the server.
+# Adding a server accepts the tools that the person has seen.
 PUT_OWN_SERVER = Statement(
     f"""
     INSERT INTO sign_ins (owner, server, tokens, tools, signed_in_at)
@@ -52,7 +52,7 @@ PUT_OWN_SERVER = Statement(
 
 @dataclass(frozen=True, slots=True)
 class OwnServer:
-    """A server of one owner. `headers` are sent with each request to `url`, and are shown to nobody."""
+    """A server of one owner. `headers` are sent with each request to `url`, and never shown."""
 
     name: str
     url: str
@@ -61,8 +61,8 @@ class OwnServer:
 
 
 class OwnServers:
-    """The servers of all owners, as one source of tools. `allowed` are the addresses that they may have,
-    `declarations` the policies of the two tools.
+    """The servers of all owners, as one source of tools. `allowed` are the permitted addresses, `declarations` the
+    policies of the two tools.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class OwnServers:
         self._tools: Mapping[str, Tool] = {each.spec.name: each for each in decided}
 
     def use(self, database: Database, keys: OwnerKeys, sign_ins: SignIns) -> None:
-        """The server runs: the rows of owners can be read from now on."""
+        """Called when the server runs: from now on the rows of owners can be read."""
         self._database, self._keys, self._sign_ins = database, keys, sign_ins
 
     def tools(self) -> Mapping[str, Tool]:
@@ -97,8 +97,7 @@ class OwnServers:
         return [each for each, _ in await self._rows(owner)]
 
     async def _rows(self, owner: str) -> Sequence[tuple[OwnServer, str]]:
-        """The servers of an owner, each with its sealed form. A server is left out if this replica
-        cannot decrypt it."""
+        """The servers of an owner, each with its encrypted form, except those that this replica cannot decrypt."""
         assert self._database is not None
         assert self._keys is not None
         rows = await self._database.rows(LIST_OWN_SERVERS, owner=owner)
@@ -117,7 +116,7 @@ class OwnServers:
     async def put(
         self, owner: str, name: str, url: str, headers: Mapping[str, str], actor: str | None
     ) -> Sequence[McpTool] | None:
-        """Stores a server after its tools were read, and returns these. None if the owner has too many servers. Raises
+        """Stores a server after a read of its tools, and returns these. None if the owner has too many servers. Raises
         ValueError for an address that is not allowed, and ToolUnavailable for a server that does not list its tools.
         """
         assert self._database is not None
@@ -167,7 +166,7 @@ class OwnServers:
                 return _unknown(server, lists)
             lists = {server: lists[server]}
         told = []
-        for name, each in lists.items():  # one after the other: two at once would ask the person twice
+        for name, each in lists.items():  # one after the other: two at once could ask the person twice
             try:
                 found = await each.find_tools(context, json.dumps({"query": query}))
             except (ToolError, ToolUnavailable) as error:
@@ -200,7 +199,7 @@ class OwnServers:
         return await lists[server].call_from_app(context, json.dumps({"name": name, "input": input}))
 
     async def _lists(self, owner: str) -> Mapping[str, OwnerLists]:
-        """The lists of an owner by the names of the servers. A changed server begins with an empty one."""
+        """The lists of an owner by server name. A changed server starts with an empty list."""
         if self._database is None:
             raise ToolUnavailable("Servers of owners can be used by a running server alone.")
         found = {}

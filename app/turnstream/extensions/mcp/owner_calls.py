@@ -1,4 +1,4 @@
-"""Calls to an MCP server with the token of the owner: each on a connection of its own, so that none has another's."""
+"""Calls to an MCP server with the owner's token: each on its own connection, so that tokens are never mixed up."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ Use = Callable[[McpSession], Awaitable[T]]
 
 
 class SignInNeeded(Exception):
-    """The owner has no token, or the server does not accept the one that there is."""
+    """The owner has no token, or the server refuses it."""
 
     def __init__(self, scopes: tuple[str, ...] = (), seen: int | None = None) -> None:
         super().__init__("sign-in needed")
@@ -41,11 +41,11 @@ class OwnerCalls:
     async def call(
         self, tool: str, arguments: Mapping[str, Any], progress: ProgressFnT, context: ToolContext
     ) -> types.CallToolResult | Outcome:
-        """Raises as a session does. The outcome of a call that was not made asks for a sign-in."""
+        """Raises like a session. If the call was not made, the outcome asks for a sign-in."""
         return await self.use(context, lambda session: session.call(tool, arguments, progress))
 
     async def use(self, context: ToolContext, use: Use[T]) -> T | Outcome:
-        """Uses a session with the owner's token. The outcome asks for a sign-in."""
+        """Uses a session with the owner's token. The outcome may ask for a sign-in."""
         try:
             return await self.with_token(context.owner, use)
         except SignInNeeded as needed:
@@ -69,10 +69,10 @@ class OwnerCalls:
             raise NoTokenNow(f"The task is followed again after {needs} to {self.server.name}.") from None
 
     async def with_token(self, owner: str, use: Use[T]) -> T:
-        """Uses a session with the owner's token, which is refreshed once if the server does not accept it. Raises
-        SignInNeeded, ToolUnavailable, and what `use` raises.
+        """Uses a session with the owner's token; a refused token is refreshed once. Raises SignInNeeded,
+        ToolUnavailable, and the exceptions of `use`.
         """
-        if self.server.allowed is not None:  # the headers of the server of an owner
+        if self.server.allowed is not None:  # the headers of an owner's own server
             answered = await self._used(None, use)
             assert not isinstance(answered, Challenge)
             return answered
@@ -92,7 +92,7 @@ class OwnerCalls:
         return result
 
     async def _used(self, token: Token | None, use: Use[T]) -> T | Challenge:
-        """Raises what `use` raises. The SDK wraps what leaves its task groups, so nothing does."""
+        """Raises the exceptions of `use`. They are passed around the SDK's task groups, which would wrap them."""
         bearer, failure, results = None if token is None else Bearer(token.access), None, list[T]()
         try:
             async with session_with(self.server, bearer) as session:
@@ -102,7 +102,7 @@ class OwnerCalls:
                     failure = error
         except (OSError, ValueError, MCPError, ExceptionGroup) as error:
             task = asyncio.current_task()
-            if task is not None and task.cancelling():  # a group of the SDK reports the other error alone
+            if task is not None and task.cancelling():  # a task group of the SDK reports only the other error
                 raise asyncio.CancelledError from None
             if failure is None and not results and (bearer is None or bearer.challenge is None):
                 raise ToolUnavailable(f"The MCP server {self.server.name} cannot be reached now.") from error

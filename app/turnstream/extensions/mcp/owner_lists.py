@@ -1,7 +1,7 @@
-"""Lists of tools of MCP servers that want the owner's token before they list any: each owner may have other tools.
+"""Lists of tools of MCP servers that require the owner's token for the list: each owner may have other tools.
 
-Two tools take the place of such a list: `find_tools` returns definitions, `call_tool` calls one; apps have a third. So
-the request of the model is the same for all owners and for every list, and a list is read when a model needs it.
+Two tools replace such a list: `find_tools` returns definitions, `call_tool` calls one; apps have a third. So the
+model's request is the same for all owners and lists, and a list is read when a model needs it.
 """
 
 import json
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_TTL: Final = 300.0  # seconds for which a list is kept if the server names none
-_MOST_OWNERS: Final = 1000  # whose lists are kept
+_TTL: Final = 300.0  # the default life of a list in memory, in seconds
+_MOST_OWNERS: Final = 1000  # owners with lists in memory
 _MOST_SHOWN: Final = 30_000  # characters of definitions in one result
 _MOST_CHANGES: Final = 20  # in one question, and in the log
 _SECONDS: Final = 300.0  # for the answer to a question about changes
@@ -47,7 +47,7 @@ class _OwnerList:
 
 @dataclass(frozen=True, slots=True)
 class AppTool(FunctionTool):
-    """A tool that apps call, and that no turn may name."""
+    """A tool for apps only, which no turn may name."""
 
     hidden: ClassVar = True
 
@@ -57,7 +57,7 @@ class AppTool(FunctionTool):
 
 
 class OwnerLists:
-    """The lists of all owners at one server. Each replica keeps them until their TTL has passed."""
+    """The lists of all owners at one server. Each replica caches them until their TTL has passed."""
 
     @property
     def connection(self) -> "McpConnection":
@@ -131,7 +131,7 @@ class OwnerLists:
 
     async def _call(self, context: ToolContext, name: str, input: dict[str, Any] | None, *, from_app: bool) -> Outcome:
         found = await self._list(context)
-        if isinstance(found, _OwnerList) and name not in found.tools:  # it may be new
+        if isinstance(found, _OwnerList) and name not in found.tools:  # the tool may be new
             found = await self._list(context, kept=self._shortest_ttl)
         if isinstance(found, Outcome):
             return found
@@ -146,8 +146,8 @@ class OwnerLists:
     # --- the list of an owner ----------------------------------------------------------------------------------------
 
     async def _list(self, context: ToolContext, kept: float | None = None) -> _OwnerList | Outcome:
-        """The list of the owner, whose changes the owner has accepted. `kept`: the seconds since it was read, at most.
-        The outcome asks for a sign-in, or reports that the changes were not accepted. Raises ToolUnavailable.
+        """Returns the list of the owner, after the owner has accepted its changes. `kept`: the most seconds since it
+        was read. The outcome asks for a sign-in, or reports that the changes were not accepted. Raises ToolUnavailable.
         """
         found = self._kept.get(context.owner)
         now = monotonic()
@@ -170,12 +170,12 @@ class OwnerLists:
             ttl, now = _TTL if session.ttl is None else session.ttl, monotonic()
             return _OwnerList({each.name: each for each in listed.values()}, now, now + max(ttl, self._shortest_ttl))
 
-        # A call counts its own time; this is for a list that does not end.
+        # A call has its own time limit; this one is for a list without an end.
         return await self._connection.use_for(context, read, self._timeout)
 
     async def _unaccepted(self, context: ToolContext, tools: Mapping[str, McpTool]) -> Outcome | None:
-        """Asks the owner about definitions that are new or changed, before a model or a call uses them. The first list
-        is accepted with the sign-in, and those of a `trusted` server always are.
+        """Asks the owner about new or changed definitions, before a model or a call uses them. The sign-in accepts the
+        first list; lists of a `trusted` server are always accepted.
         """
         sign_ins, server = self._connection.owner_calls().sign_ins, self._server
         stored = await sign_ins.accepted_tools(context.owner, server.name)
@@ -197,13 +197,13 @@ class OwnerLists:
                     refusal = f"{server.name} has changed its tools, and the user has not accepted the changes."
                     return Outcome(f"{refusal} The call was not made.", kind="refused")
         if stored is None or changes:
-            accepted = to_json(before | digests).decode()  # a tool that comes back is compared with what it was
+            accepted = to_json(before | digests).decode()  # a tool that returns is compared with its earlier form
             await sign_ins.accept_tools(context.owner, server.name, accepted, stored)
         return None
 
 
 async def _ranked(tools: Mapping[str, McpTool], query: str) -> list[str]:
-    """The names of the tools that the query finds, the best one first; of all tools without a query."""
+    """The names of the matching tools, best one first; without a query all names."""
     if not query.strip():
         return list(tools)
     specs = [replace(each.spec, name=name) for name, each in tools.items()]
@@ -216,7 +216,7 @@ def digests_of(tool: McpTool) -> list[str]:
 
 
 def _changes(before: Mapping[str, list[str]], now: Mapping[str, list[str]]) -> "list[tuple[str, str]]":
-    """The tools that are new or changed, each with words for a person."""
+    """The new or changed tools, each with words for a person."""
     found = []
     for name, digests in now.items():
         known = before.get(name)

@@ -1,4 +1,4 @@
-"""Questions of MCP servers to a person, as questions of turnstream."""
+"""Questions of MCP servers to a person, converted to turnstream's questions."""
 
 from urllib.parse import urlsplit
 
@@ -9,11 +9,11 @@ from turnstream.kit.text import storable
 from turnstream.tools.schemas import InputSchema
 from turnstream.tools.tool import PersonQuestion
 
-_MAX_QUESTION = 10_000  # characters of the message, and of the URL, that a person is shown
+_MAX_QUESTION = 10_000  # characters of the displayed message and URL
 
 
 def question_of(sent: types.ElicitRequestParams, seconds: float) -> PersonQuestion | None:
-    """None for a schema that is not valid, a URL that no person should open, or a text that is too long to be read."""
+    """None for an invalid schema, an unsafe URL, or a text that is too long to read."""
     message = storable(sent.message)
     if max(len(message), len(getattr(sent, "url", ""))) > _MAX_QUESTION:
         return None

@@ -1,4 +1,4 @@
-"""The MCP servers of a replica, as one source of tools. Each connects again after a failure; its tools stay listed."""
+"""The MCP servers of a replica, as one source of tools. Each reconnects after a failure; its tools stay listed."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,12 +34,12 @@ class McpServers:
 
     @property
     def _kept_open(self) -> Sequence[McpConnection]:
-        """The connections of all owners together."""
+        """The connections that all owners share."""
         return [each for each in self._connections.values() if not each.server.owner_tools]
 
     @property
     def connected(self) -> frozenset[str]:
-        """The names of the servers that are connected now."""
+        """The names of the connected servers."""
         return frozenset(each.server.name for each in self._connections.values() if each.connected)
 
     async def failures(self) -> Mapping[str, str]:
@@ -50,7 +50,7 @@ class McpServers:
         }
 
     def tools(self) -> Mapping[str, Tool]:
-        """The tools that each server listed last, connected or not."""
+        """The last listed tools of each server, connected or not."""
         lists: list[Mapping[str, Tool]] = [each.tools for each in self._kept_open]
         lists += [each.tools for each in self._lists]
         return {name: tool for tools in lists for name, tool in tools.items()}
@@ -61,11 +61,11 @@ class McpServers:
 
     @property
     def with_sign_in(self) -> Mapping[str, McpServer]:
-        """The servers to which owners sign in, by their names."""
+        """The servers with sign-ins of owners, by name."""
         return {each.server.name: each.server for each in self._connections.values() if each.server.oauth}
 
     def use(self, sign_ins: SignIns) -> None:
-        """The server runs: owners can sign in from now on."""
+        """Called when the server runs: from now on owners can sign in."""
         self._sign_ins = sign_ins
         for each in self._connections.values():
             each.sign_ins = sign_ins

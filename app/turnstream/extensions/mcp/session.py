@@ -37,10 +37,10 @@ log = structlog.get_logger(__name__)
 
 _MAX_PAGES = 100
 _LISTEN_AGAIN = 5.0  # seconds
-_OFFER_TTL = 300.0  # seconds for which other lists are kept if the server names no time and notifies no changes
-_MAX_ROUNDS = 5  # of pages that a call requires, one after another
+_OFFER_TTL = 300.0  # seconds for which other lists are cached if the server sends no TTL and no notifications
+_MAX_ROUNDS = 5  # of consecutive pages that a call requires
 
-# Errors that say of a call that it was not made.
+# Errors that show that a call was not made.
 REFUSALS = frozenset(
     {
         types.INVALID_PARAMS,
@@ -49,8 +49,8 @@ REFUSALS = frozenset(
     }
 )
 
-# The way to ask the person about the call that is being made. A request of the server is handled in the context of the
-# call, unless the server is one over stdio from before 2026-07-28.
+# The function that asks the person of the current call. A request of the server is handled in the context of the call,
+# except for stdio servers older than 2026-07-28.
 asking: ContextVar[AskPerson | None] = ContextVar("asking", default=None)
 
 
@@ -69,7 +69,7 @@ class OfferList:
 class McpSession:
     """The session of one connection. Its methods may be called from any task.
 
-    `doubted`: a call failed as calls do when the server is gone; listing the tools again shows whether it is.
+    `doubted`: a call failed as if the server were gone; the next list of tools shows whether it is.
     """
 
     def __init__(self, server: McpServer) -> None:
@@ -79,7 +79,7 @@ class McpSession:
         self.doubted = False
         self._ended = False
         self._calls = 0
-        self.ttl: float | None = None  # seconds for which the server lets its list of tools be kept
+        self.ttl: float | None = None  # seconds for which the server allows a cache of its tool list
         self._refresh = asyncio.Event()
         self._offers: dict[OfferKind, OfferList] = {}
 
@@ -103,8 +103,8 @@ class McpSession:
         self._offers = {kind: kept for kind, kept in self._offers.items() if kind not in kinds}
 
     async def wait_for_refresh(self, shortest: float) -> None:
-        """Returns when the tools should be listed again, by the age of the list after `shortest` seconds or later.
-        Raises ConnectionError when the connection has ended.
+        """Returns when the tools should be listed again, after at least `shortest` seconds. Raises ConnectionError
+        after the end of the connection.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(None if self.ttl is None else max(self.ttl, shortest)):
@@ -114,7 +114,7 @@ class McpSession:
             raise ConnectionResetError("the server ended the connection")
 
     async def pages(self) -> AsyncIterator[list[types.Tool]]:
-        """The tools of the server, page by page. Raises ValueError for a list of too many pages."""
+        """The tools of the server, page by page. Raises ValueError for too many pages."""
         cursor: str | None = None
         self.ttl = None
         capabilities = self.client.server_capabilities
@@ -122,7 +122,7 @@ class McpSession:
             return  # a server without tools
         for _ in range(_MAX_PAGES):
             page = await self.client.list_tools(cursor=cursor)
-            if page.ttl_ms:  # without one the list stays until the server notifies a change
+            if page.ttl_ms:  # without it the list is valid until the server notifies a change
                 self.ttl = min(self.ttl or inf, page.ttl_ms / 1000)
             yield page.tools
             cursor = page.next_cursor
@@ -132,7 +132,7 @@ class McpSession:
         raise ValueError(f"the list of tools has more than {_MAX_PAGES} pages")
 
     async def offers(self, kind: OfferKind, shortest: float) -> OfferList:
-        """A list of the server, kept for its TTL, `shortest` seconds at least, or until the server notifies a change.
+        """A list of the server, cached for its TTL, at least `shortest` seconds, or until the server notifies a change.
         Raises MCPError, and ValueError for a list of too many pages.
         """
         kept = self._offers.get(kind)
@@ -185,7 +185,7 @@ class McpSession:
             return await self.client.get_prompt(name, dict(arguments))
 
     async def completion(self, name: str, argument: str, value: str, given: Mapping[str, str]) -> types.Completion:
-        """The values that the server proposes for an argument of a prompt; none if it completes nothing."""
+        """The server's proposed values for an argument of a prompt; none if it has no completion."""
         if self.client.server_capabilities.completions is None:
             return types.Completion(values=[])
         with self._unasked():
@@ -198,18 +198,18 @@ class McpSession:
 
     @contextmanager
     def _unasked(self) -> Iterator[None]:
-        """Requests outside of a turn: nobody answers their questions, and least of all the person of another call."""
+        """Requests outside of a turn: nobody answers their questions, least of all the person of another call."""
         self._asking.append(None)
         try:
             yield
         except asyncio.CancelledError:
-            self._refresh.set()  # the request may have timed out: is the server only slow, or stuck?
+            self._refresh.set()  # the request may have timed out: the server may be slow or stuck
             raise
         finally:
             self._asking.remove(None)
 
     async def listen(self) -> None:
-        """Keeps a subscription open: some servers announce changes of their lists in no other way."""
+        """Keeps a subscription open: some servers announce changes of their lists only there."""
         capabilities = self.client.server_capabilities
         tools, prompts, resources = (
             bool(each is not None and each.list_changed)
@@ -240,7 +240,7 @@ class McpSession:
         context: ClientRequestContext,  # noqa: ARG002, the SDK names it
         params: types.ElicitRequestParams,
     ) -> types.ElicitResult | types.ErrorData:
-        """Asks the person for the server. If it is not known for which of several calls it asks, nobody is asked."""
+        """Asks the person a question of the server. If the question's call is ambiguous, nobody is asked."""
         ask = asking.get()
         if ask is None and len(self._asking) > 1:
             log.warning("mcp.elicitation_unclear", server=self._server.name, calls=len(self._asking))
@@ -277,7 +277,7 @@ class McpSession:
         finally:
             self._calls -= 1
             self._asking.remove(ask)
-            if cancelled and not self._calls:  # a call may have timed out: is the server only slow, or stuck?
+            if cancelled and not self._calls:  # a call may have timed out: the server may be slow or stuck
                 self._refresh.set()
 
     async def send_task(self, request: TaskRequest) -> TaskState | types.EmptyResult:
@@ -290,7 +290,7 @@ class McpSession:
             try:
                 return await self.client.call_tool(tool, arguments, progress_callback=progress)
             except MCPError as error:
-                # Servers of 2025-11-25 refuse a call until the person has been to a page.
+                # Servers of 2025-11-25 refuse a call until the person has visited a page.
                 if error.code != types.URL_ELICITATION_REQUIRED or not await self._visit(error):
                     raise
         raise ToolError(f"{tool} sends the person to a page again and again.")
@@ -314,7 +314,7 @@ class McpSession:
 
 @asynccontextmanager
 async def session_with(server: McpServer, bearer: Bearer | None = None) -> AsyncIterator[McpSession]:
-    """Must be left in the task that entered it."""
+    """The task that entered it must leave it."""
     session = McpSession(server)
     client = Client(
         transport(server, session.end, bearer),
@@ -325,7 +325,8 @@ async def session_with(server: McpServer, bearer: Bearer | None = None) -> Async
         extensions=[TaskExtension(), AppExtension()],
     )
     async with client as session.client:
-        # The SDK checks results with Python's regular expressions, whose time has no bound; `McpTool` checks them.
+        # The SDK checks results with Python's regular expressions, whose time is unlimited; `McpTool` checks them
+        # instead.
         client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
         yield session
 

@@ -1,7 +1,7 @@
-"""The sign-ins of owners to MCP servers: their rows, the tokens in them, and the calls that wait for one.
+"""The sign-ins of owners to MCP servers: their rows, their tokens, and the calls that wait for one.
 
-Tokens are sealed with the key of their owner, for one server at one address. One replica refreshes them at a time: it
-takes the row for a while, and the others wait for its new version.
+Tokens are encrypted with the key of their owner, for one server at one address. One replica at a time refreshes them:
+it claims the row, and the others wait for the new version.
 """
 
 import asyncio
@@ -46,12 +46,12 @@ from turnstream.tools.tool import SignIn, ToolUnavailable
 log = structlog.get_logger(__name__)
 
 _PENDING: Final = timedelta(minutes=10)  # between the page of the link and the callback
-_LEASE: Final = timedelta(seconds=30)  # of the replica that refreshes: longer than its request to the issuer may take
-_WAIT: Final = 40.0  # seconds for another replica to refresh
-_LOOK: Final = 0.1  # seconds between two looks at the row that it has
-_EARLY: Final = timedelta(seconds=30)  # before their end, tokens are refreshed
-OWN: Final = "own:"  # before the name of a server that an owner has added
-_MOST_REASON: Final = 500  # characters
+_LEASE: Final = timedelta(seconds=30)  # the time between the page of the link and the callback
+_WAIT: Final = 40.0  # the lease of the refreshing replica: longer than its request to the issuer
+_LOOK: Final = 0.1  # the longest wait for another replica's refresh, in seconds
+_EARLY: Final = timedelta(seconds=30)  # seconds between two reads of the row claimed by that replica
+OWN: Final = "own:"  # tokens are refreshed this long before their end
+_MOST_REASON: Final = 500  # the prefix of a server that an owner has added
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ LIST_SIGN_INS = Statement(
     WHERE owner = :owner AND tokens IS NOT NULL AND server NOT LIKE '{OWN}%' ORDER BY server
     """
 )
-# Digests of the tools that an owner has accepted. `seen` are those that the new ones take the place of.
+# Digests of the tools that an owner has accepted. `seen` are those that the new ones replace.
 GET_ACCEPTED = Statement("SELECT tools FROM sign_ins WHERE owner = :owner AND server = :server")
 ACCEPT_TOOLS = Statement(
     """
@@ -86,13 +86,13 @@ BEGIN_SIGN_IN = Statement(
     """
 )
 GET_PENDING = Statement("SELECT owner, server, pending, pending_until FROM sign_ins WHERE state = :state")
-# A state is taken once.
+# A state is used once.
 TAKE_PENDING = Statement(
     """
     UPDATE sign_ins SET state = NULL, pending = NULL, pending_until = NULL WHERE state = :state RETURNING owner, server
     """
 )
-# A row that a sign-out or an erasure has deleted since the sign-in was begun does not come back.
+# A row that a sign-out or an erasure deleted after the sign-in started is not created again.
 STORE_SIGN_IN = Statement(
     """
     UPDATE sign_ins
@@ -142,7 +142,7 @@ GET_LINKED_ASK = Statement(
     WHERE turn_id = :turn AND asks.kind = 'sign_in' AND asks.question->>'url' = :url
     """
 )
-# The turns are locked first, as their own writes do, and in one order.
+# The turns are locked first, as by their own writes, and in one order.
 ANSWER_SIGN_INS = Statement(
     f"""
     WITH waiting AS (
@@ -173,7 +173,7 @@ _ANSWER: Final = to_json({"kind": "result", "text": to_json(SIGNED_IN)})
 
 @dataclass(frozen=True, slots=True)
 class LinkedAsk:
-    """The ask of a link, and whose it is. `over` says why it waits no more."""
+    """The ask of a link, and its owner. `over` is the reason why it no longer waits."""
 
     owner: str
     server: str
@@ -193,8 +193,8 @@ class SignInRow:
 
 
 class SignIns:
-    """`servers` are MCP servers and services of HTTP tools with `auth = "oauth"`, by their names. `notify` wakes the
-    readers of an owner and a chat.
+    """`servers` are MCP servers and services of HTTP tools with `auth = "oauth"`, by name. `notify` wakes the readers
+    of an owner and a chat.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class SignIns:
     # --- tokens for calls --------------------------------------------------------------------------------------------
 
     async def token(self, owner: str, server: OAuthResource) -> Token | None:
-        """None if the owner must sign in. Raises ToolUnavailable."""
+        """Returns None if the owner must sign in. Raises ToolUnavailable."""
         if server.exchange:
             return await self.exchanges.token(owner, server)
         row = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
@@ -230,8 +230,8 @@ class SignIns:
         return await self._token_of(row, server)
 
     async def refreshed(self, owner: str, server: OAuthResource, version: int) -> Token | None:
-        """A token that is newer than `version`, whichever replica refreshes it. None if the owner must sign in.
-        Raises ToolUnavailable.
+        """Returns a token newer than `version`, from any replica's refresh. None if the owner must sign in. Raises
+        ToolUnavailable.
         """
         if server.exchange:
             return await self.exchanges.token(owner, server, refused=version)
@@ -239,7 +239,7 @@ class SignIns:
         while monotonic() < deadline:
             claimed = await self._database.row(CLAIM_REFRESH, **named, version=version, lease=_LEASE)
             if claimed is not None:
-                # To the end, whatever becomes of the call: the issuer accepts the old refresh token once.
+                # Completed even if the call is cancelled: the issuer accepts the old refresh token once.
                 return await to_the_end(self._refresh(claimed, server))
             row = await self._database.row(GET_SIGN_IN, **named)
             if row is None or row["tokens"] is None:
@@ -271,8 +271,8 @@ class SignIns:
         stored = await self._write(STORE_REFRESHED, **named, tokens=tokens, scopes=scopes, expires_at=ends)
         if stored is not None:
             return Token(new.access_token, stored["version"], new.scopes)
-        # The owner has signed out meanwhile, or in; or the answer of the write was lost. Tokens of a row that is there
-        # are not revoked: those of its next version may be of the same consent.
+        # Meanwhile the owner signed out, or in; or the answer of the write was lost. Tokens are not revoked while the
+        # row exists: its next version may belong to the same consent.
         found = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
         if found is None or found["tokens"] is None:
             await self.oauth.revoke(server, new)
@@ -280,7 +280,7 @@ class SignIns:
         return await self._token_of(found, server)
 
     async def _write(self, statement: Statement, **values: Any) -> Row | None:
-        """The issuer accepts a refresh token once: what has become of it is written when Postgres is there again."""
+        """The issuer accepts a refresh token once: so the result is written as soon as Postgres is reachable."""
         return await retry_while_unavailable(partial(self._database.row, statement, **values))
 
     async def _token_of(self, row: Row, server: OAuthResource) -> Token | None:
@@ -288,7 +288,7 @@ class SignIns:
         return None if grant is None else Token(grant.access_token, row["version"], grant.scopes)
 
     async def _grant_of(self, row: Row, server: OAuthResource) -> OAuthTokens | None:
-        """None after a change of the server's address, or without the key. The tokens stay: both may come back."""
+        """None after a change of the server's address, or without the key. The tokens stay: both may return."""
         try:
             return await self._opened(row["owner"], server, row["tokens"], OAuthTokens)
         except CannotOpen as error:
@@ -296,8 +296,8 @@ class SignIns:
             return None
 
     def ask(self, owner: str, turn: UUID, server: OAuthResource, scopes: Collection[str], seen: int | None) -> SignIn:
-        """Creates the ask for a sign-in that a call needs. `seen` is the version of the refused token. Raises
-        ToolUnavailable for a server without sign-in.
+        """Creates the sign-in ask of a call. `seen` is the version of the refused token. Raises ToolUnavailable for a
+        server without sign-in.
         """
         if server.exchange:
             raise ToolUnavailable(f"{server.name} does not accept the token that {server.issuer} gave for the user.")
@@ -306,7 +306,7 @@ class SignIns:
             row = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
             if row is None or row["tokens"] is None or row["version"] == seen:
                 return
-            if await self._token_of(row, server) is None:  # the call would ask again, and for ever
+            if await self._token_of(row, server) is None:  # the call would ask again, for ever
                 return
             async with self._database.transaction() as connection:
                 await self._answer(connection, owner, server)
@@ -317,7 +317,7 @@ class SignIns:
     # --- the sign-in -------------------------------------------------------------------------------------------------
 
     async def linked(self, turn: UUID, secret: str) -> LinkedAsk | None:
-        """The ask of a link. None for a link that was never made."""
+        """The ask of a link. None for an unknown link."""
         url = f"{self.oauth.base}/sign-in/{turn}/{secret}"
         row = await self._database.row(GET_LINKED_ASK, turn=turn, url=url)
         if row is None:
@@ -335,8 +335,8 @@ class SignIns:
     async def begin(
         self, owner: str, server: OAuthResource, issuer: McpIssuer, cookie: str, actor: str | None = None
     ) -> str:
-        """Begins a sign-in: returns the address at which the person consents. A sign-in of the owner to this server
-        that was begun before ends. Raises SignInFailed.
+        """Starts a sign-in: returns the address for the person's consent. An earlier unfinished sign-in of the owner to
+        this server ends. Raises SignInFailed.
         """
         client = await self.oauth.client_for(server, issuer)
         state = token_urlsafe(32)
@@ -352,8 +352,8 @@ class SignIns:
         return url
 
     async def complete(self, state: str, cookie: str, iss: str | None, code: str | None, error: str | None) -> str:
-        """Completes the sign-in of a callback, and answers the calls that wait for it. Returns the server. `cookie` is
-        the cookie of the browser that began the sign-in. Raises SignInFailed; the calls then continue to wait.
+        """Completes the sign-in of a callback, and answers the waiting calls. Returns the server. `cookie` is the
+        cookie of the browser that began the sign-in. Raises SignInFailed; the calls then keep waiting.
         """
         row = await self._database.row(GET_PENDING, state=_digest(state))
         server = None if row is None else self.servers.get(row["server"])
@@ -381,7 +381,9 @@ class SignIns:
         return server.name
 
     async def _store(self, owner: str, server: OAuthResource, grant: OAuthTokens, actor: str | None) -> bool:
-        """Stores the tokens and answers the waiting calls, in one transaction. False if the row is gone."""
+        """Stores the tokens and answers the waiting calls, in one transaction. Returns False if the row no longer
+        exists.
+        """
         values = {
             "issuer": grant.issuer,
             "scopes": list(grant.scopes),
@@ -398,7 +400,7 @@ class SignIns:
         return True
 
     async def _answer(self, connection: Transaction, owner: str, server: OAuthResource) -> Collection[UUID]:
-        """Answers the calls that wait. Returns their chats. The page of the link has let approvers alone sign in."""
+        """Answers the waiting calls. Returns their chats. The page of the link has admitted only approvers."""
         principals = self._database.signed_principals(server.sign_in_by)
         values = {"server": server.name, "answer": _ANSWER, "principals": principals}
         rows = await connection.rows(ANSWER_SIGN_INS, owner=owner, **values)
@@ -407,19 +409,19 @@ class SignIns:
     # --- accepted tools ----------------------------------------------------------------------------------------------
 
     async def accepted_tools(self, owner: str, server: str) -> str | None:
-        """The JSON that was accepted last. None if the owner has seen no tools of the server."""
+        """The JSON of the last accepted tools. None if the owner has seen no tools of the server."""
         row = await self._database.row(GET_ACCEPTED, owner=owner, server=server)
         tools: str | None = None if row is None else row["tools"]
         return tools
 
     async def accept_tools(self, owner: str, server: str, tools: str, seen: str | None) -> None:
-        """Accepts tools in the place of those that were `seen`. Other tools that were accepted meanwhile stay."""
+        """Accepts tools that replace those in `seen`. Other tools accepted meanwhile are kept."""
         await self._database.row(ACCEPT_TOOLS, owner=owner, server=server, tools=tools, seen=seen)
 
     # --- for owners --------------------------------------------------------------------------------------------------
 
     async def revoke(self, owner: str, name: str, tokens: str) -> bool:
-        """Revokes deleted tokens at the issuer. Returns whether it has confirmed that."""
+        """Revokes deleted tokens at the issuer. Returns whether the issuer confirmed it."""
         server = self.servers.get(name)
         if server is None:
             return False
@@ -434,7 +436,7 @@ class SignIns:
         return key.seal(to_json(value), "sign_in", server.name, server.url or "")
 
     async def _opened(self, owner: str, server: OAuthResource, sealed: str, type: type[T]) -> T:
-        """Raises CannotOpen, also after the address of the server was changed: tokens are not sent elsewhere."""
+        """Raises CannotOpen, also after a change of the server's address: tokens are not sent elsewhere."""
         key = await self._keys.find(owner)
         if key is None:
             raise CannotOpen(f"There is no key of {owner}.")
@@ -447,7 +449,7 @@ async def list_sign_ins(database: Database, owner: str) -> Sequence[SignInRow]:
 
 
 async def delete_sign_in(database: Database, owner: str, server: str, actor: str | None) -> str | None:
-    """Deletes a sign-in, also to a server that the operator has removed. Returns the tokens, sealed; None if there were
+    """Deletes a sign-in, also to a server that the operator removed. Returns the encrypted tokens; None if there were
     none.
     """
     async with database.transaction() as connection:

@@ -1,4 +1,4 @@
-"""Tasks of MCP servers (`io.modelcontextprotocol/tasks`, 2026-07-28): calls whose result is polled for."""
+"""Tasks of MCP servers (`io.modelcontextprotocol/tasks`, 2026-07-28): calls with polled results."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
@@ -26,7 +26,7 @@ from turnstream.tools.tool import (
 
 log = structlog.get_logger(__name__)
 
-_POLL = 5.0  # seconds, if the server names none
+_POLL = 5.0  # seconds, if the server sends none
 _LONGEST_POLL = 60.0
 _TIME_TO_CANCEL = 5.0
 _MAX_QUESTIONS = 100  # of one task
@@ -62,7 +62,7 @@ class TaskRequest(types.Request[TaskParams, str]):
 
 
 class TaskCreated(Exception):
-    """The server continues with a call as a task."""
+    """The server continues a call as a task."""
 
     def __init__(self, task: CreatedTask) -> None:
         super().__init__(task.task_id)
@@ -70,7 +70,7 @@ class TaskCreated(Exception):
 
 
 class TaskExtension(ClientExtension):
-    """Raises TaskCreated out of `Client.call_tool`: a task is polled by `McpTask`, on any connection."""
+    """Makes `Client.call_tool` raise TaskCreated: `McpTask` polls the task, on any connection."""
 
     identifier = "io.modelcontextprotocol/tasks"
 
@@ -81,7 +81,7 @@ class TaskExtension(ClientExtension):
         raise TaskCreated(task)
 
 
-# Sends a request about a task over the connection of the moment. Raises ToolUnavailable without one, and MCPError.
+# Sends a request about a task over the present connection. Raises ToolUnavailable without a connection, and MCPError.
 SendTask = Callable[[TaskRequest], Awaitable[TaskState | types.EmptyResult]]
 
 
@@ -95,7 +95,7 @@ class TaskPause:
 
 @dataclass(frozen=True, slots=True)
 class McpTask:
-    """A task of a server. `seconds` is how long a question waits for a person; None: the server may not ask."""
+    """A task of a server. `seconds` is the longest wait of a question for a person; None: questions are refused."""
 
     id: str
     server: str
@@ -104,7 +104,7 @@ class McpTask:
     shortest_poll: float
 
     async def follow(self, context: ToolContext, created: CreatedTask) -> types.CallToolResult | Outcome:
-        """Polls until the task has ended. It is cancelled with the call."""
+        """Polls until the task has ended. The task is cancelled with the call."""
         step, answered = TaskPause(self._interval(created.poll_interval_ms), created.status_message), set[str]()
         try:
             while True:
@@ -120,12 +120,12 @@ class McpTask:
             raise
 
     def detach(self, context: ToolContext, created: CreatedTask) -> Outcome:
-        """The job keeps the id of the task, before the first poll."""
+        """The job stores the id of the task before the first poll."""
         pause = TaskPause(self._interval(created.poll_interval_ms), created.status_message)
         return self._detach(context, pause, set(), is_new=context.job is None)
 
     async def resume(self, context: ToolContext) -> types.CallToolResult | Outcome:
-        """Polls the task of a job once. A question of the server is one of the job, which holds no slot meanwhile."""
+        """Polls the task of a job once. A question of the server becomes one of the job, which then holds no slot."""
         handle = context.handle
         if handle.get("new"):  # it was made inside the turn, and its job is due at once
             return self._detach(context, TaskPause(handle["pause"]), set())
@@ -162,7 +162,7 @@ class McpTask:
         *,
         is_new: bool = False,
     ) -> Outcome:
-        """`given` are answers that the server does not have yet; `asked` is what `question` asks for."""
+        """`given` are answers that the server does not have yet; `asked` are the requests behind `question`."""
         handle = {"task": self.id, "answered": sorted(answered), "pause": pause.seconds}
         handle |= {"given": dict(given or {}), "asked": asked, "new": is_new}
         after = pause.seconds if question is None else None
@@ -182,7 +182,7 @@ class McpTask:
         return TaskPause(self._interval(state.poll_interval_ms), state.status_message)
 
     async def _state(self, paused: float) -> TaskState | TaskPause:
-        """A pause if the server cannot be asked now: the task may continue without us."""
+        """Returns a pause if the server is unreachable: the task may continue there."""
         try:
             state = await self.send(_request("tasks/get", self.id))
         except NoTokenNow as missing:
@@ -219,15 +219,15 @@ class McpTask:
                 )
 
     async def _answer(self, context: ToolContext, state: TaskState, answered: set[str]) -> None:
-        """Asks the person what the server asks, each thing once."""
+        """Asks the person the server's questions, each once."""
         for key, params in self._new_questions(state, answered):
             question = self._question(params)
             answer = None if context.ask is None or question is None else await context.ask(question)
-            if await self._update({key: _response(_result(answer))}):  # else it is asked for again
+            if await self._update({key: _response(_result(answer))}):  # otherwise the server asks again
                 answered.add(key)
 
     def _new_questions(self, state: TaskState, answered: Set[str]) -> Iterator[tuple[str, types.ElicitRequestParams]]:
-        """Raises ToolError for what a server may not ask for."""
+        """Raises ToolError for forbidden requests of a server."""
         for place, (key, request) in enumerate((state.input_requests or {}).items()):
             if key not in answered:
                 if request.get("method") != "elicitation/create" or len(answered) + place >= _MAX_QUESTIONS:
@@ -239,7 +239,7 @@ class McpTask:
         return None if self.seconds is None else question_of(params, self.seconds)
 
     async def _update(self, responses: Mapping[str, Any]) -> bool:
-        """Sends answers. False if they may not have arrived."""
+        """Sends answers. Returns False if they may not have arrived."""
         try:
             await self.send(_request("tasks/update", self.id, inputResponses=responses))
         except (ToolUnavailable, MCPError):
@@ -247,13 +247,13 @@ class McpTask:
         return True
 
     async def cancel(self) -> None:
-        """Asks the server once to stop. It may continue all the same."""
+        """Asks the server once to stop. It may continue nevertheless."""
         with suppress(ToolUnavailable, TimeoutError):
             async with asyncio.timeout(_TIME_TO_CANCEL):
                 await self.stop()
 
     async def stop(self) -> None:
-        """Asks the server to stop, unless it does not know the task, or that has ended. Raises ToolUnavailable."""
+        """Asks the server to stop a task that it knows and that has not ended. Raises ToolUnavailable."""
         try:
             await self.send(_request("tasks/cancel", self.id))
         except MCPError as error:

@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 _INVALID_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 _KEPT_OF_A_NAME = 55
-MAX_DESCRIPTION = 10_000  # characters: each request to the model has them
+MAX_DESCRIPTION = 10_000  # characters, which each request to the model contains
 _PROTOCOL = "io.modelcontextprotocol/"  # of metadata about the connection, such as the server's version
 
 # Calls a tool of a server for an owner.
@@ -46,9 +46,8 @@ McpCall = Callable[["McpTool", Mapping[str, Any], ProgressFnT, ToolContext], Awa
 
 @dataclass(frozen=True, slots=True)
 class McpTool:
-    """`name` is the server's own name for the tool. `call` uses the connection of the moment. `output` is the schema
-    that the server declares for structured content. A `hidden` tool is for apps of the server alone, one that is not
-    `for_apps` for models alone.
+    """`name` is the server's own name for the tool. `call` uses the present connection. `output` is the declared schema
+    of structured content. A `hidden` tool is only for apps of the server, one that is not `for_apps` only for models.
     """
 
     job_kind: ClassVar = "mcp_task"
@@ -59,8 +58,8 @@ class McpTool:
     call: McpCall
     output: InputSchema | None = None
     task: Callable[[str, str], McpTask] | None = None
-    detaches: bool = False  # a call that the server makes a task becomes a job
-    app: Mapping[str, str] | None = None  # for clients: the server, and the address of the app that shows results
+    detaches: bool = False  # a call that the server turns into a task becomes a job
+    app: Mapping[str, str] | None = None  # for clients: the server, and the address of the result's app
     hidden: bool = False
     for_apps: bool = True
 
@@ -83,7 +82,7 @@ class McpTool:
         return result if isinstance(result, Outcome) else self.outcome(result)
 
     async def stopped(self, call: StoppedCall) -> None:
-        """Cancels the task of a job that was stopped. Raises ToolUnavailable while its server is away."""
+        """Cancels the task of a stopped job. Raises ToolUnavailable while its server is away."""
         assert self.task is not None
         await self.task(call.handle["task"], call.owner).stop()
 
@@ -92,7 +91,7 @@ class McpTool:
         return self.task(id, context.owner)
 
     def outcome(self, result: types.CallToolResult) -> Outcome:
-        """The outcome of a call that the server answered. Data that does not match the declared schema is an error."""
+        """The outcome of an answered call. Data that does not match the declared schema is an error."""
         if (complaint := self._complaint(result)) is not None:
             log.warning("mcp.result_invalid", tool=self.spec.name, error=complaint)
             return Outcome(f"The call was made, but its result cannot be used: {complaint}", is_error=True)
@@ -115,7 +114,7 @@ def tool_of(
     room: SchemaRoom,
     task: Callable[[str, str], McpTask] | None = None,
 ) -> McpTool:
-    """Raises ValueError for a tool whose texts are too long, or with a schema that is not valid or has no `room`."""
+    """Raises ValueError for a tool with too long texts, or with an invalid schema or one without `room`."""
     if tool.execution is not None and tool.execution.task_support == "required":
         raise ValueError("it works only as a task of the protocol 2025-11-25, which 2026-07-28 has replaced")
     hints = tool.annotations if server.trusted else None
@@ -131,7 +130,7 @@ def tool_of(
     )
     output, policy = _output_schema(tool.output_schema, room), server.policy_of(tool.name)
     hidden = not is_for(tool, "model")
-    # Replicas claim jobs by the names of shared tools, which those of one owner are not among.
+    # Replicas claim jobs by the names of shared tools; tools of single owners are not among them.
     uri, is_shared = app_of(tool), server.allowed is None and not server.owner_tools
     app = None if uri is None else {"server": server.name, "resourceUri": uri}
     if hidden:  # no replica claims jobs of hidden tools
@@ -155,7 +154,9 @@ def _json(schema: dict[str, Any]) -> str:
 
 
 def tool_name(prefix: str, name: str) -> str:
-    """A name that providers accept. A changed one ends in a digest of the original, so that two never become equal."""
+    """A name that providers accept. A changed name ends in a digest of the original, so that two names never become
+    equal.
+    """
     full = prefix + name
     if is_name(full):
         return full
@@ -164,8 +165,8 @@ def tool_name(prefix: str, name: str) -> str:
 
 
 def outcome_of(result: types.CallToolResult, form: ResultForm) -> Outcome:
-    """The texts of a result, or its structured content in place of them, and its files in their order. Clients also
-    receive structured content and metadata as they came.
+    """Returns the texts of a result, or its structured content instead, and its files in order. Clients also receive
+    structured content and metadata unchanged.
     """
     structured, content = result.structured_content, list(result.content)
     if structured is not None and (form == "text" or not any(isinstance(part, types.TextContent) for part in content)):

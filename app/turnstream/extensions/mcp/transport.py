@@ -1,4 +1,4 @@
-"""The bytes of a connection to an MCP server, a child process or over HTTP. A message is weighed while it is read."""
+"""The bytes of a connection to an MCP server, a child process or over HTTP. A message is measured while it is read."""
 
 import asyncio
 import os
@@ -31,22 +31,22 @@ from turnstream.libraries.outgoing.addresses import Allowed, UrlRefused
 
 log = structlog.get_logger(__name__)
 
-# Of one message, in bytes of plain text (`weight_of`), like an event of a provider. A file of 5 MB fits in, as base64.
+# For one message, in bytes of plain text (`weight_of`), as for an event of a provider. A file of 5 MB fits, in base64.
 MAX_MESSAGE_BYTES = 8_000_000
 TOO_LONG = f"the server sent a message of more than {MAX_MESSAGE_BYTES:,} bytes"
-_MAX_SKIPPED = 1_000_000_000  # bytes of a longer line of a process, until it counts as a line without an end
+_MAX_SKIPPED = 1_000_000_000  # bytes of a longer line of a process before it counts as endless
 _PIECE = 65_536
 _ENDS_OF_EVENTS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-_TIMEOUT = httpx2.Timeout(30, read=None)  # no limit for reading: the policy of a tool limits its calls
+_TIMEOUT = httpx2.Timeout(30, read=None)  # no limit for reads: the policy of a tool limits its calls
 _CONNECT = 30  # seconds
 _GOODBYE = httpx2.Timeout(2)
-_TIME_TO_EXIT = 2.0  # seconds, for each of: end of its input, SIGTERM, SIGKILL
+_TIME_TO_EXIT = 2.0  # seconds, for each of: end of input, SIGTERM, SIGKILL
 
-# The id of a response, behind its `jsonrpc` or at its end: elsewhere it may belong to the result.
+# The id of a response, after its `jsonrpc` or at its end: elsewhere it may belong to the result.
 _ID = rb'"id"\s*:\s*(\d+)\s*'
 _FIRST_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb",")
 _LAST_ID = re.compile(rb",\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
-_KEPT_END = 1000  # bytes of both ends of a line that is too long: its id is in one of them
+_KEPT_END = 1000  # bytes of both ends of a too long line: its id is in one of them
 
 _Incoming = SessionMessage | Exception
 
@@ -61,7 +61,7 @@ async def transport(
 
 
 class _WatchedStream:
-    """A read stream that reports its end: the SDK's client notices the end only when it is used again."""
+    """A read stream that reports its end: the SDK's client detects the end only at the next use."""
 
     def __init__(self, stream: ReadStream[SessionMessage | Exception], ended: Callable[[], None]) -> None:
         self._stream = stream
@@ -102,14 +102,14 @@ class _WatchedStream:
 
 
 class MessageTooLong(httpx2.SSEError, httpx2.StreamError):
-    """A response holds a message that is too long. The SDK answers the request with an error that has this text: it
-    expects the first class while it reads events, the second while it reads JSON.
+    """A response contains a too long message. The SDK answers the request with an error with this text: it expects the
+    first class when reading events, the second when reading JSON.
     """
 
 
 class Bearer:
-    """The token of an owner on one connection. `challenge` is the refusal of the server, if it came before a call was
-    accepted: such a call was not made.
+    """The token of an owner on one connection. `challenge` is the refusal of the server, if it came before an accepted
+    call: the call was not made.
     """
 
     def __init__(self, token: str) -> None:
@@ -134,7 +134,7 @@ async def _over_http(server: McpServer, url: str, bearer: Bearer | None) -> Asyn
         headers["Authorization"] = f"Bearer {bearer.token}"
 
     async def limit_goodbye(request: httpx2.Request) -> None:
-        """The DELETE at the end of a session may go to a server that no longer answers."""
+        """The DELETE at the end of a session may be sent to a server that no longer answers."""
         if request.method == "DELETE":
             request.extensions["timeout"] = _GOODBYE.as_dict()
 
@@ -159,8 +159,8 @@ async def _over_http(server: McpServer, url: str, bearer: Bearer | None) -> Asyn
 
 
 class _CheckedTransport(httpx2.AsyncBaseTransport):
-    """Requests to the server of an owner. A socket is opened for an address that was checked, behind the lookup: a name
-    cannot change its address in between. A redirect to another server is not followed.
+    """Requests to an owner's server. A socket is opened for a checked address, after the lookup: a name cannot change
+    its address in between. A redirect to another server is not followed.
     """
 
     def __init__(self, url: str, allowed: Allowed) -> None:
@@ -184,7 +184,7 @@ class _CheckedTransport(httpx2.AsyncBaseTransport):
             response = await self._session.request(
                 request.method, url, data=content or None, headers=request.headers, allow_redirects=False
             )
-        except (ClientError, ValueError, OSError) as error:  # its message may name an internal address
+        except (ClientError, ValueError, OSError) as error:  # its message may contain an internal address
             raise httpx2.ConnectError(f"the server cannot be reached ({type(error).__name__})") from None
         return httpx2.Response(response.status, headers=list(response.headers.items()), stream=_StreamedBody(response))
 
@@ -208,7 +208,9 @@ class _StreamedBody(httpx2.AsyncByteStream):
 
 
 class _WeighedBody(httpx2.AsyncByteStream):
-    """The body of a response, decompressed: one message, or as many as `ends` end one. Raises MessageTooLong."""
+    """The body of a response, decompressed: one message, or several, each ended by one of `ends`. Raises
+    MessageTooLong.
+    """
 
     def __init__(self, response: httpx2.Response, ends: Sequence[bytes]) -> None:
         self._response = response
@@ -219,7 +221,7 @@ class _WeighedBody(httpx2.AsyncByteStream):
         async for chunk in self._response.aiter_bytes():
             for start in range(0, len(chunk), _PIECE):
                 piece = chunk[start : start + _PIECE]
-                seen = last + piece  # an end may be cut in the middle
+                seen = last + piece  # an end may be split between pieces
                 ends = [(seen.find(end), seen.rfind(end)) for end in self._ends if end in seen]
                 if weight + weight_of(seen[: min(ends)[0]] if ends else piece) > MAX_MESSAGE_BYTES:
                     raise MessageTooLong(TOO_LONG)
@@ -237,9 +239,9 @@ class _WeighedBody(httpx2.AsyncByteStream):
 
 @asynccontextmanager
 async def _over_stdio(server: McpServer) -> AsyncIterator[TransportStreams]:
-    """Starts the process in a group of its own. It ends when its standard input does, or is killed.
+    """Starts the process in its own group. It ends when its standard input ends, or is killed.
 
-    The SDK's client for stdio would read a line of any length into memory.
+    The SDK's client for stdio would read lines of any length into memory.
     """
     process = await asyncio.create_subprocess_exec(
         server.command or "",
@@ -262,9 +264,9 @@ async def _over_stdio(server: McpServer) -> AsyncIterator[TransportStreams]:
             read.close()
             write.close()
             try:
-                await asyncio.wait([writing], timeout=_TIME_TO_EXIT)  # what was sent last, such as a cancellation
+                await asyncio.wait([writing], timeout=_TIME_TO_EXIT)  # the last messages, such as a cancellation
                 await _stop(process)
-            finally:  # the shield holds off the SDK's cancellations, and not those of a task
+            finally:  # the shield stops the SDK's cancellations, but not a task's
                 _kill(process, signal.SIGKILL)
                 reading.cancel()
                 writing.cancel()
@@ -285,7 +287,7 @@ async def _read(name: str, process: Process, received: MemoryObjectSendStream[_I
             if lines.is_endless:
                 log.warning("mcp.too_long", server=name, error="the server sent a line without an end")
                 break
-    while await process.stdout.read(_PIECE):  # a process that cannot write does not exit
+    while await process.stdout.read(_PIECE):  # a process that is blocked in a write does not exit
         pass
 
 
@@ -300,7 +302,7 @@ async def _write(
             process.stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
             await process.stdin.drain()
         return
-    received.close()  # no call may wait for the answer of a process that reads nothing
+    received.close()  # no call may wait for a process that does not read
 
 
 async def _stop(process: Process) -> None:
@@ -320,7 +322,7 @@ def _kill(process: Process, number: signal.Signals) -> None:
 
 
 async def _has_exited(process: Process) -> bool:
-    # `wait` also waits for the pipes, which a child of the process may hold open.
+    # `wait` also waits for the pipes, which a child of the process may keep open.
     with suppress(TimeoutError):
         async with asyncio.timeout(_TIME_TO_EXIT):
             await process.wait()
@@ -328,7 +330,7 @@ async def _has_exited(process: Process) -> bool:
 
 
 class LineSplitter:
-    """Splits bytes into lines. Only the two ends are kept of a line that is too long."""
+    """Splits bytes into lines. Of a too long line only both ends are kept."""
 
     def __init__(self) -> None:
         self._line = bytearray()
@@ -339,7 +341,7 @@ class LineSplitter:
         return self._weight > _MAX_SKIPPED
 
     def feed(self, chunk: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Yields each line that `chunk` completes, and whether it is whole."""
+        """Yields each line completed by `chunk`, and whether it is whole."""
         *ends, rest = chunk.split(b"\n")
         for end in ends:
             self._take(end)
@@ -363,7 +365,7 @@ def message_of(line: bytes) -> _Incoming:
 
 
 def refusal_of(line: bytes) -> SessionMessage | None:
-    """The error in the place of a response that is too long; None if the ends of it do not show its request."""
+    """The error that replaces a too long response; None if its ends do not show its request."""
     found = _FIRST_ID.match(line) or _LAST_ID.search(line)
     if found is None:
         return None

@@ -31,13 +31,13 @@ from turnstream.storage.database import OF_REQUEST
 
 
 async def metrics(request: Request) -> Response:
-    """Returns the metrics of this replica. If the server has several processes, the metrics of each process have its
-    number as a label. Counts over all replicas are NaN while Postgres is away. Raises Unauthorized.
+    """Returns the metrics of this replica. If the server has several processes, the metrics of each have the process
+    number as a label. Counts over all replicas are NaN while Postgres is unreachable. Raises Unauthorized.
     """
     services = services_of(request)
     if services.http.metrics_token is not None and not is_from_neighbour(request):
         _check_token(request, services.http.metrics_token)
-    OF_REQUEST.set(False)  # a probe waits behind no request
+    OF_REQUEST.set(False)  # a probe must not wait behind a request
     counts = cast("TurnCounts", services.states["metrics"])
     queued, waiting, oldest, jobs, replicas = await counts.open_turns() or (nan, nan, nan, None, nan)
     REPLICAS.set(replicas)
@@ -56,6 +56,6 @@ async def metrics(request: Request) -> Response:
 
 
 def _check_token(request: Request, token: str) -> None:
-    """Raises Unauthorized. Tokens of owners are not accepted: the metrics are about all owners."""
+    """Raises Unauthorized. Tokens of owners are refused: the metrics cover all owners."""
     if not hmac.compare_digest((bearer_token(request) or "").encode(), token.encode()):
         raise Unauthorized("`GET /metrics` needs `Authorization: Bearer TOKEN` with TURNSTREAM_METRICS_TOKEN.")

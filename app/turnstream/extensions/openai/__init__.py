@@ -1,4 +1,4 @@
-"""Models by OpenAI's two APIs, of OpenAI and of compatible servers."""
+"""Models behind OpenAI's two APIs, from OpenAI and compatible servers."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -28,7 +28,7 @@ class OpenAISettings(Section):
     )
 
 
-# Of a model: the provider finishes its answers without a reader; the connection of its calls.
+# Options of a model: the provider finishes its answers without a reader; the connection of its calls.
 _OPTIONS: dict[str, tuple[bool | str, ...]] = {"background": (False, True), "transport": ("http", "websocket")}
 
 

@@ -1,6 +1,6 @@
-"""Conversion of messages to the conversation of OpenAI's APIs: the part that both share.
+"""Conversion of messages to OpenAI's conversations: the common part of both APIs.
 
-Thoughts of other providers, the results of their server tools, and all other blocks without text are left out.
+Thoughts of other providers, results of their server tools, and other blocks without text are omitted.
 """
 
 import json
@@ -34,9 +34,8 @@ def conversation(
 ) -> Iterator[Any]:
     """Yields the items of a conversation, rendered by the three functions of the API.
 
-    Texts of the user are held back until the next reply: a reply of which nothing is left must not divide them. A
-    reply at the end, which its provider continues by itself, is followed by a prompt to continue, unless it is
-    `prefilled`.
+    Texts of the user are delayed until the next reply: a reply without sendable blocks must not separate them. A prompt
+    to continue follows a reply at the end, unless that is `prefilled`.
     """
     held: list[Block] = []
     last: str | None = None
@@ -55,7 +54,7 @@ def conversation(
 
 
 def _user(blocks: Sequence[Block], part: Callable[[Block], Json]) -> Iterator[Json]:
-    """Yields the user message. Texts alone are one string, because not every server accepts a list."""
+    """Yields the user message. Texts alone become one string, because not every server accepts a list."""
     if blocks:
         parts = list(_joined_texts(map(part, blocks)))
         only_text = len(parts) == 1 and "text" in parts[0]
@@ -77,7 +76,7 @@ def _joined_texts(parts: Iterable[Json]) -> Iterator[Json]:
 
 
 def result_text(block: Block) -> str:
-    """Returns the text of a result. OpenAI has no flag for an error, so the text begins with one."""
+    """Returns the text of a result. OpenAI has no error flag, so the text begins with the word."""
     text = joined_texts([part["text"] for part in parts_of(block) if part["type"] == TEXT])
     if block.is_error:
         return FAILED + text if text else SILENT_FAILURE
@@ -85,7 +84,7 @@ def result_text(block: Block) -> str:
 
 
 def with_files_behind_results(message: Message) -> Message:
-    """Moves the files of results behind all results, as blocks of the user, for an API whose results are text."""
+    """Moves the files of results behind all results, as blocks of the user, for an API with text-only results."""
     with_files = [block for block in message.blocks if block.type == TOOL_RESULT and count_files(block)]
     if not with_files:
         return message
@@ -106,7 +105,7 @@ def as_block(part: Mapping[str, Any]) -> Block:
 
 
 def reply_text(blocks: Sequence[Block]) -> str:
-    """Joins the texts of a reply, with a blank line in place of a block that is left out."""
+    """Joins the texts of a reply, with a blank line for each omitted block."""
     pieces: list[str] = []
     apart = False
     for block in blocks:

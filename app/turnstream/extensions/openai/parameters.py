@@ -1,4 +1,4 @@
-"""The parameters of OpenAI's two APIs that turns can set. `Quirks` says which of them a compatible server takes."""
+"""The parameters of OpenAI's two APIs for turns. `Quirks` defines which of them a compatible server accepts."""
 
 import re
 from collections.abc import Mapping, Set
@@ -23,9 +23,10 @@ from turnstream.llm.parameters import (
     Texts,
 )
 
-# Models that do not reason; a request for their encrypted reasoning is refused too.
+# Models without reasoning, which also refuse requests for encrypted reasoning.
 THOUGHTLESS = re.compile(r"(^|[/.:])(chatgpt|gpt-3|gpt-4)")
-# OpenAI's first reasoning models have no sampling. From gpt-5.1 on it depends on the effort, which OpenAI checks.
+# OpenAI's first reasoning models have no sampling parameters. From gpt-5.1 they depend on the effort, which OpenAI
+# checks.
 _UNSAMPLED = re.compile(r"^(o\d|gpt-5(?!\.|-chat))")
 _NO_THOUGHTS, _NO_SAMPLING = "it does not reason", "it is a reasoning model without sampling parameters"
 
@@ -35,7 +36,7 @@ _Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class Reasoning(BaseModel):
-    """The members that do not change the price of a token, of OpenAI and of gateways."""
+    """The members without effect on the price of a token, at OpenAI and gateways."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -102,9 +103,9 @@ RESPONSES = (
     Parameter("store", bool, "whether the provider stores the answer", guarded=True),
 )
 
-# Parameters of which `Quirks.params` decides.
+# Parameters that depend on `Quirks.params`.
 _BY_QUIRK = frozenset().union(*(quirks.params for quirks in QUIRKS.values()))
-# Members of a request that no parameter sets.
+# Members of a request without a parameter.
 OWN_MEMBERS = frozenset(
     {
         "background",
@@ -126,12 +127,12 @@ OWN_MEMBERS = frozenset(
         "tools",
     }
 )
-# Parameters of a server to which a reasoning effort can be sent.
+# Parameters of a server that accepts a reasoning effort.
 _OF_THOUGHTS = frozenset({"reasoning", "reasoning_effort", "thinking"})
 
 
 def chat_parameters(quirks: Quirks) -> tuple[Parameter, ...]:
-    """Returns those that a server with these quirks takes."""
+    """Returns the parameters that a server with these quirks accepts."""
     found = {parameter.name: parameter for parameter in CHAT}
     left_out = _BY_QUIRK - quirks.params | ({"thinking"} if quirks.thinking is None else set())
     return _of_server(found, left_out, quirks, with_effort=quirks.thinking in {"reasoning", "reasoning_effort"})

@@ -1,4 +1,4 @@
-"""Model parameters of a turn, which follow Anthropic's names, in OpenAI's: the part that both APIs share. Pure."""
+"""Model parameters of a turn, with Anthropic's names, converted to OpenAI's: the common part of both APIs. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from turnstream.llm.provider import ModelRequest
 
 LONGEST_NAME = 64  # characters of a tool's name
 _EFFORTS = {"max": "xhigh"}
-_BUDGETS = ((4_096, "low"), (16_384, "medium"))  # up to so many tokens of thinking
+_BUDGETS = ((4_096, "low"), (16_384, "medium"))  # up to this many tokens of thinking
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -24,7 +24,7 @@ def request_bytes(
     params: Mapping[str, Any],
     quirks: Quirks,
 ) -> bytes:
-    """Returns the body of a request to either API. `tool` wraps the description of a tool as the API wants it."""
+    """Returns the body of a request to either API. `tool` wraps the description of a tool in the API's form."""
     descriptions = (
         {"name": spec.name, "description": spec.description, "parameters": Raw(spec.input_schema.encode())}
         for spec in request.tools
@@ -39,7 +39,7 @@ def request_bytes(
 
 
 def names_of_tools(request: ModelRequest) -> frozenset[str]:
-    """Returns the names of all tools that the request offers, those that the provider only describes among them."""
+    """Returns the names of all tools in the request, including tools that only the provider describes."""
     described = [msgspec.json.decode(definition) for definition in request.provider_tools]
     return frozenset([*(spec.name for spec in request.tools), *(str(each.get("name")) for each in described)])
 
@@ -47,7 +47,7 @@ def names_of_tools(request: ModelRequest) -> frozenset[str]:
 def tool_choice(
     params: Mapping[str, Any], request: ModelRequest, named: Callable[[object], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Returns the members that limit the choice of tools. `named` gives the API's choice of one tool by its name."""
+    """Returns the members that limit the choice of tools. `named` gives the API's form of a single tool's choice."""
     if not (request.tools or request.provider_tools):
         return {}
     if not request.may_use_tools:
@@ -62,7 +62,7 @@ def tool_choice(
 
 
 def reasoning_effort(params: Mapping[str, Any]) -> str | None:
-    """Returns OpenAI's word for how much to reason; None leaves it to the model."""
+    """Returns OpenAI's reasoning effort; None leaves it to the model."""
     effort = mapping(params.get("output_config")).get("effort")
     thinking = mapping(params.get("thinking"))
     if thinking.get("type") == "disabled":
@@ -75,7 +75,7 @@ def reasoning_effort(params: Mapping[str, Any]) -> str | None:
 
 
 def output_schema(params: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns name and JSON Schema of the output, if the turn asks for one."""
+    """Returns the output's name and JSON Schema, if the turn has one."""
     format = mapping(mapping(params.get("output_config")).get("format"))
     if format.get("type") != "json_schema":
         return None

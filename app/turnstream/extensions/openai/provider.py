@@ -1,5 +1,5 @@
-"""Adapters to OpenAI's APIs and compatible servers. The SDK makes addresses, authentication and headers; we read the
-bytes.
+"""Adapters to OpenAI's APIs and compatible servers. The SDK handles addresses, authentication and headers; the adapter
+reads the bytes.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ from turnstream.llm.provider import MAX_EVENT_BYTES, ModelRequest
 
 log = structlog.get_logger(__name__)
 
-_WITHOUT_SOCKET = 60.0  # seconds without another try after a refused WebSocket
+_WITHOUT_SOCKET = 60.0  # seconds without a new try after a refused WebSocket
 _REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-generation-id")
 
 
@@ -70,7 +70,7 @@ class OpenAIProvider(Adapter):
         )
         self._calls = Calls(network) if interceptors or make_calls is None else make_calls(network)
         self._client = openai.AsyncOpenAI(
-            api_key=api_key or "none",  # the SDK requires a key; a server without keys does not read it
+            api_key=api_key or "none",  # the SDK requires a key; a server without keys ignores it
             base_url=base_url,
             max_retries=0,
             default_headers=headers,
@@ -93,7 +93,7 @@ class OpenAIProvider(Adapter):
     async def _post(
         self, path: str, body: bytes, accept: str, *, sdk: SdkPost | None = None
     ) -> AsyncIterator[ModelResponse]:
-        """Sends the body, by `sdk` if it is given."""
+        """Sends the body, by `sdk` if given."""
         if self._client.is_closed():
             raise TransientError("connection_error", f"The connections to {self.name} have been closed.")
         post = self._calls.post if sdk is None else self._calls.post_by_sdk
@@ -154,7 +154,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
         await super().aclose()
 
     async def _chain(self, request: ModelRequest) -> Chain | None:
-        """A connection for a call; None if the provider accepts none, or did not a short time ago."""
+        """A connection for a call; None if the provider refuses WebSockets, or refused one a short time ago."""
         if self._client.is_closed() or monotonic() < self._no_socket_before:
             return None
         return await self._sockets.open(request.call.turn if request.call else None)
@@ -197,7 +197,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
             yield answer.response, wire
 
     async def _reopened(self, answer: RetainedAnswer, retained: Mapping[str, Any], digest: bytes) -> bool:
-        """Whether the provider still has the answer, and it is to this very request. Any other is cancelled."""
+        """Returns whether the provider still has the answer, and to the same request. Any other answer is cancelled."""
         id = str(retained.get("id"))
         if retained.get("request") != digest.hex():
             try:
@@ -215,7 +215,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
         return True
 
     def _retained_from(self, id: str, after: int | None) -> AbstractAsyncContextManager[ModelResponse]:
-        """The events of an answer that the provider keeps, behind event `after`."""
+        """The events of a retained answer, after the event `after`."""
         query = {"stream": "true"} | ({} if after is None else {"starting_after": str(after)})
         path = f"{self.path}/{quote(id, safe='')}?{urlencode(query)}"
         return self._post(path, b"", "text/event-stream", sdk=self._sdk_get)

@@ -1,4 +1,4 @@
-"""Differences between OpenAI and compatible servers that their answers do not show."""
+"""Differences of compatible servers from OpenAI that their answers do not show."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ _OF_OPEN_MODELS = frozenset({"min_p", "repetition_penalty", "top_k"})
 
 @dataclass(frozen=True, slots=True)
 class Quirks:
-    """The form of a request. The default is OpenAI itself.
+    """The form of a request. The default is OpenAI's.
 
-    `max_tokens` is the member that limits an answer, `thinking` the one for the reasoning effort (None: not sent), and
-    `seed` the one for a seed. `params` are the parameters that this server takes and others do not
-    (turnstream.extensions.openai.parameters), `more_params` those that only the operator knows of. With
-    `thoughts_go_back` the model's own thoughts are sent back. `call_ids` must match the whole id of a call.
-    `after_tools` is an assistant text put between results and a user message, for servers that do not accept a user
-    message right behind a tool message. `unsupported` members are never sent, `extra` ones always.
+    `max_tokens` is the member for the length of an answer, `thinking` the one for the reasoning effort (None: not
+    sent), and `seed` the one for a seed. `params` are parameters of this server that others lack
+    (turnstream.extensions.openai.parameters), `more_params` those of the operator. With `thoughts_go_back` the model's
+    own thoughts are sent back. `call_ids` must match a whole call id. `after_tools` is an assistant text between
+    results and a user message, for servers that refuse a user message directly behind a tool message. `unsupported`
+    members are never sent, `extra` ones always.
     """
 
     max_tokens: str = "max_completion_tokens"
@@ -46,7 +46,7 @@ class Quirks:
 
 
 OPENAI = Quirks()
-# By the name in the file of models; "compatible" fits most other servers.
+# By the name in the file of models; "compatible" works for most other servers.
 QUIRKS: Mapping[str, Quirks] = MappingProxyType(
     {
         "openai": OPENAI,
@@ -74,5 +74,5 @@ QUIRKS: Mapping[str, Quirks] = MappingProxyType(
 
 
 def quirks_of(name: str | None, more_params: Sequence[str] = ()) -> Quirks:
-    """Returns the quirks of a provider in the file of models; OpenAI's quirks if it names none."""
+    """Returns the quirks of a provider in the file of models, by default OpenAI's."""
     return replace(QUIRKS[name or "openai"], more_params=frozenset(more_params))

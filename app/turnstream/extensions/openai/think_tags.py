@@ -1,7 +1,7 @@
-"""Thoughts in `<think>…</think>` before an answer, as open models write them whose server does not parse the tags.
+"""Thoughts in `<think>…</think>` before an answer, written by open models whose server does not parse the tags.
 
-The text between the tags becomes a thinking block, as it streams. It has no signature, so it is not sent back: the chat
-template of the model leaves it out as well.
+The text between the tags becomes a thinking block, as it streams. It has no signature, so it is not sent back: the
+model's chat template also omits it.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -13,8 +13,8 @@ from turnstream.llm.provider import BlockClosed, BlockData, BlockOpened, BlockTe
 from turnstream.llm.raw_json import to_json
 
 _BEGIN, _END = "<think>", "</think>"
-# before: no block yet · undecided: the text may begin with a tag · thinking: between the tags ·
-# thought: after the end tag, no text yet · answering: in the text · over: in a later block
+# before: no block yet · undecided: perhaps the start of a tag · thinking: between the tags · thought: after the end
+# tag, no text yet · answering: in the text · over: in a later block
 _State = Literal["before", "undecided", "thinking", "thought", "answering", "over"]
 _SHELL = to_json({"type": THINKING, "thinking": ""})
 
@@ -33,7 +33,7 @@ class ThinkTagFilter(ProviderWrapper):
 
 
 class ThinkTags:
-    """The parser of one answer. Only its first text block can begin with a thought."""
+    """The parser of one answer. Only its first text block can start with a thought."""
 
     def __init__(self) -> None:
         self._state: _State = "before"
@@ -49,7 +49,7 @@ class ThinkTags:
         return parts
 
     def end(self) -> list[Part]:
-        """Returns the text that was held back, when nothing follows it."""
+        """Returns the held text if nothing follows."""
         parts: list[Part] = []
         if self._state == "undecided":
             self._begin_answer(self._opened.key, parts)
@@ -108,7 +108,7 @@ class ThinkTags:
             self._state, self._held = "thought", after
             parts.append(BlockClosed(self._opened.key))
         else:
-            # The tag may be cut by the network: its possible beginning is held back.
+            # The network may split the tag: its possible beginning is held.
             kept = next((_END[:size] for size in range(len(_END) - 1, 0, -1) if thought.endswith(_END[:size])), "")
             self._think(thought.removesuffix(kept), parts)
             self._held = kept

@@ -1,5 +1,5 @@
-"""The table of the calls under /v1, in OpenAI's words. OpenAI publishes the description of the objects that they answer
-with; /openapi.json has what they take.
+"""The table of the calls under /v1, in OpenAI's terms. OpenAI documents their responses; /openapi.json describes their
+requests.
 """
 
 from functools import partial
@@ -29,7 +29,7 @@ from turnstream.libraries.uploading import get_upload
 _H: Literal["handler"] = "handler"
 _ACTS: tuple[Scope, ...] = ("send", "chat", "approve")
 _WRITES: tuple[Limit, ...] = ("writes",)
-# Of `writes`, a history that is not known here takes one for each exchange.
+# In `writes`, each exchange of an unknown history counts as one.
 _POSTS: tuple[Limit, ...] = ("requests", "queued_turns", "streams")
 _PAGE = (
     Query("limit", "the most that are returned", 20, 100),
@@ -157,18 +157,18 @@ ENDPOINTS = (
     _call("GET /v1/files/{upload}/content", get_upload, "The bytes of a file", gives="*/*"),
     _call("DELETE /v1/files/{upload}", files.delete_file, "Delete a file", reach="owner"),
 )
-# How fields are named in the refusals of a call that is not one of responses.
+# Field names in the refusals of calls other than those of responses.
 _PARAMS = {"/v1/chat/completions": param_of_chat}
 
 
 async def _no_call(request: Request) -> Response:
-    """The SDKs have many more calls; their errors show a text in OpenAI's form only."""
+    """The SDKs have many more calls; their errors show only a text in OpenAI's form."""
     name = f"{request.method} /v1/{request.path_params['call']}"
     return await refusal(request, NotFound(f"This server has no call {name}; docs/openai.md lists those that it has."))
 
 
 async def _answer(request: Request, endpoint: Endpoint) -> Response:
-    """The answer, with refusals in OpenAI's words."""
+    """Returns the answer, with refusals in OpenAI's form."""
     try:
         return await answer(request, endpoint)
     except RequestRefused as error:

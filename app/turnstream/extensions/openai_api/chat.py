@@ -1,4 +1,4 @@
-"""The handler of chat completions, and the log of a turn as their chunks."""
+"""The handler of chat completions, and the conversion of a turn's log to their chunks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -43,7 +43,7 @@ _REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
 async def complete_chat(request: Request) -> Response:
-    """Posts the last message where its history leads to, or answers calls that wait; returns the completion."""
+    """Posts the last message behind its history, or answers waiting calls; returns the completion."""
     services, owner = services_and_owner(request)
     sent, body = await read_body(request, ChatIn)
     items, places = await items_of_messages(sent.messages)
@@ -66,15 +66,15 @@ async def complete_chat(request: Request) -> Response:
     if forget is not None:
         await forget()
     if (failure := reader.events.failure) is not None:
-        # The turn has had its own tries; the SDKs would post the message again.
+        # The turn had retries of its own; the SDKs would post the message again.
         headers = {"x-should-retry": "false", **reader.events.wait}
         return Response(to_json(failure), reader.events.status, headers, "application/json")
     return Response(to_json(reader.events.completion()), 200, options.headers, "application/json")
 
 
 class ChatChunks:
-    """Encodes a part of a turn as chunks of a chat completion. They have no place in the log: nothing resumes, and text
-    that is taken back stays at the client. `now` returns the turn as its rows hold it now.
+    """Encodes a part of a turn as chunks of a chat completion. Chunks have no position in the log: they cannot be
+    resumed, and voided text stays at the client. `now` returns the turn from its rows.
     """
 
     def __init__(self, turn: Turn, part: int, now: Callable[[], Turn], *, usage: bool = False) -> None:
@@ -90,7 +90,7 @@ class ChatChunks:
         self._end: ResponseState | None = None
         self._before = b"data: %b" % to_json(_shell(turn, part, "chat.completion.chunk"))[:-1]
         self._before += b',"choices":[{"index":0,"delta":'
-        self._delta: tuple[bytes, bytes] | None = None  # what is before and behind the text of the open block
+        self._delta: tuple[bytes, bytes] | None = None  # the JSON before and behind the text of the open block
 
     @property
     def ended(self) -> bool:
@@ -108,7 +108,7 @@ class ChatChunks:
         return b"".join(self._finish(ResponseState("completed")))
 
     def completion(self) -> Json:
-        """The completion once it has ended."""
+        """Returns the completion after its end."""
         steps, turn = self._projection.part(self._part), self._now()
         calls = [self._call(block) for block in calls_of_client(steps)]
         thoughts = [step.block.text for step in steps if step.block.type == THINKING and step.block.text]
@@ -130,13 +130,13 @@ class ChatChunks:
 
     @property
     def status(self) -> int:
-        """The HTTP status of the response to a completion that has ended."""
+        """The HTTP status for an ended completion."""
         error = self._now().error
         return 200 if error is None else failure_of(error.type)[0]
 
     @property
     def wait(self) -> dict[str, str]:
-        """The wait that the provider asks for, as a header."""
+        """Returns the provider's requested wait as a header."""
         turn = self._now()
         return wait_headers(turn.error.retry_after if turn.error else None, turn.ended_at)
 
@@ -197,13 +197,13 @@ class ChatChunks:
         return {"id": block.tool_use_id, **called}
 
     def _is_of_earlier_call(self, result: CallResult) -> bool:
-        """Whether the call of a tool of the server came before the wait with which the part begins."""
+        """Whether the call of a server's tool came before the wait at which the part starts."""
         first = self._projection.part(self._part)[0].block.index
         is_shown = is_server_call(result.runner, result.block.name, self._roles)
         return is_shown and result.call is not None and result.call.index < first
 
     def _text(self, steps: Sequence[Closed]) -> str:
-        """The text without the text of the thinking. A call of a tool is the end of a paragraph."""
+        """The text without the thinking. A call of a tool ends a paragraph."""
         if self._is_structured:
             return output_of(self._now()) or ""
         text, was_called = "", False

@@ -1,4 +1,4 @@
-"""Embeddings: requests are passed on to a provider whose `api` in the file of models is `openai-embeddings`."""
+"""Embeddings: requests go to a provider with `api` `openai-embeddings` in the file of models."""
 
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
@@ -33,14 +33,14 @@ from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.owners.accounts import CallPlace
 from turnstream.storage.owners.charges import Charges
 
-_CALL = "1"  # its name in the ledger: there is one in each request
+_CALL = "1"  # its name in the ledger: each request has one
 _OPENAI = "https://api.openai.com/v1"
 _READ_TIMEOUT = 60.0  # seconds
 _MOST_BYTES = 64_000_000  # of an answer: 2,048 vectors of 3,072 dimensions in base64 have 34 MB
 
 
 class EmbeddingsProvider:
-    """It answers no messages."""
+    """A provider that answers no messages."""
 
     def __init__(self, spec: ProviderSpec, _: CallOptions) -> None:
         self.name = spec.name
@@ -56,7 +56,7 @@ class EmbeddingsProvider:
         yield ()  # type: ignore[unreachable]
 
     async def embed(self, body: bytes) -> bytes:
-        """The answer as the provider sent it. Raises ProviderError."""
+        """Returns the provider's answer unchanged. Raises ProviderError."""
         answer = bytearray()
         try:
             async with self._client.stream("POST", self._url, content=body, headers=self._headers) as response:
@@ -101,7 +101,7 @@ async def create_embeddings(request: Request) -> Response:
         charge = None
         return failed_call(error)
     finally:
-        # A call that is cancelled is charged by the estimate: the provider has its request.
+        # A cancelled call is charged by the estimate: the provider has its request.
         if charge is not None:
             await to_the_end(retry_while_unavailable(partial(charges.add, owner, None, id, charge)))
         elif limited:
@@ -110,7 +110,7 @@ async def create_embeddings(request: Request) -> Response:
 
 
 async def _provider_of(models: Models, model: Model) -> EmbeddingsProvider | None:
-    """The provider of the model, if it makes embeddings."""
+    """The provider of the model, if the model makes embeddings."""
     for entry in models.providers:
         if any(listed.id == model.id for listed in entry.listed()):
             provider: Provider = entry.provider
@@ -130,7 +130,7 @@ class _Answer(msgspec.Struct):
 
 
 def _tokens_in(answer: bytes) -> int | None:
-    """The tokens that the provider counted; None if it did not."""
+    """The tokens counted by the provider; None without a count."""
     try:
         used = msgspec.json.decode(answer, type=_Answer).usage.prompt_tokens
     except msgspec.DecodeError:
@@ -139,7 +139,7 @@ def _tokens_in(answer: bytes) -> int | None:
 
 
 def _estimated_tokens(input: object) -> int:
-    """The tokens of a text, of a number, which is a token, or of a list of those."""
+    """The tokens of a text, of a number (one token), or of a list of these."""
     match input:
         case str():
             return max(1, tokens_of(len(input)))

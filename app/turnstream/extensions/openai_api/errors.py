@@ -1,4 +1,4 @@
-"""Refusals in OpenAI's form, by which its SDKs choose the class of their error."""
+"""Refusals in OpenAI's form; its SDKs choose the class of their error by it."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from turnstream.kit.requirements import sentence
 from turnstream.libraries.dialects.streams import wait_headers
 from turnstream.llm.provider import report_account
 
-# Fields of a turn's options by the names that they have in OpenAI's requests.
+# Fields of a turn's options by their names in OpenAI's requests.
 _RENAMED = {
     "blocks": "input",
     "labels": "metadata",
@@ -48,7 +48,7 @@ _RENAMED_OF_CHAT = {
     "parent_id": "messages",
     "system_prompt": "messages",
 }
-_WHOLE = frozenset({"input", "messages"})  # whose members have other names than those of ours
+_WHOLE = frozenset({"input", "messages"})  # with other member names than turnstream's
 _INDEX = re.compile(r"\.(\d+)(?=\.|$)")
 Rename = Callable[[str], str]
 
@@ -91,15 +91,15 @@ def error_json(error: RequestRefused, rename: Rename = param_of) -> Json:
 
 
 async def refusal(request: Request, error: RequestRefused, rename: Rename = param_of) -> Response:
-    """The response to a refused request: if this server answers with 422, OpenAI answers with 400."""
-    ours = await refused(request, error)  # which counts refused logins, and has the headers
+    """The response to a refused request: 422 of this server becomes 400, as at OpenAI."""
+    ours = await refused(request, error)  # which counts refused logins, and needs the headers
     status = 404 if error.code == "unknown_model" else 400 if error.status == 422 else error.status
     headers = {name: value for name, value in ours.headers.items() if not name.startswith("content-")}
     return Response(to_json(error_json(error, rename)), status, headers, media_type="application/json")
 
 
 def failed_call(error: ProviderError) -> Response:
-    """The response to a call of a provider that failed."""
+    """The response to a failed call of a provider."""
     report_account(error)
     status, type, code = failure_of(error.type)
     body = {"error": {"message": error.shown, "type": type, "param": None, "code": code}}

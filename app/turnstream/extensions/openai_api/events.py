@@ -1,11 +1,11 @@
-"""The log of a turn as the events of a response, with sequence numbers that depend on the log alone.
+"""The log of a turn as the events of a response, with sequence numbers that depend only on the log.
 
-A response begins with its turn, or behind a wait for its client. It ends with the turn, or where the turn waits for the
-client: for the outputs of functions, or for approvals. A number counts events, and in place of deltas, whose lengths
-depend on the reader, the characters that they bring: a delta has the number of its last character. The attempt that
-wrote the content is the band of its numbers, and each block that was cut off raises the band by one. So numbers grow
-along a log, and are the same on every replica, before and after a crash. The band tells numbers whose content was
-taken back, and those of an attempt that this database does not have.
+A response starts with its turn, or after a wait for its client. It ends with the turn, or at the next wait for the
+client: for outputs of functions, or for approvals. A number counts events. For deltas, whose lengths depend on the
+reader, it counts their characters: a delta has the number of its last character. The attempt that wrote the content is
+the band of its numbers, and each cut block raises the band by one. So numbers increase along a log, and are the same on
+every replica, before and after a crash. The band identifies numbers of voided content, and numbers of an attempt that
+this database does not have.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -58,8 +58,8 @@ _DELTAS = {
 
 @dataclass(slots=True)
 class _Item:
-    """An item of the output. It began at the position `begun`, with a `block` of an `attempt`; `start` is the position
-    of its first character.
+    """An item of the output. It started at the position `begun`, with a `block` of an `attempt`; `start` is the
+    position of its first character.
     """
 
     json: Json
@@ -77,8 +77,8 @@ class _Item:
 
 
 class ResponseEvents:
-    """Encodes one response for one reader, the events after number `after`. `rows` returns the turn as it is now.
-    `previous` is the id of the response before. A response that is not `stored` is deleted at its end.
+    """Encodes one response for one reader, the events after number `after`. `rows` returns the present turn. `previous`
+    is the id of the response before. A response that is not `stored` is deleted after its end.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class ResponseEvents:
         self._after = 1 if self._lost else after
         self._object = partial(response_json, part=part, previous=previous, stored=stored)
         self._projection = Projection(turn)
-        self._position = 2  # of the next event: a response begins with two
+        self._position = 2  # of the next event: a response starts with two
         self._last = -1  # the number of the last event
         self._band = 0  # the band of attempt 1
         self._given = 0  # output indexes
         self._items: list[_Item] = []
         self._open: _Item | None = None
-        self._taken_back: list[_Item] = []  # by a reset, until it is known what follows
+        self._taken_back: list[_Item] = []  # by a reset, until the next mark is known
         self._starts: dict[int, int] = {}
         self._running: dict[tuple[int, str], _Item] = {}
         self._usages: list[Any] = []
@@ -129,11 +129,11 @@ class ResponseEvents:
         return _frames(events)
 
     def waiting(self) -> bytes:
-        """The end of a response whose turn waits for its client."""
+        """The end of a response with a turn that waits for its client."""
         return _frames(self._finish(ResponseState("completed")))
 
     def response(self, written: Block | None = None) -> Json:
-        """The response as it is now. `written` is the block that is being written, with its text so far."""
+        """The present response. `written` is the open block, with its text so far."""
         turn = self._turn()
         if self._is_here and turn.waits_for_person:
             self.waiting()
@@ -184,7 +184,7 @@ class ResponseEvents:
         self._band = max(self._band, attempt - 1)
 
     def _event(self, type: str, **members: Any) -> Iterator[Json]:
-        """The next event, unless the reader has it."""
+        """Returns the next event, unless the reader has it."""
         number, self._position = self._number(self._position), self._position + 1
         if number > self._after:
             yield from self._caught_up(number)
@@ -192,7 +192,7 @@ class ResponseEvents:
             yield {"type": type, "sequence_number": number, **members}
 
     def _caught_up(self, number: int) -> Iterator[Json]:
-        """Before the first event that the reader does not have: if what it has was taken back, all that stays."""
+        """Before the first event for the reader: if its content was voided, all that remains."""
         known, self._after = self._after, -1
         is_taken_back = number // BAND > known // BAND and number % BAND <= known % BAND and known >= 0
         if is_taken_back or self._lost:
@@ -245,7 +245,7 @@ class ResponseEvents:
                 case "reasoning":
                     items[-1]["summary"] = [{"type": "summary_text", "text": written.text}]
                 case "custom_tool_call":
-                    pass  # its input is a part of what is written
+                    pass  # its input is a part of the open block
                 case _:
                     items[-1]["arguments"] = written.text
         return items
@@ -253,7 +253,7 @@ class ResponseEvents:
     def _begin_block(self, begin: Begin) -> Iterator[Json]:
         start = begin.start
         if start.type == TOOL_RESULT:
-            return  # its attempt is not the attempt of the part that it may end
+            return  # its attempt differs from the attempt of the part that it may end
         self._reach(start.attempt)
         self._starts[start.index] = self._position
         json = self._new_item(begin)
@@ -281,7 +281,7 @@ class ResponseEvents:
         )
 
     def _new_item(self, begin: Begin) -> Json | None:
-        """The item that begins with this block, as far as it is known then; None if the block is none."""
+        """Returns the item that starts with this block, as far as known then; None if the block is none."""
         turn, start = self._turn(), begin.start
         place = start.index, start.attempt
         if start.type == TEXT and not self._is_structured:
@@ -307,7 +307,7 @@ class ResponseEvents:
 
     def _close_block(self, closed: Closed) -> Iterator[Json]:
         item, self._open, block = self._open, None, closed.block
-        if block.interrupted:  # readers may have had more of it, so what follows has numbers of its own
+        if block.interrupted:  # readers may have had more of it, so the following events have numbers of their own
             self._band += 1
         match closed:
             case CallResult():
@@ -361,7 +361,7 @@ class ResponseEvents:
         self._starts[result.index] = self._position
         if not is_server_call(closed.runner, result.name, self._roles):
             return
-        if key not in self._running and call is not None:  # it was called before a wait
+        if key not in self._running and call is not None:  # its call was before a wait
             arguments = function_of(call)["arguments"]
             json = self._server_call(SERVER, call.name, arguments, result.index, result.attempt)
             if self._projection.asked.get(key) == "approval":
@@ -379,7 +379,7 @@ class ResponseEvents:
             yield from self._done(item, **result)
 
     def _ask(self, event: ActionRequired) -> Iterator[Json]:
-        """Approvals are items of their own. Functions that the client runs have theirs already."""
+        """Approvals are separate items. Client functions have theirs already."""
         for action in event.actions:
             call = self._projection.calls.get((event.round, action.tool_use_id))
             if action.kind == "approval" and call is not None:
@@ -392,7 +392,7 @@ class ResponseEvents:
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def _pass_wait(self, result: Block, waits: int) -> Iterator[Json]:
-        """The end of the part before the first answer of the client, and the beginning of the next one."""
+        """The end of the part before the client's first answer, and the start of the next one."""
         if self._part == waits and self._end is None:
             yield from self._finish(ResponseState("completed"))
         self._band = 0
@@ -413,7 +413,7 @@ class ResponseEvents:
         yield from self._event(f"response.{type}", response=response)
 
     def _whole_message(self, text: str) -> Iterator[Json]:
-        """The output of a structured turn, which is known to be valid only at the end."""
+        """The output of a structured turn, which is valid only at the end."""
         turn = self._turn()
         place = len(turn.blocks), turn.attempt
         yield from self._begin_item(self._new_message(*place), *place)
@@ -422,7 +422,7 @@ class ResponseEvents:
         yield from self._end_item(item, Block(place[0], 0, place[1], TEXT, text))
 
     def _take_back(self, reset: Retract) -> None:
-        """Takes the items of the blocks from the reset on out of the response."""
+        """Removes the items of the blocks after the reset from the response."""
         self._position, self._open = self._starts.get(reset.index, self._position), None
         self._starts = {block: start for block, start in self._starts.items() if block < reset.index}
         self._taken_back = [item for item in self._items if item.block >= reset.index]
@@ -430,8 +430,8 @@ class ResponseEvents:
         self._running = {key: item for key, item in self._running.items() if item.block < reset.index}
 
     def _goes_on(self, begin: Begin) -> bool:
-        """Whether the block is one that was taken back only because readers had more of its text than was kept. Then
-        it is the same item, and what they have of it does not come again.
+        """Whether the block was voided only because readers had more of its text than was kept. Then it is the same
+        item, and its known part is not sent again.
         """
         item, start = self._taken_back[0], begin.start
         if item.done or (item.block, item.attempt) != (start.index, start.attempt):
@@ -443,8 +443,8 @@ class ResponseEvents:
         return True
 
     def _end_taken_back(self) -> Iterator[Json]:
-        """Items that were taken back end as incomplete, and are not in the response. No output index is used again: the
-        SDK's assembling refuses that. The items after them were written by a later attempt.
+        """Voided items end as incomplete, and are not in the response. No output index is reused: the SDK refuses this.
+        The items after them are from a later attempt.
         """
         if self._after < 0:
             for item in self._taken_back:
@@ -458,7 +458,7 @@ def text_part(text: str, annotations: Sequence[Json] = ()) -> Json:
 
 
 def _has_had(turn: Turn, number: int) -> bool:
-    """Whether the band of `number` belongs to an attempt of this turn, or to a block that was cut off in it."""
+    """Whether the band of `number` belongs to an attempt of this turn, or to a cut block in it."""
     attempt = number // BAND + 1
     return any(turn.has_had(attempt - cuts) for cuts in range(LEAST_STEP))
 

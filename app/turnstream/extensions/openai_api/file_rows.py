@@ -7,7 +7,7 @@ from turnstream.storage.contents import UPLOADS
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.owners.uploads import UPLOAD_COLUMNS, Upload, upload_from
 
-# An owner has as many as the plan allows; the order of ids is that of their creation.
+# The plan limits an owner's uploads; ids are in the order of creation.
 LIST_UPLOADS = Statement(
     f"""
     SELECT {UPLOAD_COLUMNS}, false AS created FROM uploads
@@ -22,8 +22,8 @@ LIST_UPLOADS = Statement(
 async def page_of_uploads(
     database: Database, owner: str, after: UUID | None, most: int, purpose: str | None, usual: str, *, descending: bool
 ) -> Sequence[Upload]:
-    """Up to `most` uploads of the owner, those behind `after` in this order, of this purpose if it is not None.
-    Uploads without a purpose have the `usual` one.
+    """Up to `most` uploads of the owner behind `after`, with this purpose unless it is None. Uploads without a purpose
+    have the `usual` one.
     """
     asked = {"after": after, "most": most, "purpose": purpose, "usual": usual, "descending": descending}
     return [upload_from(row) for row in await database.rows(LIST_UPLOADS, owner=owner, **asked)]

@@ -21,7 +21,7 @@ from turnstream.kit.text import unstorable
 from turnstream.libraries.uploading import require_uploads, take_upload
 from turnstream.storage.owners.uploads import Upload
 
-# The accepted purposes of a file: input of the model. Others begin jobs that this server does not have.
+# The accepted purposes of a file: input of the model. Other purposes start jobs that this server does not have.
 PURPOSES = ("user_data", "assistants", "vision")
 _USUAL = PURPOSES[0]  # of uploads without one
 _LONGEST_NAME = 1_000  # characters
@@ -104,7 +104,7 @@ def _file(upload: Upload) -> Json:
 
 
 def _form(content_type: str, body: bytes) -> dict[str, tuple[str | None, bytes]]:
-    """The fields of a form with the names of their files. Raises RequestRefused."""
+    """Returns the fields of a form and the names of its files. Raises RequestRefused."""
     header = Message()
     header["content-type"] = content_type
     boundary = header.get_boundary() if header.get_content_type() == "multipart/form-data" else None

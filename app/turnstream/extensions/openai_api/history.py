@@ -1,4 +1,4 @@
-"""Items that clients send without ids of this server, as items of a history."""
+"""Items without ids of this server, converted to items of a history."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ PLACE = "input"
 
 
 def past_items(items: Sequence[InputItem]) -> Iterator[PastItem]:
-    """Instructions are no part of a history. Raises RequestRefused."""
+    """Instructions are not part of a history. Raises RequestRefused."""
     for item in items:
         match item:
             case MessageItem(role="user", content=content):

@@ -1,4 +1,4 @@
-"""Decodes requests of OpenAI's API: their input as blocks and answers, their members as options of a turn."""
+"""Decodes requests of OpenAI's API: inputs become blocks and answers, members become options of a turn."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -43,8 +43,8 @@ _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
 @dataclass(slots=True)
 class Input:
-    """The input of a request: a `history`, the `last_answer`, and what is new: `blocks` of the user, as NewTurn takes
-    them, `answers` to calls, and `instructions`. `origin` is the response whose ids the items of the last answer have.
+    """The input of a request: a `history`, the `last_answer`, and the new part: `blocks` of the user in the form of
+    NewTurn, `answers` to calls, and `instructions`. `origin` is the response with the ids of the last answer's items.
     """
 
     items: Sequence[InputItem]
@@ -58,7 +58,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a request, without its input. `place` is the field that holds the format."""
+    """The options of a request, without its input. `place` is the field of the format."""
 
     model: str | None
     instructions: str | None = None
@@ -72,17 +72,17 @@ class Options:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers of a response that name ignored members."""
+        """Response headers with the names of ignored members."""
         return {IGNORED: ", ".join(self.ignored)} if self.ignored else {}
 
 
 def items_of(given: str | Sequence[InputItem] | None) -> Sequence[InputItem]:
-    """The items of an input, which may be a text alone."""
+    """The items of an input, which may be a single text."""
     return [MessageItem(role="user", content=given)] if isinstance(given, str) else given or []
 
 
 async def split_input(items: Sequence[InputItem], places: Sequence[str] | None = None) -> Input:
-    """Separates what is new from what the server may have. `places` are the fields of the items. Raises
+    """Separates the new part from the part that the server may have. `places` are the fields of the items. Raises
     RequestRefused.
     """
     found, portions = Input(items), Portions()
@@ -115,14 +115,14 @@ def is_of_assistant(item: InputItem) -> bool:
 
 
 def blocks_of(content: str | Sequence[PartIn], place: str) -> list[Json]:
-    """The content of a user's message as NewTurn takes blocks. Raises RequestRefused."""
+    """Converts the content of a user's message to blocks in the form of NewTurn. Raises RequestRefused."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return [_block(part, f"{place}.{number}") for number, part in enumerate(content)]
 
 
 def text_of(content: str | Sequence[PartIn], place: str) -> str:
-    """Raises RequestRefused for content that is not text."""
+    """Raises RequestRefused for content other than text."""
     if isinstance(content, str):
         return content
     for number, part in enumerate(content):
@@ -160,7 +160,7 @@ def _file(part: FileIn, place: str) -> Json:
 
 
 def _source(given: str | ImageUrlIn | None, place: str) -> Json:
-    """The bytes of a data: URL, plain base64 of a file, or an upload by its id or its path."""
+    """The bytes of a data: URL, a file in plain base64, or an upload by its id or its path."""
     text = (given.url if isinstance(given, ImageUrlIn) else given) or ""
     if (source := source_of_url(text)) is not None:
         return source
@@ -176,7 +176,7 @@ def _source(given: str | ImageUrlIn | None, place: str) -> Json:
 
 
 async def items_of_messages(messages: Sequence[ChatMessageIn]) -> tuple[list[InputItem], list[str]]:
-    """The messages as items of responses, and the field of each. Raises RequestRefused."""
+    """Returns the messages as items of responses, and the field of each. Raises RequestRefused."""
     items: list[InputItem] = []
     places: list[str] = []
     portions = Portions()
@@ -256,11 +256,11 @@ def options_of_chat(services: Services, sent: ChatIn) -> Options:
 
 
 def new_turn(services: Services, options: Options, input: Input, *, follows: bool) -> NewTurn:
-    """The turn that a request asks for. Raises RequestRefused."""
+    """Creates the turn of a request. Raises RequestRefused."""
     texts = [*([options.instructions] if options.instructions else []), *input.instructions]
     prompt = "\n\n".join(texts) if texts or options.instructions == "" else None
     held = held_options() | services.resolver.held_by(options.model)
-    # The instructions of the response before are not carried over.
+    # The instructions of the response before do not apply.
     if prompt is None and follows and "system_prompt" not in held:
         prompt = services.resolver.defaults.system_prompt or ""
     held_tools = "tools" in held and options.tools is None
@@ -281,7 +281,7 @@ def new_turn(services: Services, options: Options, input: Input, *, follows: boo
 
 
 def choice_of(given: str | ToolChoiceIn, tools: Sequence[ToolIn] | None) -> tuple[Json, Sequence[ToolIn] | None]:
-    """The choice as the server has it, and the tools that it leaves. Raises RequestRefused."""
+    """Returns the choice in the server's terms, and the remaining tools. Raises RequestRefused."""
     if isinstance(given, str) and given in _CHOICES:
         return {"type": _CHOICES[given]}, tools
     if isinstance(given, ToolChoiceIn) and given.type in ("function", "custom"):
@@ -307,7 +307,7 @@ def output_of_format(format: FormatIn | None, place: str) -> Json | None:
 
 
 def origin_of(sent: ResponseIn) -> ResponseId | None:
-    """The response that the request names to follow. Raises RequestRefused."""
+    """Returns the response before, named by the request. Raises RequestRefused."""
     if sent.previous_response_id is None:
         return None
     if sent.conversation is not None:

@@ -1,4 +1,4 @@
-"""Items that clients have sent: messages of the user, outputs of functions, decisions about approvals."""
+"""Items sent by clients: messages of the user, outputs of functions, decisions about approvals."""
 
 from collections.abc import Iterator, Sequence
 
@@ -36,7 +36,7 @@ def input_items_of(user_turn: Turn, turn: Turn, part: int) -> list[Json]:
 
 
 async def items_of_path(path: Sequence[Turn]) -> list[Json]:
-    """The items of a conversation, from turns that follow one another. Others get their turn on the event loop."""
+    """Returns the items of a conversation, from consecutive turns. The event loop runs other tasks in between."""
     items: list[Json] = []
     portions = Portions()
     for turn in path:
@@ -58,7 +58,7 @@ async def items_of_path(path: Sequence[Turn]) -> list[Json]:
 
 
 def is_placeholder(turn: Turn) -> bool:
-    """Whether a user turn is there only because each answer follows one: nobody has sent it."""
+    """Whether a user turn is a placeholder before an answer: nobody sent it."""
     return [block.text for block in turn.blocks] in ([], [NO_MESSAGE["text"]])
 
 
@@ -111,7 +111,7 @@ def _answer(turn: Turn, ask: Ask, number: int) -> Json:
 
 
 def _part(block: Block) -> Json | None:
-    """A block of a user's message; the bytes of files are behind the path of their upload."""
+    """A block of a user's message; the bytes of files are at the path of their upload."""
     members = msgspec.json.decode(block.data or "{}")
     upload = members.get("source", {}).get("id")
     if block.type == TEXT:

@@ -1,4 +1,4 @@
-"""Handlers of the list of models, as OpenAI's API has it."""
+"""Handlers of the list of models, in the form of OpenAI's API."""
 
 from starlette.requests import Request
 from starlette.responses import Response

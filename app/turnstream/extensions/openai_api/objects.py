@@ -1,4 +1,4 @@
-"""Responses, items and usage as OpenAI's API writes them, and the ids by which it names what is here."""
+"""Responses, items and usage in the form of OpenAI's API, and their ids."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,13 @@ from turnstream.libraries.dialects.projection import Runner
 
 Json = dict[str, Any]
 
-# The label of the tools that run on this server, and of those that run at the provider of the model.
+# The label of this server's tools, and of the tools of the model's provider.
 SERVER, PROVIDER = "turnstream", "provider"
 
-# Between the name of a tool and that of its namespace: models know one name. Theirs have letters, digits, _ and - only.
+# The separator between the name of a tool and of its namespace: models use a single name. Such names have only letters,
+# digits, _ and -.
 _IN = "--in--"
-# The input of a custom tool, which is any text: models know functions with JSON.
+# The input of a custom tool, which is any text: models call functions with JSON.
 CUSTOM: Mapping[str, Any] = {
     "type": "object",
     "properties": {"input": {"type": "string", "description": "The whole input of the tool, as text."}},
@@ -33,8 +34,7 @@ CUSTOM: Mapping[str, Any] = {
     "additionalProperties": False,
 }
 
-# The stop reasons of answers that are not complete, and the failures of structured turns by the same names, in OpenAI's
-# words.
+# OpenAI's names for the stop reasons of incomplete answers, and for the failures of structured turns.
 _CUT_OFF = {
     "max_tokens": "max_output_tokens",
     "model_context_window_exceeded": "max_output_tokens",
@@ -48,7 +48,7 @@ _CONVERSATION = re.compile("conv_([0-9a-f]{32})")
 
 @dataclass(frozen=True, slots=True)
 class ResponseId:
-    """A response: a turn, or the part of one between two waits for the client. Its `part` counts the waits before."""
+    """A response: a turn, or its part between two waits for the client. Its `part` counts the waits before."""
 
     chat: UUID
     turn: UUID
@@ -69,8 +69,8 @@ class ResponseId:
 
 
 def item_id(prefix: str, turn: Turn, *place: int) -> str:
-    """The id of an item: its turn, and of an assistant's the index of its block and the attempt that wrote it. An item
-    that takes the place of one that was taken back has another id.
+    """The id of an item: its turn, and for an assistant's item the index of its block and the block's attempt. An item
+    that replaces a voided one has another id.
     """
     return "_".join([f"{prefix}_{turn.chat_id.hex}{turn.id.hex}", *map(str, place)])
 
@@ -80,7 +80,7 @@ def approval_id(turn: Turn, call: Block) -> str:
 
 
 def turn_of_item(id: object) -> tuple[UUID, UUID, int | None] | None:
-    """The chat, the turn and the block of an item with this id; None for an id that is not from here."""
+    """The chat, the turn and the block of an item with this id; None for a foreign id."""
     found = _ITEM.fullmatch(id) if isinstance(id, str) else None
     return (UUID(found[1]), UUID(found[2]), int(found[3]) if found[3] else None) if found else None
 
@@ -104,7 +104,7 @@ def parts_of(turn: Turn) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ResponseState:
-    """The present state of a response. `status` is OpenAI's."""
+    """The present state of a response. `status` is in OpenAI's terms."""
 
     status: str = "in_progress"
     output: Sequence[Json] = ()
@@ -114,7 +114,7 @@ class ResponseState:
 
 
 def failure_of(type: str) -> tuple[int, str, str]:
-    """The status, type and code of a failure of a turn, by which the SDKs choose the class of their error."""
+    """The status, type and code of a turn's failure; the SDKs choose the class of their error by these."""
     match failure_class(type):
         case "account":
             return 502, "server_error", "server_error"
@@ -147,7 +147,7 @@ def state_of(end: TurnEnd, is_structured: bool) -> ResponseState:
 def response_json(
     turn: Turn, part: int, state: ResponseState, previous: str | None = None, *, stored: bool = True
 ) -> Json:
-    """The response object. `previous` is the id of the one that it follows."""
+    """The response object. `previous` is the id of the response before."""
     request = turn.request
     assert request is not None
     assert turn.created_at is not None
@@ -192,7 +192,7 @@ def text_format(turn: Turn) -> Json:
 
 
 def usage_json(usages: Sequence[Mapping[str, Any]]) -> Json:
-    """The sum of the usage of some model calls."""
+    """The sum of the usage of several model calls."""
     tokens = total_tokens(usages)
     read = tokens.input + tokens.cache_read + tokens.cache_write
     return {
@@ -225,17 +225,17 @@ def reasoning_tokens(usages: Sequence[Mapping[str, Any]]) -> int:
 
 
 def role_tools(turn: Turn) -> frozenset[str]:
-    """The tools that take the output of a structured turn. Their calls are not shown."""
+    """The tools that receive the output of a structured turn. Their calls are not shown."""
     return frozenset(spec.name for spec in turn.request.tools if spec.role is not None) if turn.request else frozenset()
 
 
 def is_server_call(runner: Runner | None, name: str | None, roles: frozenset[str]) -> bool:
-    """Whether a call, or its result, is shown as one that the client has no part in."""
+    """Whether a call, or its result, is shown as one without a part for the client."""
     return runner == "provider" or (runner == "server" and name not in roles)
 
 
 def flat_name(name: Any, namespace: Any) -> Any:
-    """The name of a tool by which models know it."""
+    """The name of a tool for models."""
     return f"{name}{_IN}{namespace}" if namespace else name
 
 
@@ -251,7 +251,7 @@ def custom_tools(turn: Turn) -> frozenset[str]:
 
 
 def custom_input(arguments: str) -> str:
-    """The input of a custom tool. A model may write arguments that are no JSON: then all of it is the input."""
+    """The input of a custom tool. A model may write arguments that are not JSON: then all of them are the input."""
     with suppress(msgspec.DecodeError):
         found = msgspec.json.decode(arguments)
         if isinstance(found, dict) and isinstance(found.get("input"), str):

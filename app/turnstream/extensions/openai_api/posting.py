@@ -1,4 +1,4 @@
-"""The use case of a response: a message is posted where its history leads to, or calls that wait are answered."""
+"""The use case of a response: a message is posted behind its history, or waiting calls are answered."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -43,8 +43,8 @@ from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The chat of a response, None for a new one, and the response that it follows. `named`: by the request, and not by
-    the items of its input.
+    """The chat of a response, None for a new one, and the response before. `named`: by the request, not by the items of
+    its input.
     """
 
     chat: UUID | None = None
@@ -53,7 +53,7 @@ class Place:
 
 
 class Posting:
-    """One request for a response. Without `stores`, a chat that begins with it is deleted at its end."""
+    """One request for a response. Without `stores`, a chat that begins with it is deleted after its end."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Posting:
         self._stores = stores
 
     async def respond(self, place: Place) -> tuple[Turn, int]:
-        """Returns the turn that answers, and the part of it that is the response."""
+        """Returns the turn with the answer, and the part of it that is the response."""
         if not (self._input.blocks or self._input.answers):
             return await self._continue(place), 0
         if place.named:
@@ -85,7 +85,7 @@ class Posting:
             history, answer = past_items(input.history), past_items(input.last_answer)
             found = await find_place(self._services, self._identity, history, answer)
         if found is None and input.origin is not None and not await self._is_edited(input.origin):
-            # Of a part of the conversation, sent by its ids: it would not be found by its digest.
+            # A part of the conversation, sent by its ids: a digest would not find it.
             return await self._follow(Place(input.origin.chat, input.origin)) or (await self._post(_FOREIGN), 0)
         place = Place(found.chat, ResponseId(found.chat, found.turn, found.part)) if found else _FOREIGN
         answered = await self._follow(place) or (await self._post(_FOREIGN), 0)
@@ -93,7 +93,7 @@ class Posting:
         return answered
 
     async def _is_edited(self, origin: ResponseId) -> bool:
-        """Whether the history before the response is another one than it had, or there is no such response."""
+        """Whether the history before the response differs from the stored one, or the response does not exist."""
         with suppress(NotFound):
             self._identity.require_reach(origin.chat)
             await self._services.storage.turns.get(self._owner, origin.chat, origin.turn)
@@ -101,7 +101,7 @@ class Posting:
         return True
 
     async def _follow(self, place: Place) -> tuple[Turn, int] | None:
-        """Answers calls of the response that the place names, or posts behind it. None if it cannot."""
+        """Answers calls of the named response, or posts behind it. None if neither is possible."""
         if self._input.answers:
             return await self._answer(place)
         return (await self._post(place), 0) if place.chat else None
@@ -125,7 +125,7 @@ class Posting:
         return (await post_message(services, new, Target(owner, place.chat, parent), self._key)).assistant_turn
 
     async def _post_in_new_chat(self, new: NewTurn, *, goes_on: bool) -> Turn:
-        """Posts behind the history of the input, which is recorded."""
+        """Posts behind the history of the input, and records the history."""
         services, owner = self._services, self._owner
         self._identity.require_reach(None)
         history = None
@@ -139,8 +139,8 @@ class Posting:
         return turn
 
     async def _continue(self, place: Place) -> Turn:
-        """Continues the answer that the input ends with; in a chat of its own if no chat is known to have the history,
-        or this one is not to be stored.
+        """Continues the answer at the end of the input; in a new chat if no chat has the history, or if this one must
+        not be stored.
         """
         self._identity.require("send")
         self._input.blocks = [NO_MESSAGE]
@@ -165,8 +165,8 @@ class Posting:
     # --- answers to calls --------------------------------------------------------------------------------------------
 
     async def _answer(self, place: Place) -> tuple[Turn, int] | None:
-        """Stores the answers of the input; returns the turn, and the part of it that follows them. A message that comes
-        with them is one to the running turn. None if no call waits for them, and the input has the calls.
+        """Stores the answers of the input; returns the turn, and its part after them. An accompanying message becomes a
+        steer of the running turn. None if no call waits for them, and the input has the calls.
         """
         services, identity, origin = self._services, self._identity, place.origin
         has_calls = not place.named and self._has_calls()
@@ -189,7 +189,7 @@ class Posting:
             return turn, part
         if turn.ended and has_calls:
             return None
-        if turn.ended:  # no 409: the SDKs would try again
+        if turn.ended:  # not 409: the SDKs would retry
             raise RequestRefused(f"No call of {origin} waits for an output any more: it has ended.", field="input")
         _check_nothing_waits(turn, [decision.tool_use_id for decision in decisions])
         new = new_turn(services, self._options, self._input, follows=True) if self._input.blocks else None
@@ -206,7 +206,7 @@ _FOREIGN = Place()
 
 
 def _may_wait(turn: Turn, answers: Sequence[FunctionOutputItem | ApprovalItem]) -> bool:
-    """Whether the turn has asked its client for each of these outputs, and has the same or none."""
+    """Whether the turn has asked its client for each of these outputs, and has the same output or none."""
     for item in answers:
         if isinstance(item, ApprovalItem):
             return False
@@ -231,7 +231,7 @@ def _decision(turn: Turn, item: FunctionOutputItem | ApprovalItem) -> Decision:
 
 
 def _asks_of(turn: Turn, decisions: Sequence[Decision]) -> list[Ask]:
-    """Raises RequestRefused for a decision about a call that the turn has not asked for."""
+    """Raises RequestRefused for a decision about a call without an ask."""
     asks = [(decision.tool_use_id, last_ask(turn, decision.tool_use_id)) for decision in decisions]
     for call, ask in asks:
         if ask is None:
@@ -248,6 +248,6 @@ def _check_nothing_waits(turn: Turn, answered: Sequence[str]) -> None:
 
 
 def is_to_be_stored(services: Services, sent: ResponseIn | ChatIn) -> bool:
-    """As the request asks, or else as the operator has set for its model. Raises RequestRefused."""
+    """As requested, or by the operator's setting of its model. Raises RequestRefused."""
     resolver = services.resolver
     return resolver.models.check(sent.model or resolver.defaults.model).stores if sent.store is None else sent.store

@@ -1,4 +1,4 @@
-"""References of an input to items that are here."""
+"""References in an input to stored items."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,16 +14,16 @@ from turnstream.extensions.openai_api.objects import Json, turn_of_item
 from turnstream.extensions.openai_api.schemas import InputItem, ItemIn, OutputItem
 
 _ITEM: TypeAdapter[InputItem] = TypeAdapter(ItemIn)
-_MOST_BRANCHES = 20  # that one input refers to: each is read
+_MOST_BRANCHES = 20  # references of one input: each is read
 
 
 async def with_referenced(services: Services, identity: Identity, items: Sequence[InputItem]) -> Sequence[InputItem]:
-    """The items, with what each reference names in its place. Raises RequestRefused."""
+    """Returns the items, with each reference replaced by its item. Raises RequestRefused."""
     places = [_place_of(item) for item in items]
     wanted = {place for place in places if place is not None}
     known: dict[str, Json] = {}
     branches = 0
-    for place in reversed(places):  # the branch of the last one has most of the others
+    for place in reversed(places):  # the last one's branch has most of the others
         if place is None or place not in wanted:
             continue
         if branches == _MOST_BRANCHES:
@@ -42,7 +42,7 @@ async def with_referenced(services: Services, identity: Identity, items: Sequenc
 
 
 def _place_of(item: InputItem) -> tuple[UUID, UUID] | None:
-    """The chat and the turn of the item that a reference names."""
+    """The chat and the turn of a reference's item."""
     if not isinstance(item, OutputItem) or item.type != "item_reference":
         return None
     place = turn_of_item(item.id)

@@ -39,7 +39,7 @@ _NUMBER = re.compile("-?[0-9]{1,17}")
 
 
 async def create_response(request: Request) -> Response:
-    """Posts a message, or answers calls that wait; returns the response, its stream, or at once its beginning."""
+    """Posts a message, or answers waiting calls; returns the response, its stream, or at once its beginning."""
     services, owner = services_and_owner(request)
     sent, body = await read_body(request, ResponseIn)
     if sent.background and sent.store is False:
@@ -67,13 +67,13 @@ async def create_response(request: Request) -> Response:
 
 
 async def count_input_tokens(request: Request) -> Response:
-    """The number of tokens that a response with this body would begin with."""
+    """The number of tokens at the start of a response with this body."""
     services, owner = services_and_owner(request)
     sent, _ = await read_body(request, ResponseIn)
     items = await with_referenced(services, identity_of(request), items_of(sent.input))
     input, options = await split_input(items), options_of(services, sent)
     place = await place_of(request, services, sent)
-    input.blocks = [NO_MESSAGE]  # the items are counted by themselves
+    input.blocks = [NO_MESSAGE]  # the items are counted separately
     new = new_turn(services, options, input, follows=place.origin is not None)
     path = await previous_path(services, owner, place.origin) if place.origin else ()
     try:
@@ -103,7 +103,7 @@ async def get_response(request: Request) -> Response:
 
 
 async def cancel_response(request: Request) -> Response:
-    """Returns the response as it is then: one that has ended stays as it is."""
+    """Returns the present response: an ended one is unchanged."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
     if not turn.ended:
@@ -115,10 +115,10 @@ async def cancel_response(request: Request) -> Response:
 
 
 async def delete_response(request: Request) -> Response:
-    """Deletes the turn of the response, and the responses that follow it."""
+    """Deletes the turn of the response, and the later responses."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
-    identity_of(request).require_reach(id.chat)  # what follows goes with it
+    identity_of(request).require_reach(id.chat)  # with its descendants
     await delete_turn(services, owner, turn)
     return Response(to_json({"id": str(id), "object": "response", "deleted": True}), media_type="application/json")
 
@@ -135,7 +135,7 @@ async def list_input_items(request: Request) -> Response:
 
 
 def item_page(request: Request, items: Sequence[dict[str, Any]], *, more: bool = False) -> Response:
-    """A list of items, the last of them first unless `order` is `asc`. Raises RequestRefused."""
+    """A page of items, newest first unless `order` is `asc`. Raises RequestRefused."""
     _check_query(request, "limit", "order", "after")
     limit, order = limit_of(request, 20, 100), request.query_params.get("order", "desc")
     if order not in {"asc", "desc"}:
@@ -158,9 +158,7 @@ def item_page(request: Request, items: Sequence[dict[str, Any]], *, more: bool =
 
 
 async def place_of(request: Request, services: Services, sent: ResponseIn) -> Place:
-    """The chat of the response and the response that it follows: the one that is named, or the newest of the
-    conversation.
-    """
+    """The chat of the response and the response before: the named one, or the newest of the conversation."""
     origin, identity = origin_of(sent), identity_of(request)
     if sent.conversation is not None:
         name = sent.conversation if isinstance(sent.conversation, str) else sent.conversation.id
@@ -183,7 +181,7 @@ async def previous_path(services: Services, owner: str, origin: ResponseId) -> S
 
 
 async def _found(request: Request, services: Services, owner: str) -> tuple[ResponseId, Turn]:
-    """The response in the path and its turn. Raises NotFound."""
+    """Returns the response's position in the path, and its turn. Raises NotFound."""
     text = request.path_params["response"]
     id = ResponseId.parse(text)
     if id is None:
@@ -199,14 +197,14 @@ async def _found(request: Request, services: Services, owner: str) -> tuple[Resp
 
 
 async def _previous(services: Services, owner: str, turn: Turn) -> str | None:
-    """The response before. Its id is the id of its first part."""
+    """Returns the response before. Its id is the id of its first part."""
     assert turn.parent_id is not None
     question = await services.storage.turns.get(owner, turn.chat_id, turn.parent_id)
     return str(ResponseId(turn.chat_id, question.parent_id)) if question.parent_id else None
 
 
 def _check_query(request: Request, *known: str) -> None:
-    """Raises RequestRefused for a parameter of the query that has no place here."""
+    """Raises RequestRefused for an unsupported parameter of the query."""
     for name in request.query_params:
         if name not in known:
             names = ", ".join(f"`{each}`" for each in known)

@@ -1,5 +1,5 @@
-"""Models of OpenAI's requests. A member of a request that has no place here is refused; items may have more members
-than are needed, as the SDKs send back what they received.
+"""Models of OpenAI's requests. Unsupported members of a request are refused; items may have extra members, because the
+SDKs send received items back.
 """
 
 import json
@@ -22,7 +22,7 @@ from turnstream.extensions.openai_api.objects import flat_name
 from turnstream.libraries.dialects.schemas import LenientBody, OpenBody, text_or_other
 from turnstream.llm.conversation.messages import SUMMARISED
 
-# Members that a response always has, or never has because they are not needed here. Probabilities are not kept.
+# Members that a response always has, or never has because they are not needed here. Probabilities are not stored.
 Included = Literal["message.input_image.image_url", "message.output_text.logprobs", "reasoning.encrypted_content"]
 
 
@@ -41,8 +41,8 @@ class FileIn(OpenBody):
 
 
 class PartIn(FileIn):
-    """A part of a message or of an output. Its `type` decides which members count; a part of a type that has no place
-    here is refused if a model would get it.
+    """A part of a message or of an output. Its `type` decides which members apply; an unsupported type is refused if a
+    model would get the part.
     """
 
     type: Annotated[
@@ -86,7 +86,7 @@ class ApprovalItem(LenientBody):
 
 
 class OutputItem(LenientBody):
-    """An item of an earlier response, which is known here by its id."""
+    """An item of an earlier response, found here by its id."""
 
     type: Literal["reasoning", "function_call", "mcp_call", "mcp_approval_request", "item_reference"] = "item_reference"
     id: str | None = None
@@ -95,11 +95,11 @@ class OutputItem(LenientBody):
     arguments: Storable | None = None
 
 
-SUMMARY_MARK = "turnstream:"  # before the summary in a compaction item of ours
+SUMMARY_MARK = "turnstream:"  # before the summary in our compaction items
 
 
 def _as_known(value: Any) -> Any:
-    """Converts calls and outputs of custom tools and namespaces to calls and outputs of functions, and a summary of the
+    """Converts calls and outputs of custom tools and namespaces to those of functions, and a summary of the
     conversation to a message.
     """
     if not isinstance(value, dict):
@@ -160,15 +160,15 @@ class FunctionIn(LenientBody):
 
 
 class FunctionToolIn(FunctionIn):
-    """A function of the client, as the Responses API has it, or inside of `function`, as chat completions have it."""
+    """A client function, in the form of the Responses API, or inside of `function` in the form of chat completions."""
 
     type: Literal["function"]
     function: FunctionIn | None = None
 
 
 class CustomToolIn(LenientBody):
-    """A tool of the client whose input is any text. A grammar in its `format` is a hint for the model. Chat completions
-    have the other members inside of `custom`.
+    """A client tool with any text as input. A grammar in its `format` is a hint for the model. In chat completions the
+    other members are inside of `custom`.
     """
 
     type: Literal["custom"]
@@ -188,7 +188,7 @@ def _own_tag(value: Any) -> str:
 
 
 class NamespaceToolIn(LenientBody):
-    """Tools of the client that have a name in common."""
+    """Client tools with a common name."""
 
     type: Literal["namespace"]
     name: Storable
@@ -213,7 +213,7 @@ def _tool_names(value: Any) -> Any:
 
 
 class McpToolIn(LenientBody):
-    """A choice among the tools of the server."""
+    """A selection of the server's tools."""
 
     type: Literal["mcp"]
     server_label: Storable | None = None
@@ -224,7 +224,7 @@ class McpToolIn(LenientBody):
 
 
 class ForwardedToolIn(OpenBody):
-    """A tool of the model's provider, passed on as it was sent."""
+    """A tool of the model's provider, passed on unchanged."""
 
     type: Storable | None = None
 
@@ -253,7 +253,7 @@ class NamedToolIn(LenientBody):
 
 
 class AllowedIn(LenientBody):
-    """A choice among the tools of the request. They are in `allowed_tools` in chat completions."""
+    """A selection of the request's tools. They are in `allowed_tools` in chat completions."""
 
     mode: Literal["auto", "required"] = "auto"
     tools: list[NamedToolIn] | None = None
@@ -279,7 +279,7 @@ class ConversationIn(Body):
 
 
 class FormatIn(Body):
-    """The format of an answer. `strict` is what every schema is here."""
+    """The format of an answer. `strict` applies to every schema here."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -308,7 +308,7 @@ class StreamOptionsIn(Body):
 
 
 class ResponseIn(OpenBody):
-    """The body of POST /v1/responses. Other members are labels, or parameters of the model by its own names."""
+    """The body of POST /v1/responses. Other members are labels, or the model's own parameters."""
 
     model: ModelName | None = None
     input: InputIn = None
@@ -354,7 +354,7 @@ class StreamUsageIn(StreamOptionsIn):
 
 
 class FormatOfChatIn(Body):
-    """The format of an answer, as chat completions have it."""
+    """The format of an answer, in the form of chat completions."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonObject | None = None
@@ -385,7 +385,7 @@ class ToolCallIn(LenientBody):
 
 
 class ChatMessageIn(LenientBody):
-    """A message of a chat completion. `content` may be left out if there are calls."""
+    """A message of a chat completion. `content` may be omitted if there are calls."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
@@ -394,7 +394,7 @@ class ChatMessageIn(LenientBody):
 
 
 class ChatIn(OpenBody):
-    """The body of POST /v1/chat/completions. Other members are labels, or parameters of the model by its own names."""
+    """The body of POST /v1/chat/completions. Other members are labels, or the model's own parameters."""
 
     model: ModelName
     messages: Annotated[list[ChatMessageIn], Field(min_length=1, max_length=10_000)]
@@ -432,8 +432,8 @@ class EmbeddingsIn(OpenBody):
 
 
 class OpenAiRefusal(BaseModel):
-    """Why a call was refused, in OpenAI's words. `param` is the path of the field that is wrong, `limit` the limit of
-    an owner that is reached.
+    """The reason of a refusal, in OpenAI's form. `param` is the path of the wrong field, `limit` the reached limit of
+    the owner.
     """
 
     model_config = ConfigDict(json_schema_extra=without_defaults)

@@ -1,4 +1,4 @@
-"""Responses as they are read: as a stream, to their end, or as they are now. All streams use the same reader."""
+"""Reads of responses: as a stream, to their end, or in their present state. All streams use the same reader."""
 
 from collections.abc import AsyncGenerator, Mapping
 
@@ -13,7 +13,7 @@ from turnstream.extensions.openai_api.objects import Json
 from turnstream.kit.offload import Portions
 from turnstream.libraries.dialects.streams import PartReader, current_view, dialect_response
 
-# The SDKs parse every frame with a field as an event with JSON, so the first bytes are a comment.
+# The SDKs parse every frame with a field as a JSON event, so the first bytes are a comment.
 FIRST = b": \n\n"
 
 
@@ -27,7 +27,7 @@ def response_reader(
     *,
     stored: bool = True,
 ) -> PartReader[ResponseEvents]:
-    """Reads a response from the event behind number `after`."""
+    """Reads a response from the event after number `after`."""
     return PartReader(
         services,
         owner,
@@ -37,10 +37,10 @@ def response_reader(
 
 
 async def response_now(services: Services, turn: Turn, part: int, previous: str | None = None) -> Json:
-    """The response as it is now. Others get their turn on the event loop."""
+    """Returns the present response. The event loop runs other tasks in between."""
     view = current_view(services, turn)
     events = ResponseEvents(view.turn, part, previous=previous)
-    marks, block, portions = view.marks.copy(), view.block_being_written(), Portions()  # as of one moment
+    marks, block, portions = view.marks.copy(), view.block_being_written(), Portions()  # at one moment
     for mark in marks:
         for _ in events.take(mark):
             pass
@@ -57,5 +57,5 @@ def event_stream(
 
 
 def _access_ended(refusal: RequestRefused) -> bytes:
-    """The SDKs raise the error."""
+    """The SDKs raise this error."""
     return b"event: error\ndata: %b\n\n" % to_json(error_json(refusal))

@@ -1,7 +1,7 @@
-"""Tools of OpenAI's requests as those of a turn.
+"""Conversion of the tools in OpenAI's requests to tools of a turn.
 
-A tool of a namespace has the name of its namespace behind its own. A custom tool, whose input is any text, is a
-function of one text.
+The name of a namespace's tool begins with the tool's own name and ends with the namespace's. A custom tool, with any
+text as input, is a function with one text.
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,16 @@ from turnstream.extensions.openai_api.schemas import (
 )
 from turnstream.libraries.dialects.chats import PROGRAM_EXPIRY
 
-# Agents offer these in every request, whatever the model is.
+# Agents offer these in every request, for any model.
 _OFFERS = frozenset({"web_search", "web_search_preview"})
 
 
 def tools_of(
     services: Services, model: str | None, given: Sequence[ToolIn] | None, *, structured: bool = False
 ) -> list[Any]:
-    """The tools of the client, followed by tools of the server: all of them for a request without tools and without a
-    format, else the ones that an item of the type `mcp` allows. A tool of the client replaces a tool of the server with
-    the same name. The client's tools come first, so that positions in errors match the request.
+    """Returns the tools of the client, followed by tools of the server: all of them for a request without tools and
+    without a format, else the tools that an item of the type `mcp` allows. A tool of the client replaces a tool of the
+    server with the same name. The client's tools come first, so that positions in errors match the request.
     """
     resolver, names = services.resolver, list(services.resolver.toolset.names)
     if not resolver.models.check(model or resolver.defaults.model).supports("tools"):
@@ -61,20 +61,20 @@ def tools_of(
 def offered(
     services: Services, model: str | None, given: Sequence[ToolIn] | None
 ) -> tuple[Sequence[ToolIn] | None, list[str]]:
-    """The tools without those that agents offer to every model if the provider of this one does not have them, and
-    the names of these.
+    """Returns the tools without those that agents offer to every model if this provider lacks them, and the names of
+    the omitted ones.
     """
     resolver = services.resolver
     checked = resolver.models.check(model or resolver.defaults.model)
     if any(parameter.name == "include" for parameter in resolver.models.parameters(checked.id)):
-        return given, []  # it speaks the Responses API, whose tools these are
+        return given, []  # it has the Responses API, the home of these tools
     places = [place for place, tool in enumerate(given or ()) if _is_offer(tool)]
     kept = given and [tool for tool in given if not _is_offer(tool)]
     return kept, [f"tools[{place}]" for place in places]
 
 
 def allowed(given: Sequence[ToolIn] | None, choice: AllowedIn) -> Sequence[ToolIn]:
-    """The tools that a choice allows. Raises RequestRefused if it is none of them."""
+    """Returns the tools that a choice allows. Raises RequestRefused if it is none of them."""
     wanted = [(each.type, _name_of(each)) for each in choice.tools or ()]
     kept = [
         tool

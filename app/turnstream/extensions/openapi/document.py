@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the table of endpoints and the models that the handlers use."""
+"""The OpenAPI document, from the table of endpoints and the handlers' models."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from turnstream.api.schemas.fields import Absent, without_defaults
 from turnstream.extensions.openapi.schemas import Problem
 
 Json = dict[str, Any]
-# Version 3.1 has no word for the items of a stream. Not all generators of clients read 3.2.
+# Version 3.1 has no keyword for the items of a stream. Some client generators do not support 3.2.
 Version = Literal["3.1", "3.2"]
 
 JSON = "application/json"
@@ -103,7 +103,7 @@ class _Frame(BaseModel):
 
 
 def _event_schema(stream: str, events: Mapping[str, type[BaseModel]]) -> type[BaseModel]:
-    """The schema of any event of the stream, as a client has it when it has parsed the data."""
+    """The schema of any event of the stream, after the client has parsed the data."""
     frames = []
     for name, model in events.items():
         fields: dict[str, Any] = {"event": (Literal[name], ...), "data": (model, ...)}
@@ -124,20 +124,20 @@ class OpenApi:
         self._texts: dict[tuple[str, Version], bytes] = {}
 
     def text(self, server: str, version: Version) -> bytes:
-        """As JSON. The addresses of the calls are relative to `server`."""
+        """Returns JSON text. The addresses of the calls are relative to `server`."""
         if (server, version) not in self._texts:
-            self._texts.clear()  # of another prefix: most servers have one
+            self._texts.clear()  # for another prefix; most servers have one
             self._texts[server, version] = to_json({**self.document(version), "servers": [{"url": server}]})
         return self._texts[server, version]
 
     def document(self, version: Version = "3.1") -> Json:
-        """As JSON values."""
+        """Returns JSON values."""
         streams = {name: stream for part in self._parts for name, stream in part.streams.items()}
         frames = {name: _event_schema(name, stream.events) for name, stream in streams.items() if stream.events}
         refs, schemas = self._schemas(streams, frames)
         paths: Json = {}
         for part in sorted(self._parts, key=lambda part: part.header is not None):
-            for endpoint in part.endpoints:  # a path has room for one operation of each method
+            for endpoint in part.endpoints:  # a path can have one operation per method
                 operations = paths.setdefault(endpoint.path.replace(":path}", "}"), {})
                 operations.setdefault(endpoint.method.lower(), _operation(endpoint, part, refs, version))
         about = metadata("turnstream")
@@ -199,7 +199,7 @@ class OpenApi:
 
 
 def _open_choices(schema: Any) -> None:
-    """A choice without a tag that the document can name: more than one option may fit, so `oneOf` would be wrong."""
+    """A choice without a tag that the document can name: more than one option may match, so `oneOf` would be wrong."""
     if isinstance(schema, dict):
         if "oneOf" in schema and "discriminator" not in schema:
             schema["anyOf"] = schema.pop("oneOf")
@@ -211,8 +211,8 @@ def _open_choices(schema: Any) -> None:
 
 
 def _state_defaults(members: Iterable[Any]) -> None:
-    """Puts defaults into the descriptions of members. Some generators of clients require a member that has a default:
-    one for the models of requests and of answers alike.
+    """Adds defaults to the descriptions of members. Some client generators make members with defaults required: those
+    with common models for requests and responses.
     """
     for member in members:
         default = member.pop("default", None)
@@ -233,14 +233,14 @@ def _operation(endpoint: Endpoint, part: CallGroup, refs: Refs, version: Version
         else _foreign_answers(endpoint, part.foreign, refs),
     }
     if endpoint.streams and part.foreign is None and version == "3.1":
-        # Generated clients would take the stream for the answer to any request.
+        # Generated clients would regard the stream as the answer to any request.
         operation["x-stream"] = operation["responses"].pop("200")
     if endpoint.takes is not None:
         fields = endpoint.takes.model_fields.values() if isinstance(endpoint.takes, type) else ()
         required = any(field.is_required() for field in fields)
         content = _content(endpoint.takes, refs)
         if isinstance(endpoint.takes, str) and part.foreign is None:
-            content |= _content(BYTES, refs)  # the server looks at the bytes, not at their declared type
+            content |= _content(BYTES, refs)  # the server checks the bytes, not their declared type
         operation["requestBody"] = {"required": required, "content": content}
     if endpoint.open and 401 not in endpoint.problems:
         operation["security"] = []
@@ -293,7 +293,7 @@ def _foreign_answers(endpoint: Endpoint, foreign: Foreign, refs: Refs) -> Json:
 
 
 def problems(endpoint: Endpoint) -> set[int]:
-    """The refusals that a client must expect: the call's own, and the common ones of such calls."""
+    """The refusals to expect: the call's own, and the common ones of such calls."""
     common = set() if endpoint.open else {401, 403, 421, 500, 503}
     if endpoint.takes is not None:
         common |= {413, 415}
@@ -338,7 +338,7 @@ def _stream(stream: EventStream, refs: Refs, frame: Json | None, version: Versio
 
 
 def _sent(event: str, data: Json) -> Json:
-    """The fields of a server-sent event, which are texts. The one of its data is JSON."""
+    """The fields of a server-sent event, all texts. The data field is JSON."""
     fields = {
         "id": {"type": "string"},
         "event": {"const": event},

@@ -9,7 +9,7 @@ from turnstream.domain.errors import RefusalCode
 
 
 class RecipientOut(BaseModel):
-    """The turn that received a message."""
+    """The turn with a delivered message."""
 
     turn: UUID
     round: Annotated[int | None, Field(description="of a steer: the round of its blocks; 0 before the first one")]

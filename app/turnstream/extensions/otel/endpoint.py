@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 
 from turnstream.domain.errors import ConfigError
 
-_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")  # the first that is set counts
+_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")  # the first one set is used
 _BARE = re.compile(r"(?:[\w.-]+|\[[\da-f:]+\]):\d+", re.IGNORECASE)
 _PORTS = {"http": 80, "https": 443}
 _PATIENCE = 5.0  # seconds
 
 
 async def check_endpoint(ping: bool) -> str:
-    """Returns what was verified. A connection is all that is tried: whether spans are accepted is not known. Raises
+    """Returns the verified facts. Only a connection is tried: whether spans are accepted is unknown. Raises
     ConfigError.
     """
     if find_spec("opentelemetry.sdk") is None:
@@ -44,11 +44,11 @@ async def check_endpoint(ping: bool) -> str:
 
 
 def _address(variable: str, endpoint: str) -> tuple[str, int]:
-    """A name with a port alone is an address of gRPC."""
+    """A name with only a port is an address of gRPC."""
     try:
         url = urlsplit(f"http://{endpoint}" if _BARE.fullmatch(endpoint) else endpoint)
         if url.scheme in _PORTS and url.hostname:
             return url.hostname, url.port or _PORTS[url.scheme]
-    except ValueError:  # the port is no number
+    except ValueError:  # the port is not a number
         pass
     raise ConfigError(f"{variable} must be a URL, such as http://localhost:4318.")

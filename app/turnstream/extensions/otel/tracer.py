@@ -1,5 +1,5 @@
-"""Spans and metrics of OpenTelemetry, by its conventions for generative AI. They go to the SDK that the process has set
-up (`opentelemetry-instrument`, or an embedding program); without one its API drops them.
+"""Spans and metrics of OpenTelemetry, by its conventions for generative AI. They are sent to the SDK of the process
+(set up by `opentelemetry-instrument`, or an embedding program); without one its API drops them.
 """
 
 import logging
@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 
 
 class _Isolated:
-    """Around calls of the SDK, whose samplers, processors and propagators are code of others: what they raise costs
-    spans, and fails neither turn nor request.
+    """Encloses calls of the SDK. Samplers, processors and propagators are foreign code: their exceptions cost spans,
+    and fail neither turn nor request.
     """
 
     def __enter__(self) -> None: ...
@@ -59,8 +59,8 @@ class _Recorded(Span):
 
 
 class OtelTracer:
-    """The tracer of the process. `content` is how many characters of content an attribute may hold. `histograms` are
-    the metrics by name.
+    """The tracer of the process. `content` is the maximum number of characters of content in an attribute. `histograms`
+    are the metrics by name.
     """
 
     def __init__(self, tracer: trace.Tracer, histograms: Mapping[str, Histogram], content: int) -> None:

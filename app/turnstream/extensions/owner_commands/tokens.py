@@ -37,7 +37,7 @@ def with_tokens(
 
 
 def _end(_context: click.Context, _parameter: click.Parameter, text: str | None) -> datetime | None:
-    """A click callback. Returns the time that `--expires` names."""
+    """A click callback. Returns the time in `--expires`."""
     if text is None:
         return None
     now = datetime.now(UTC)
@@ -66,7 +66,7 @@ def tokens() -> None:
 
 
 @tokens.command()
-@click.argument("name", callback=checked_owner)  # it may be the owner, too
+@click.argument("name", callback=checked_owner)  # perhaps the owner, too
 @click.option("--owner", callback=checked_owner, help="Owner whose chats and documents it opens.  [default: NAME]")
 @click.option(
     "--scope",

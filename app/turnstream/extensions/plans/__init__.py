@@ -1,4 +1,4 @@
-"""Plans of owners in a file: what each may use."""
+"""Plans of owners in a file: the limits of each owner."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

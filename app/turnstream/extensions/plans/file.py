@@ -22,7 +22,7 @@ class _File(BaseModel):
 
 
 def plans_in(file: Path, base: Plan) -> Plans:
-    """The limits of `base` are those that a plan does not name. Raises ConfigError with file, table and key."""
+    """The limits of `base` are the defaults of a plan. Raises ConfigError with file, table and key."""
     try:
         with file.open("rb") as stream:
             found = _File.model_validate(tomllib.load(stream))
@@ -37,7 +37,7 @@ def plans_in(file: Path, base: Plan) -> Plans:
         place = ".".join(map(str, first["loc"]))
         what = f"{place} {requirement(first['type'], first.get('ctx'))}"
         raise ConfigError(f"TURNSTREAM_PLANS_FILE: {file}: {what}.") from None
-    except (OSError, ValueError) as error:  # TOML that cannot be read is a ValueError too
+    except (OSError, ValueError) as error:  # invalid TOML is a ValueError too
         raise ConfigError(f"TURNSTREAM_PLANS_FILE: {file}: {error}.") from None
     return Plans(base if found.default is None else named[found.default], named, found.owners)
 

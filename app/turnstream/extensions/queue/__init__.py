@@ -1,4 +1,4 @@
-"""The queue of a chat: messages that wait can be read, changed, moved and withdrawn."""
+"""The queue of a chat: waiting messages can be read, edited, moved and withdrawn."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The queue of a chat: messages whose turns have not begun, and steers that no round has taken in."""
+"""The queue of a chat: messages whose turns have not started, and steers that no round has received."""
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ EntryKind = Literal["queued", "steer"]
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
     """A message that no model call has received. A `queued` one has the id of its user turn, and `turn` is its answer,
-    which follows the answer `after` (None: the root). A `steer` has its own id, and `turn` is the turn that it is for.
+    behind the answer `after` (None: the root). A `steer` has its own id, and `turn` is its target.
     """
 
     id: UUID
@@ -29,7 +29,7 @@ class QueueEntry:
 
     @property
     def version(self) -> str:
-        """A digest of what a client may have shown: a change of the place alone keeps it."""
+        """A digest of the displayed members: a mere move keeps it."""
         shown = [self.kind, *(part for block in self.blocks for part in (block.type, block.text, block.data))]
         return sha256(repr(shown).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -43,7 +43,7 @@ class Recipient:
 
 
 class Delivered(Conflict):
-    """The message is no longer in the queue: a turn has begun with it, or a round has taken it in."""
+    """The message is no longer in the queue: its turn has started, or a round has received it."""
 
     def __init__(self, entry: UUID, recipient: Recipient) -> None:
         place = "" if recipient.round is None else f" in round {recipient.round}"
@@ -58,8 +58,8 @@ class Delivered(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A user turn and its queued answer, which follows the answer `after`. A pair that is not an entry keeps its place
-    in the order, for example a cancelled answer that waits for its end.
+    """A user turn and its queued answer, behind the answer `after`. A pair without an entry keeps its position, for
+    example a cancelled answer that has not ended.
     """
 
     question: UUID
@@ -68,9 +68,7 @@ class Pair:
 
 
 def line_of(pairs: Mapping[UUID, Pair], question: UUID) -> list[Pair]:
-    """The pairs that run one after another on the branch of `question`, the first one first. The line ends at a pair
-    that two pairs follow.
-    """
+    """The consecutive pairs on the branch of `question`, in order. The line ends at a pair with two successors."""
     of_answer, behind = {pair.answer: pair for pair in pairs.values()}, _by_predecessor(pairs.values())
     line = deque([pairs[question]])
     while (before := line[0].after) in of_answer:
@@ -83,13 +81,13 @@ def line_of(pairs: Mapping[UUID, Pair], question: UUID) -> list[Pair]:
 def relinked(
     pairs: Mapping[UUID, Pair], line: Sequence[Pair], new_line: Sequence[Pair], edited: Collection[UUID] = ()
 ) -> list[Pair]:
-    """The pairs that must be read again if `line` becomes `new_line`: each pair that follows another answer than before
-    or is `edited`, and all pairs behind it, in order. Pairs behind the old end of the line follow the new end. Pairs
-    behind a removed pair follow the pair before it.
+    """The pairs that readers must read again if `line` becomes `new_line`: each pair that is `edited` or follows
+    another answer than before, and all pairs behind it, in order. Pairs behind the old end of the line follow the new
+    end. Pairs behind a removed pair follow the pair before it.
     """
     root, kept = (line or new_line)[0].after, {pair.question for pair in new_line}
     placed = {id: pair for id, pair in pairs.items() if id not in {gone.question for gone in line}}
-    # The answers that others are to follow instead of answers of the line that are gone, or no longer its end.
+    # The replacements for answers of the line that are removed, or no longer its end.
     instead: dict[UUID | None, UUID | None] = {}
     last = root
     for pair in line:

@@ -1,10 +1,10 @@
-"""The queue of a chat as its owner may change it: messages whose turns have not begun, and pending steers.
+"""The queue of a chat for its owner: messages whose turns have not started, and pending steers.
 
-A change and the delivery of a message take the same lock: on the row of the answer, which a claim locks too, or on the
-row of the turn that applies a steer. So a message is changed before its delivery, or not at all.
+A change and the delivery of a message take the same lock: on the row of the answer, which a claim also locks, or on the
+row of the turn that applies a steer. So a message is changed before its delivery or not at all.
 
-A queued message that is changed or moved, and all that follow it, are deleted and made again for the readers of the
-chat (turnstream.storage.chats.chat_changes): they keep their ids, and get new places behind all that readers know.
+For readers of the chat, a changed or moved message, and all after it, are deleted and created again
+(turnstream.storage.chats.chat_changes): they keep their ids, and get new places behind all places that readers know.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import OPEN_STATUSES, WITH_TOOLS, block_from, columns_of, steer_from, to_json, turn_from
 from turnstream.storage.runs.record import ADD_BLOCKS
 
-# A question that has another answer was delivered with that one. A turn that a report has started has no message.
+# A question with another answer was delivered with that one. A turn started by a report has no message.
 _PAIRS = """
     SELECT question.id AS question, question.parent_id AS after, question.created_at, turns.id AS answer,
         turns.cancel_requested,
@@ -68,7 +68,7 @@ LOCK_STEERABLE = reads_turns(
     WHERE id = :turn AND status IN {OPEN_STATUSES} AND NOT cancel_requested FOR NO KEY UPDATE OF turns
     """
 )
-# The place of a message that is not in the queue: the first answer to it, or the turn that has taken it in.
+# The location of a message outside of the queue: its first answer, or the turn that received it.
 GET_DELIVERY = Statement(
     """
     SELECT answer.id AS turn, NULL AS round, answer.status = 'queued' AND answer.attempt = 0 AS is_cancelled
@@ -91,7 +91,7 @@ WAS_WITHDRAWN = Statement(
     LIMIT 1
     """
 )
-# Readers of the chat are sent `turns_deleted`, then these turns. Each pair has a time of its own behind the deletion.
+# Readers of the chat get `turns_deleted`, then these turns. Each pair has its own time after the deletion.
 PLACE_AGAIN = Statement(
     f"""
     WITH touched AS (
@@ -114,7 +114,7 @@ PLACE_AGAIN = Statement(
     RETURNING turns.id
     """
 )
-# Turns behind a turn are deleted with it, so the turn must be the last one.
+# The descendants of a turn are deleted with it, so it must be the last one.
 DELETE_PAIR = Statement(
     """
     DELETE FROM turns WHERE id = :question AND chat_id = :chat AND NOT EXISTS (
@@ -128,11 +128,11 @@ CHANGE_STEER = Statement(
     "UPDATE steers SET blocks = CAST(:blocks AS json) WHERE id = :steer RETURNING id",
     seals=[STEERS.named(turn_id="turn", id="steer")],
 )
-# The row stays without its words, so that a repetition of the request finds it.
+# The row stays without its text, so that a repeated request finds it.
 WITHDRAW_STEER = Statement("UPDATE steers SET blocks = '[]', taken_at = now() WHERE id = :steer RETURNING id")
 DELETE_STEER = Statement("DELETE FROM steers WHERE id = :steer RETURNING id")
 TOUCH_CHAT = Statement(f"UPDATE chats SET {TICK} WHERE id = :chat RETURNING id")
-# The repetition of a POST finds its message where it is now.
+# A repeated POST finds its message at the new position.
 KEY_OF_QUEUED = Statement(
     "UPDATE idempotency_keys SET turn_id = :turn, steer_id = :entry WHERE turn_id = :answer RETURNING key"
 )
@@ -142,26 +142,26 @@ KEY_OF_STEER = Statement(
     WHERE turn_id = :turn AND steer_id = :entry RETURNING key
     """
 )
-# It outlasts a message that is withdrawn, so that a repetition of the POST does not bring that back.
+# It outlasts a withdrawn message, so that a repeated POST does not restore the message.
 DETACH_KEY = Statement(
     "UPDATE idempotency_keys SET turn_id = NULL, steer_id = :entry WHERE turn_id = :answer RETURNING key"
 )
-# A replica of the version before would send the words of a steer that it has read, whatever has become of them.
+# A replica of the version before would send the text of a steer that it has read, even after a change.
 GET_OLDER_REPLICA = Statement("SELECT id FROM replicas WHERE NOT edits_queue AND lease_until > now() LIMIT 1")
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A place in the line: directly behind the message `entry`, or before all others if it is None."""
+    """A position in the line: directly behind the message `entry`, or before all others if None."""
 
     entry: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of an entry; None keeps a member. `version` is the version that the client has seen. `request` is the
-    request of the answer if a steer becomes a queued message; the owner may have `most_queued` turns in the queue.
-    `check_target` may refuse a turn that a message is to steer.
+    """The change of an entry; None leaves a member unchanged. `version` is the version that the client has. `request`
+    is the request of the answer if a steer becomes a queued message; the owner may have `most_queued` turns in the
+    queue. `check_target` may refuse a turn as the target of a steer.
     """
 
     version: str
@@ -175,16 +175,16 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """The queue of a chat whose rows are locked."""
+    """The queue of a chat with locked rows."""
 
     connection: Transaction
     chat: UUID
     entries: Mapping[UUID, QueueEntry]
     pairs: Mapping[UUID, Pair]
-    steered: frozenset[UUID]  # questions whose queued answer has pending steers of its own
+    steered: frozenset[UUID]  # questions whose queued answer has pending steers
 
     async def replace(self, line: Sequence[Pair], new_line: Sequence[Pair], *, edited: UUID | None = None) -> None:
-        """Makes `line` the line `new_line`. A pair that is only in `line` is deleted."""
+        """Changes `line` to `new_line`. A pair that is only in `line` is deleted."""
         kept = {pair.question for pair in new_line}
         gone = [pair for pair in line if pair.question not in kept]
         moved = relinked(self.pairs, line, new_line, () if edited is None else (edited,))
@@ -227,12 +227,12 @@ class _Queue:
         await self.replace(line, line, edited=entry.id)
 
     def moves(self, entry: QueueEntry, place: Behind) -> bool:
-        """Whether the entry has another place than this one."""
+        """Whether the entry has another position than this one."""
         line, new_line = self._moved(self.pairs[entry.id], place)
         return line != new_line
 
     def _moved(self, pair: Pair, place: Behind) -> tuple[list[Pair], list[Pair]]:
-        """The line of the pair, and the line in which it has the place. Raises RequestRefused."""
+        """Returns the line of the pair, and the target line. Raises RequestRefused."""
         line = line_of(self.pairs, pair.question)
         others = [other for other in line if other.question != pair.question]
         places = {other.question: number for number, other in enumerate(others, 1)}
@@ -249,7 +249,7 @@ class _Queue:
             await self.replace(line, new_line)
 
     async def steer(self, entry: QueueEntry, check_target: Callable[[Turn], None]) -> None:
-        """Sends the message to the open turn that its line follows."""
+        """Sends the message to the open turn before its line."""
         if any(block.type != TEXT for block in entry.blocks):
             raise RequestRefused("`kind` must be `queued`: a message to a running turn holds text only.", field="kind")
         target = line_of(self.pairs, entry.id)[0].after
@@ -264,12 +264,12 @@ class _Queue:
         await self.connection.row(ARRIVE, turn=target)
 
     async def enqueue(self, owner: str, entry: QueueEntry, request: TurnRequest, place: Behind) -> None:
-        """Makes a steer a message of its own behind its turn."""
+        """Turns a steer into a separate message behind its turn."""
         behind = [other for other in self.pairs.values() if other.after == entry.turn]
         line = line_of(self.pairs, behind[-1].question) if behind else []
         if place.entry is not None and place.entry not in {other.question for other in line}:
             raise _no_place()
-        # Without a place it comes behind its turn, which may be in the line itself.
+        # Without a position it follows its turn, which may be in the line itself.
         before_it = {other.question if place.entry else other.answer: i for i, other in enumerate(line, 1)}
         number = before_it.get(place.entry or entry.turn, 0)
         before = line[number - 1].answer if number else entry.turn
@@ -295,21 +295,21 @@ class _Queue:
 
 class QueuedMessages:
     def __init__(self, database: Database, everything: Database) -> None:
-        """`everything` is not held to the owner of the request."""
+        """`everything` is not limited to the owner of the request."""
         self._database = database
         self._everything = everything
         self._exchanges = Exchanges(database)
 
     async def of_chat(self, owner: str, chat: UUID) -> list[QueueEntry]:
-        """The messages that wait: the steers first, then the queued ones in their order. Raises NotFound."""
+        """Returns the waiting messages: the steers first, then the queued ones in order. Raises NotFound."""
         async with self._database.transaction(snapshot=True) as moment:
             if await moment.row(GET_CHAT, owner=owner, chat=chat) is None:
                 raise NotFound(f"There is no chat {chat}.")
             return list((await _read(moment, chat, await moment.rows(GET_PAIRS, chat=chat))).values())
 
     async def change(self, owner: str, chat: UUID, id: UUID, change: Change) -> QueueEntry:
-        """Makes the entry what `change` describes, and returns it; nothing is written if it is that already. Raises
-        Delivered, Conflict, NotFound, RequestRefused, TooMany.
+        """Applies `change` to the entry, and returns it; without a difference nothing is written. Raises Delivered,
+        Conflict, NotFound, RequestRefused, TooMany.
         """
         await self._check_replicas()
         async with self._exchanges.locked(owner, chat) as (connection, _):
@@ -340,8 +340,8 @@ class QueuedMessages:
             return (await _read(connection, chat, rows))[id]
 
     async def withdraw(self, owner: str, chat: UUID, id: UUID, version: str | None) -> QueueEntry | None:
-        """Takes the entry out of the queue, for good, and returns it; None if that was done before. Raises
-        Delivered, Conflict, NotFound.
+        """Removes the entry from the queue for ever, and returns it; None if this was done before. Raises Delivered,
+        Conflict, NotFound.
         """
         await self._check_replicas()
         async with self._exchanges.locked(owner, chat) as (connection, _):
@@ -378,9 +378,9 @@ def _no_place() -> RequestRefused:
 
 
 async def _locked(connection: Transaction, chat: UUID, id: UUID) -> _Queue:
-    """The queue, whose messages are not delivered until the transaction ends. `id` may be the one of a steer."""
+    """Yields the queue; its messages are not delivered until the transaction ends. `id` may be a steer's."""
     rows = await connection.rows(LOCK_PAIRS, chat=chat)
-    await connection.row(LOCK_TURN_OF_STEER, chat=chat, steer=id)  # its run takes the steer in under this lock
+    await connection.row(LOCK_TURN_OF_STEER, chat=chat, steer=id)  # its run receives the steer under this lock
     pairs = {row["question"]: Pair(row["question"], row["answer"], row["after"]) for row in rows}
     steered = frozenset(row["question"] for row in rows if row["is_steered"])
     return _Queue(connection, chat, await _read(connection, chat, rows), pairs, steered)
@@ -401,7 +401,7 @@ async def _read(connection: Transaction, chat: UUID, rows: Sequence[Row]) -> dic
 
 
 async def _missing(connection: Transaction, chat: UUID, id: UUID) -> RequestRefused:
-    """The refusal for an entry that the queue does not have."""
+    """The refusal for an entry outside of the queue."""
     delivery = await connection.row(GET_DELIVERY, chat=chat, entry=id)
     if delivery is not None and delivery["is_cancelled"]:
         return Conflict(f"Turn {delivery['turn']}, the answer to message {id}, is being cancelled.")

@@ -13,9 +13,7 @@ from turnstream.extensions.queue.entries import EntryKind
 
 
 class QueueChange(Body):
-    """The changes of a message in the queue. Members that are left out stay. A change to the present value does
-    nothing.
-    """
+    """The changes of a queued message. Omitted members are unchanged. A change to the present value does nothing."""
 
     version: Annotated[Storable, Field(description="of the entry as the client has read it")]
     blocks: Annotated[list[BlockIn] | None, Field(min_length=1, max_length=100)] = None

@@ -1,4 +1,4 @@
-"""Rate limits of providers: calls wait for their turn, and are divided among keys and replicas."""
+"""Rate limits of providers: calls wait in a queue, and are divided among keys and replicas."""
 
 from typing import TYPE_CHECKING
 

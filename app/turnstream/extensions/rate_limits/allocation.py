@@ -1,7 +1,7 @@
-"""The division of a key's limits among replicas. Pure: each exchange turns one state into the next.
+"""The division of a key's limits among replicas. Pure: each exchange computes the next state.
 
-A state is a token bucket, with the shares that replicas have taken out of it. A replica spends its share without
-another look. When the share is used up, the replica reports what it has spent and takes another one.
+A state is a token bucket, with the shares that replicas have reserved in it. A replica spends its share without further
+exchanges. After that the replica reports the amount spent and reserves another share.
 """
 
 import math
@@ -11,16 +11,16 @@ from typing import Any
 
 from turnstream.extensions.rate_limits.amounts import NONE, UNLIMITED, Amounts, RateLimits
 
-# Seconds for which a share is held. A dead replica's share is given back after this time.
+# Seconds for which a share is reserved. A dead replica's share returns to the bucket after this time.
 LEASE = 10.0
-# Seconds of the rate that a replica may hold beyond what its waiting calls need.
+# Seconds of the rate that a replica may reserve beyond the needs of its waiting calls.
 _AHEAD = 1.0
-_SHORTEST, _LONGEST = 0.02, 2.0  # seconds between two exchanges of a replica whose calls wait
+_SHORTEST, _LONGEST = 0.02, 2.0  # seconds between two exchanges of a replica with waiting calls
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part that a replica holds until a time, and the amounts that it wanted."""
+    """The part reserved by a replica until a time, and its wanted amounts."""
 
     held: Amounts
     wanted: Amounts
@@ -29,7 +29,9 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """`left` is in the bucket at the time `at`. No call may start before `blocked_until`. Times are the store's."""
+    """`left` is in the bucket at the time `at`. No call may start before `blocked_until`. Times are of the store's
+    clock.
+    """
 
     limits: RateLimits
     left: Amounts
@@ -40,9 +42,9 @@ class KeyState:
 
 @dataclass(frozen=True, slots=True)
 class ShareRequest:
-    """A replica's report and wish. `spent` is what its calls have used since the last exchange; it is negative if they
-    used less than was assumed. `need` is that of its next call, `wanted` that of all its waiting calls. `remaining` is
-    the lowest amount that headers have reported, `blocked` the seconds for which the provider asked to wait.
+    """A replica's report and request. `spent` is what its calls have used since the last exchange; it is negative if
+    they used less than was assumed. `need` is the need of its next call, `wanted` that of all its waiting calls.
+    `remaining` is the lowest amount reported by headers, `blocked` the provider's requested wait in seconds.
     """
 
     replica: str
@@ -56,8 +58,8 @@ class ShareRequest:
 
 @dataclass(frozen=True, slots=True)
 class GrantedShare:
-    """The new share, the part of the limits that is left in the bucket, and the seconds until the next call can start
-    (0: now). `rate` is what this replica may expect in a second.
+    """The new share, the part of the limits left in the bucket, and the seconds until the next call can start (0: now).
+    `rate` is the expected amount per second for this replica.
     """
 
     held: Amounts
@@ -71,8 +73,10 @@ def new_state(limits: RateLimits, now: float) -> KeyState:
 
 
 def exchange(state: KeyState, wish: ShareRequest, now: float) -> tuple[KeyState, GrantedShare]:
-    """Applies a report, and grants a share: what the replica still holds, and its part of the rest by what all want."""
-    now = max(now, state.at)  # a clock that was set back gains nothing
+    """Applies a report, and grants a share: the rest of the replica's share, and its part of the bucket in proportion
+    to all wanted amounts.
+    """
+    now = max(now, state.at)  # a clock that was set back adds nothing
     capacity, rate = wish.limits.capacity, wish.limits.rate
     own = state.shares.get(wish.replica)
     others = {name: share for name, share in state.shares.items() if name != wish.replica and share.until > now}
@@ -118,7 +122,7 @@ def _seconds(held: Amounts, need: Amounts, rate: Amounts, blocked: float) -> flo
 
 
 def pause_before(seconds: float) -> float:
-    """Seconds until the next exchange of a replica whose next call starts in so many."""
+    """Seconds until the next exchange of a replica whose next call starts in `seconds`."""
     return max(_SHORTEST, min(_LONGEST, seconds))
 
 

@@ -1,4 +1,4 @@
-"""Amounts of what providers limit, and what their headers report of it. Pure."""
+"""Amounts of limited resources, and the reports about them in headers. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ _WINDOWS = (1.0, _MINUTE, 3600.0, 86_400.0)
 
 
 class Amounts(NamedTuple):
-    """An amount of each limited resource. `tokens` are input and output together, as some providers count them."""
+    """An amount of each limited resource. `tokens` are input and output together: some providers count them so."""
 
     requests: float = 0.0
     input: float = 0.0
@@ -35,13 +35,13 @@ UNLIMITED = Amounts(*[math.inf] * 4)
 
 
 def need_of(input: float, output: float) -> Amounts:
-    """The amounts of one call with so many tokens."""
+    """The amounts of a call with these tokens."""
     return Amounts(1, input, output, input + output)
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """Token buckets: each holds at most `capacity` and gains `rate` in a second. A resource without a limit is infinite
+    """Token buckets: each holds at most `capacity` and gains `rate` per second. A resource without a limit is infinite
     in both.
     """
 
@@ -82,12 +82,12 @@ class ReportedLimits:
 
 
 _ANTHROPIC = ("requests", "input-tokens", "output-tokens", "tokens")
-# A gateway of Anthropic's form reports the stricter of its token limits as `tokens` besides the others.
+# A gateway in Anthropic's form also reports the stricter of its token limits as `tokens`.
 _OPENAI = ("requests", "input-tokens", "output-tokens", "tokens")
 
 
 def report_of(headers: Mapping[str, str]) -> ReportedLimits | None:
-    """Reads `anthropic-ratelimit-*` and `x-ratelimit-*`. None if the response has none of them."""
+    """Reads `anthropic-ratelimit-*` and `x-ratelimit-*`. None if the response has none."""
     limits, rates, remaining = list(UNLIMITED), list(UNLIMITED), list(UNLIMITED)
     for place, (theirs, ours) in enumerate(zip(_ANTHROPIC, _OPENAI, strict=True)):
         if f"anthropic-ratelimit-{theirs}-limit" not in headers and f"x-ratelimit-limit-{ours}" not in headers:
@@ -96,7 +96,7 @@ def report_of(headers: Mapping[str, str]) -> ReportedLimits | None:
         left = _number(headers.get(f"anthropic-ratelimit-{theirs}-remaining"))
         window = _MINUTE
         if theirs == "tokens" and limits[1:3] != [math.inf, math.inf]:
-            continue  # the stricter of the two that were just read
+            continue  # the stricter of the two above
         if limit is None:
             limit = _number(headers.get(f"x-ratelimit-limit-{ours}"))
             left = _number(headers.get(f"x-ratelimit-remaining-{ours}"))
@@ -120,7 +120,7 @@ def _number(value: str | None) -> float | None:
 
 
 def _window(limit: float | None, left: float | None, reset: str | None) -> float:
-    """The window of a limit, by the time in which the used part comes back. Some servers limit requests per day."""
+    """The window of a limit, from the time in which the used part is restored. Some servers limit requests per day."""
     seconds = _duration(reset)
     if not limit or left is None or seconds is None or left >= limit or seconds <= 0:
         return _MINUTE
@@ -129,7 +129,7 @@ def _window(limit: float | None, left: float | None, reset: str | None) -> float
 
 
 def _duration(text: str | None) -> float | None:
-    """Seconds of `1h2m3.5s`, `120ms` or a plain number; None for anything else, such as a date."""
+    """Seconds of `1h2m3.5s`, `120ms` or a plain number; None for other values, such as a date."""
     if not text:
         return None
     if (plain := _number(text)) is not None:

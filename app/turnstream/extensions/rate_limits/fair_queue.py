@@ -1,4 +1,4 @@
-"""A queue in which owners take turns."""
+"""A queue that alternates between owners."""
 
 from collections import OrderedDict, deque
 from typing import Generic, TypeVar
@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """The first of one owner comes before the second of another."""
+    """The first item of one owner is before the second of another."""
 
     def __init__(self) -> None:
         self._owners: OrderedDict[str, deque[T]] = OrderedDict()
@@ -25,7 +25,7 @@ class FairQueue(Generic[T]):
         return next(iter(self._owners.values()))[0] if self._owners else None
 
     def remove(self, owner: str, item: T) -> None:
-        """Removes the item. If it was the head, the next owner's turn begins."""
+        """Removes the item. If it was the head, the next owner is served."""
         waiting = self._owners[owner]
         was_head = item is self.head
         waiting.remove(item)
@@ -36,7 +36,7 @@ class FairQueue(Generic[T]):
             self._owners.move_to_end(owner)
 
     def heads(self, most: int) -> list[T]:
-        """The items that come next, in their order; about so many."""
+        """The next items in order; approximately this many."""
         found: list[T] = []
         for place in range(most):
             row = [waiting[place] for waiting in self._owners.values() if len(waiting) > place]
@@ -46,6 +46,6 @@ class FairQueue(Generic[T]):
         return found[:most]
 
     def ahead_of(self, owner: str, item: T) -> int:
-        """How many items come before this one, about."""
+        """The approximate number of items before this one."""
         place = self._owners[owner].index(item)
         return min(self._size - 1, place * len(self._owners) + list(self._owners).index(owner))

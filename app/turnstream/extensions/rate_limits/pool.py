@@ -1,4 +1,4 @@
-"""The keys of one provider: the choice of a key for each call, and the queue of calls that no key has room for."""
+"""The keys of one provider: the choice of a key for each call, and a queue of calls that exceed the limits."""
 
 import asyncio
 import math
@@ -44,16 +44,16 @@ from turnstream.llm.provider import MessageDelta, MessageStarted, ModelRequest, 
 
 log = structlog.get_logger(__name__)
 
-# A share is used for a shorter time than it is held: the clock of the store decides when it ends.
+# A share is used for a shorter time than it is reserved: the store's clock determines its end.
 _USED = 0.8 * LEASE
-_SET_ASIDE = 300.0  # seconds for which a key that the provider refused is not called
-_NOTICE = 5.0  # seconds between two notices of a call that waits
+_SET_ASIDE = 300.0  # seconds for which a refused key is not used
+_NOTICE = 5.0  # seconds between two notices of a waiting call
 _WORTH_A_NOTICE = 1.0  # seconds
 _MOST_MODELS = 1000
-_AHEAD_OF_QUEUE = 64  # waiting calls whose needs an exchange asks for
+_AHEAD_OF_QUEUE = 64  # waiting calls whose needs an exchange includes
 _SMOOTHING = 0.1  # weight of the newest call in the averages of a model; the first calls weigh more
-_FIRST_OUTPUT = 500.0  # tokens of a reply, before any is known
-# The provider refuses the key itself, or what it pays for. Other refusals may be about one model.
+_FIRST_OUTPUT = 500.0  # tokens of a reply, before any was measured
+# The provider refuses the key itself, or its account. Other refusals may concern a single model.
 _OF_KEY = frozenset(
     {
         "UNAUTHENTICATED",
@@ -70,14 +70,14 @@ _OF_KEY = frozenset(
 
 
 class RateStore(Protocol):
-    """Keeps the state of each key and model, for all replicas."""
+    """Stores the state of each key and model, for all replicas."""
 
     async def limits(self, keys: Sequence[str]) -> Mapping[str, RateLimits]:
-        """The limits that are known."""
+        """The known limits."""
         ...
 
     async def exchange(self, key: str, wish: ShareRequest) -> GrantedShare:
-        """Applies the exchange. Waits while the store cannot be reached."""
+        """Applies the exchange. Waits while the store is unreachable."""
         ...
 
 
@@ -98,7 +98,7 @@ class MemoryStore:
 
 
 class KeyAccount:
-    """One key for one model: the share that this replica holds of its limits."""
+    """One key for one model: the replica's share of its limits."""
 
     def __init__(self, pool: "KeyPool", key: "PoolKey", model: str) -> None:
         self._pool = pool
@@ -111,14 +111,14 @@ class KeyAccount:
         self._blocked = 0.0  # the provider asked for this wait; not yet reported
         self._blocked_until = 0.0
         self._until = 0.0
-        self._learned = False  # limits that the store does not have yet
+        self._learned = False  # limits unknown to the store
         self._exchanging: asyncio.Task[GrantedShare] | None = None
         self.grant = GrantedShare(NONE, 1.0, 0.0, UNLIMITED)
         self.exchanged_at = 0.0
 
     @property
     def capacity(self) -> float:
-        """The part of the limits that is left, as far as this replica knows."""
+        """The remaining part of the limits, as far as this replica knows."""
         if monotonic() < self._blocked_until:
             return -1.0
         share = min(
@@ -132,18 +132,18 @@ class KeyAccount:
         return self._learned or self._spent != NONE or self._blocked > 0 or self._held != NONE
 
     def take(self, need: Amounts) -> Amounts | None:
-        """Spends the need and returns it, if the key has room for it now."""
+        """Spends the need and returns it, if the key has enough left."""
         if not self.limits.limited:
             return None if monotonic() < self._blocked_until else NONE
         now = monotonic()
-        need = need.least(self.limits.capacity)  # a larger one never fits: the provider decides
+        need = need.least(self.limits.capacity)  # a larger need never fits: the provider decides
         if now >= self._until or now < self._blocked_until or not self._held.covers(need):
             return None
         self.add(need)
         return need
 
     def add(self, used: Amounts) -> None:
-        """Books what a call uses; a negative amount gives back."""
+        """Books the use of a call; a negative amount is returned."""
         self._held = self._held.plus(used, -1)
         self._spent = self._spent.plus(used)
 
@@ -158,12 +158,12 @@ class KeyAccount:
         self._remaining = self._remaining.least(report.remaining)
 
     def block(self, seconds: float) -> None:
-        """The provider refused a call for its limit. The key is left alone for so many seconds, by all replicas."""
+        """The provider refused a call because of its limit. No replica uses the key for this many seconds."""
         self._blocked = max(self._blocked, seconds)
         self._blocked_until = max(self._blocked_until, monotonic() + seconds)
 
     async def exchange(self, need: Amounts, wanted: Amounts) -> GrantedShare:
-        """Reports, and takes another share. Calls that come meanwhile get the result of the running exchange."""
+        """Reports, and reserves another share. Calls that arrive meanwhile get the result of the running exchange."""
         if not self.limits.limited:
             self.grant = GrantedShare(UNLIMITED, 1.0, max(0.0, self._blocked_until - monotonic()), UNLIMITED)
             return self.grant
@@ -194,7 +194,7 @@ class KeyAccount:
 
 @dataclass(eq=False, slots=True)
 class PoolKey:
-    """A key of the provider, with its adapter. `id` names it in rows and logs without the key."""
+    """A key of the provider, with its adapter. `id` identifies it in rows and logs without revealing it."""
 
     id: str
     provider: OnDemand
@@ -208,7 +208,7 @@ class _Waiting:
 
 
 class _ModelQueue:
-    """The calls of one model that wait, and the averages of those that were made."""
+    """The waiting calls of one model, and the averages of past ones."""
 
     def __init__(self, accounts: Sequence[KeyAccount]) -> None:
         self.accounts = accounts
@@ -217,10 +217,10 @@ class _ModelQueue:
         self._is_known = False
         self._calls = 1  # the assumption counts as one
         self.output = _FIRST_OUTPUT
-        self.ratio = 1.0  # of the counted input to the estimated one
+        self.ratio = 1.0  # the ratio of counted to estimated input
 
     async def load(self, store: RateStore) -> None:
-        """Takes the limits that other replicas have learned: else a first burst would not know them."""
+        """Loads the limits that other replicas have learned, for a first burst."""
         if self._is_known:
             return
         async with self._known:
@@ -232,7 +232,7 @@ class _ModelQueue:
 
     @property
     def unlimited(self) -> bool:
-        """True if calls of the only key need not be counted."""
+        """True if there is one key and its calls need no counts."""
         return (
             self._is_known and len(self.accounts) == 1 and not self.accounts[0].limits.limited and not len(self.waiting)
         )
@@ -246,8 +246,9 @@ class _ModelQueue:
 
 
 class KeyPool:
-    """A provider with one adapter for each of its keys. `stated` are the limits of each key for each model; headers of
-    responses may lower them. A call waits up to `longest_wait` seconds. `store` is replaced when the engine starts.
+    """A provider with one adapter for each of its keys. `stated` are the configured limits of each key for each model;
+    response headers may lower them. A call waits up to `longest_wait` seconds. `store` is replaced when the engine
+    starts.
     """
 
     def __init__(
@@ -269,7 +270,7 @@ class KeyPool:
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         model = self._models.get(request.model)
-        if model is not None and model.unlimited:  # one key: nothing to choose, to count or to wait for
+        if model is not None and model.unlimited:  # one key without limits: no choice, no count, no wait
             return self.keys[0].provider.stream(request)
         return self._stream(request)
 
@@ -302,11 +303,11 @@ class KeyPool:
         return await self._usable()[0].provider.count(request)
 
     def kept_open(self) -> AbstractAsyncContextManager[None]:
-        """With one key. Which of several the next call has is not known."""
+        """Only with a single key. Of several, the next call's key is unknown."""
         return kept_open(self.keys[0].provider) if len(self.keys) == 1 else nullcontext()
 
     async def discard(self, retained: Mapping[str, Any]) -> None:
-        """Cancels an answer at the key that has it: rows do not name that key."""
+        """Cancels an answer with the key that has it: rows do not name that key."""
         refusal: ProviderError | None = None
         for key in self.keys:
             try:
@@ -318,7 +319,7 @@ class KeyPool:
             raise refusal
 
     async def flush(self) -> None:
-        """Reports what was spent, and gives back shares that no call has used for a while."""
+        """Reports spent amounts, and returns shares without recent use."""
         self._count_set_aside()
         for model in list(self._models.values()):
             for account in model.accounts:
@@ -328,7 +329,7 @@ class KeyPool:
 
     @property
     def described(self) -> str:
-        """The number of keys, and the limits that the operator has stated."""
+        """The number of keys, and the configured limits."""
         keys = f"{len(self.keys)} keys" if len(self.keys) > 1 else "1 key"
         stated = ", ".join(f"{most:,} {name}" for name, most in _shown(self.stated).items())
         return f"{keys}, {stated} per minute and model" if stated else f"{keys}, limits by the headers of responses"
@@ -338,7 +339,7 @@ class KeyPool:
     def _model(self, name: str) -> _ModelQueue:
         found = self._models.get(name)
         if found is None:
-            if len(self._models) >= _MOST_MODELS:  # users may name any model of some providers
+            if len(self._models) >= _MOST_MODELS:  # some providers accept any model name of a user
                 idle = next((each for each, queue in self._models.items() if not len(queue.waiting)), None)
                 if idle is not None:
                     del self._models[idle]
@@ -351,17 +352,17 @@ class KeyPool:
                 account.observe(headers)
 
     def _usable(self) -> Sequence[PoolKey]:
-        """The keys that are not set aside; all if each is: a refusal with its reason says more than a wait."""
+        """The keys that are not excluded; all if each one is: a refusal with its reason is more useful than a wait."""
         now = monotonic()
         return [key for key in self.keys if key.refused_until <= now] or self.keys
 
     def _set_aside(self, key: PoolKey, error: AccountRefused) -> bool:
-        """Leaves out a refused key for a while. False if there is no other one."""
+        """Excludes a refused key for a while. Returns False without another key."""
         if len(self.keys) == 1 or error.type not in _OF_KEY:
             return False
         known, key.refused_until = key.refused_until > monotonic(), monotonic() + _SET_ASIDE
         refused = self._count_set_aside()
-        if not known:  # calls that were made together are refused together
+        if not known:  # simultaneous calls are refused together
             log.error("provider.key_set_aside", provider=self.name, key=key.id, error=error.type, message=error.message)
         return refused < len(self.keys)
 
@@ -371,7 +372,7 @@ class KeyPool:
         return refused
 
     def _take(self, model: _ModelQueue, need: Amounts) -> tuple[KeyAccount, Amounts] | None:
-        """Books the need on the key that has the most left."""
+        """Books the need on the key with the most left."""
         usable = self._usable()
         accounts = [account for account in model.accounts if account.key in usable] if len(self.keys) > 1 else None
         for account in sorted(accounts, key=_by_capacity, reverse=True) if accounts else model.accounts:
@@ -380,7 +381,7 @@ class KeyPool:
         return None
 
     async def _admitted(self, model: _ModelQueue, request: ModelRequest) -> tuple[KeyAccount, Amounts, float]:
-        """Waits until a key has room for the call, in the order of owners."""
+        """Waits until a key has enough left for the call, in the order of owners."""
         estimated = 0.0
         if any(account.limits.limits_tokens for account in model.accounts):
             estimated = float(tokens_of(request.size))
@@ -429,7 +430,7 @@ class KeyPool:
         return taken
 
     async def _refill(self, model: _ModelQueue, need: Amounts) -> float:
-        """Takes shares for the waiting calls. Returns the seconds until the first can start; 0 if a share has room."""
+        """Reserves shares for the waiting calls. Returns the seconds until the first starts; 0 if a share is enough."""
         wanted = NONE
         for each in model.waiting.heads(_AHEAD_OF_QUEUE):
             wanted = wanted.plus(each.need)
@@ -439,7 +440,7 @@ class KeyPool:
         return min(grant.seconds for grant in grants)
 
     def _estimate(self, model: _ModelQueue, owner: str, mine: _Waiting) -> float:
-        """Seconds until a call behind others can start: their needs, at the rate that this replica has."""
+        """Seconds until a call behind others can start: their needs divided by this replica's rate."""
         rate = NONE
         for account in model.accounts:
             rate = rate.plus(account.grant.rate)
@@ -450,8 +451,8 @@ class KeyPool:
     def _settle(
         self, model: _ModelQueue, account: KeyAccount, booked: Amounts, estimated: float, used: "_Used | None"
     ) -> None:
-        """Books the difference to what the call has used. A call without a reply has used a request, no tokens. If the
-        provider reports no usage of a reply, the estimate counts.
+        """Books the difference to the call's actual use. A call without a reply has used one request, no tokens. If the
+        provider reports no usage of a reply, the estimate is used.
         """
         if used is None:
             account.add(Amounts(0, -booked.input, -booked.output, -booked.tokens))
@@ -463,7 +464,7 @@ class KeyPool:
 
 
 class _Used:
-    """The tokens of a reply, as far as the provider has counted them."""
+    """The tokens of a reply that the provider has counted so far."""
 
     def __init__(self) -> None:
         self.input = self.output = 0
@@ -481,7 +482,7 @@ def _by_capacity(account: KeyAccount) -> float:
 
 
 def pool_of(longest_wait: float) -> MakePool:
-    """A pool for each provider."""
+    """Makes a pool for each provider."""
 
     def make(spec: ProviderSpec, clients: Sequence[OnDemand]) -> KeyPool:
         keys = list(zip(spec.keys or (spec.key or "",), clients, strict=True))
@@ -491,7 +492,7 @@ def pool_of(longest_wait: float) -> MakePool:
 
 
 def key_id(provider: str, key: str) -> str:
-    """A name for the key, which does not show it."""
+    """An identifier of the key that does not reveal it."""
     return sha256(f"turnstream provider key\0{provider}\0{key}".encode()).hexdigest()[:16]
 
 

@@ -15,8 +15,8 @@ from turnstream.extensions.rate_limits.amounts import RateLimits
 from turnstream.storage.database import Database, Statement, retry_while_unavailable
 from turnstream.storage.rows import from_json, to_json
 
-# The clock is that of Postgres: the clocks of replicas may differ. It may be read before the lock is there, so the time
-# of a state never goes back.
+# The clock is Postgres': the clocks of replicas may differ. It may be read before the lock is granted, so the time of a
+# state never goes back.
 LOCK_RATE = Statement(
     """
     SELECT state, extract(epoch FROM clock_timestamp())::float8 AS now FROM provider_rates WHERE key = :key FOR UPDATE
@@ -50,7 +50,7 @@ _STEP = 100  # rows that a sweep deletes at once
 
 
 class PostgresStore:
-    """The states of all replicas. While Postgres is away, calls that need a share wait, as turns do."""
+    """The states of all replicas. While Postgres is unreachable, calls without a share wait, as turns do."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -77,6 +77,6 @@ class PostgresStore:
         return grant
 
     async def sweep(self) -> AsyncGenerator[int, None]:
-        """Deletes rows that no call has used for a day: of keys and models that are gone."""
+        """Deletes rows without a call for a day: of removed keys and models."""
         while gone := await self._database.rows(UNUSED_RATES, most=_STEP):
             yield len(gone)

@@ -6,7 +6,7 @@ from typing import Final
 from turnstream.storage.ownership import Ownership, owned
 
 TABLES: Final[Mapping[str, Ownership]] = {
-    # The rest of the rate limits of a key of a provider for a model, and the shares that replicas hold. `key` names the
-    # key by a hash.
+    # The rest of the rate limits of a provider's key for a model, and the shares of replicas. `key` is a hash of the
+    # key.
     "provider_rates": owned(None),
 }

@@ -1,4 +1,4 @@
-"""Retention: unused uploads are deleted, and chats and uploads after a number of days."""
+"""Retention: unused uploads are deleted, and chats and uploads after some days."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Chats and uploads of a certain age."""
+"""Old chats and uploads."""
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta
@@ -7,9 +7,10 @@ from typing import Final
 from turnstream.storage.database import LONG, Database, Statement
 from turnstream.storage.retention import NO_ID, aged
 
-# Owner by owner, since the index of chats begins with the owner: another index would cost every message. An owner
-# without old chats has one row with a null. A chat goes when it was changed last so long ago and no turn of it is at
-# work; a turn that waits for a person does not keep it. The chat of an agent goes with the turn that has called it.
+# Owner by owner, because the index of chats begins with the owner: a further index would cost every message. An owner
+# without old chats has one row with a null. A chat is deleted if its last change is old enough and none of its turns is
+# queued or running; a turn that waits for a person does not prevent this. The chat of an agent is deleted with the
+# calling turn.
 _OF_NO_TURN = "(of_turn IS NULL OR NOT EXISTS (SELECT FROM turns WHERE turns.id = of_turn))"
 GET_OLD_CHATS = Statement(
     f"""
@@ -32,7 +33,7 @@ GET_OLD_CHATS = Statement(
     """,
     timeout=LONG,
 )
-# Asked again: a chat may have been used meanwhile. One chat at a time, since each may have thousands of turns.
+# Checked again: a chat may have been used meanwhile. One chat at a time: each may have thousands of turns.
 DELETE_OLD_CHAT = Statement(
     f"""
     DELETE FROM chats WHERE id IN (
@@ -48,7 +49,7 @@ DELETE_OLD_CHAT = Statement(
 )
 AGED_UPLOADS: Final = aged("uploads", {"id": NO_ID}, most=100)  # each may have megabytes
 
-_OWNERS = 100  # that one statement looks at
+_OWNERS = 100  # of one statement
 _CHATS = 10  # of an owner
 
 
@@ -63,7 +64,7 @@ async def old_chats(database: Database, days: float) -> AsyncGenerator[int, None
             removed += gone
             yield gone
         yield 0
-        # Behind the last owner, or from the first one on who may have more of them.
+        # Behind the last owner, or from the first owner who may have more of them.
         owners = [row["owner"] for row in rows]
         full = [owner for owner in dict.fromkeys(owners) if owners.count(owner) == _CHATS and removed]
         begin, again = (full[0], True) if full else (owners[-1], False)

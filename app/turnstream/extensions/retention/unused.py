@@ -1,4 +1,4 @@
-"""Uploads that no turn refers to, and their deletion."""
+"""Uploads without a referring turn, and their deletion."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final
@@ -9,7 +9,7 @@ from turnstream.storage.database import LONG, Database, Statement
 from turnstream.storage.retention import NO_ID, ROWS
 from turnstream.storage.rows import MAY_NAME_UPLOADS, OPEN_STATUSES
 
-KEPT: Final = 24 * 3600.0  # seconds to be sent with a message
+KEPT: Final = 24 * 3600.0  # seconds for sending it with a message
 
 GET_OLD_UPLOADS = Statement(
     """
@@ -18,14 +18,14 @@ GET_OLD_UPLOADS = Statement(
     """,
     timeout=LONG,
 )
-# Blocks with files. Any text in them that looks like an id counts as a reference, and in the layouts of answers too:
-# better to keep an upload too many.
+# Blocks with files. Any text in them that looks like an id counts as a reference, also in the layouts of answers: an
+# unused upload is the lesser error.
 _FILES: Final = f"{MAY_NAME_UPLOADS} AND data IS NOT NULL"
 _IDS: Final = "LATERAL regexp_matches(content, '[0-9a-f]{8}-[0-9a-f-]{27}', 'g') AS found"
 
 
 def _named(table: str, key: Sequence[str], content: str, condition: str) -> Statement:
-    """The ids in up to `most` rows behind a place in the order of `key`, and the place that it has come to."""
+    """The ids in up to `most` rows behind a position in the order of `key`, and the new position."""
     columns, place = ", ".join(key), ", ".join(f":{name}" for name in key)
     return Statement(
         f"""
@@ -40,7 +40,7 @@ def _named(table: str, key: Sequence[str], content: str, condition: str) -> Stat
     )
 
 
-# The order of turns is that of their creation: what is sent while blocks are read comes at the end.
+# Turns are in the order of creation: those added during the read come last.
 NAMED: Final[Sequence[tuple[Statement, Mapping[str, Any]]]] = (
     (
         _named("asks", ["turn_id", "round", "tool_use_id"], "answer->>'layout'", "answer->>'layout' IS NOT NULL"),
@@ -48,7 +48,7 @@ NAMED: Final[Sequence[tuple[Statement, Mapping[str, Any]]]] = (
     ),
     (_named("blocks", ["turn_id", "index"], "data::text", _FILES), {"turn_id": NO_ID, "index": -1}),
 )
-# Asked again for the turns that are new since the references were read, and for those that may have changed.
+# Checked again for turns added after the read of the references, and for turns that may have changed.
 DELETE_UNNAMED = Statement(
     f"""
     WITH texts AS (
@@ -69,14 +69,14 @@ DELETE_UNNAMED = Statement(
     timeout=LONG,
 )
 
-_CANDIDATES = 20_000  # uploads that one walk over all references is for; some megabytes of memory
+_CANDIDATES = 20_000  # uploads of one walk over all references; some megabytes of memory
 _STEP = 100  # uploads that are deleted at once; each may have megabytes
-_MARGIN = 3_600_000  # milliseconds by which the clocks of replicas may differ
+_MARGIN = 3_600_000  # the largest difference between the clocks of replicas, in milliseconds
 
 
 async def unused_uploads(database: Database, kept: float) -> AsyncGenerator[int, None]:
-    """Deletes uploads that are older than `kept` seconds and that no turn refers to. References have no index by
-    upload: all are read, once for many uploads, in portions.
+    """Deletes uploads that are older than `kept` seconds and have no referring turn. References have no index by
+    upload: all are read in portions, once for many uploads.
     """
     after: UUID | None = NO_ID
     while after is not None:

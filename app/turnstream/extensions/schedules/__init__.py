@@ -1,4 +1,4 @@
-"""Schedules and triggers: messages that the server posts at times, or when a signed message arrives."""
+"""Schedules and triggers: messages that the server posts at times, or for signed messages."""
 
 from collections.abc import Sequence
 from functools import partial

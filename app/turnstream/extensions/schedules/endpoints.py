@@ -87,7 +87,7 @@ async def run_now(request: Request) -> Response:
 
 
 async def _draft(request: Request, services: Services, given: ScheduleIn, settings: ScheduleSettings) -> ScheduleDraft:
-    """Checks all that can be checked before the first run. Raises RequestRefused and Forbidden."""
+    """Checks everything that can be checked before the first run. Raises RequestRefused and Forbidden."""
     identity = unrestricted(request, "A schedule")
     if (given.cron is None) == (given.every is None):
         raise RequestRefused("`cron` or `every` must be set, and not both.", field="cron")
@@ -104,7 +104,7 @@ async def _draft(request: Request, services: Services, given: ScheduleIn, settin
 
 
 def unrestricted(request: Request, what: str) -> Identity:
-    """The caller. Raises Forbidden for a restricted credential."""
+    """Returns the caller. Raises Forbidden for a restricted credential."""
     identity = identity_of(request)
     if identity.is_bound or identity.fixed or identity.folder is not None:
         raise Forbidden(f"{what} outlasts its credential: a restricted credential may not make one.")
@@ -112,7 +112,7 @@ def unrestricted(request: Request, what: str) -> Identity:
 
 
 async def checked_request(services: Services, owner: str, given: ScheduleIn | TriggerIn) -> str:
-    """The JSON of the message. Raises RequestRefused."""
+    """Returns the JSON of the message. Raises RequestRefused."""
     if any(map(_has_secrets, given.request.tools or ())):
         detail = "`request.tools` must have no secrets: name a tool that the settings of the chat declare."
         raise RequestRefused(detail, field="request.tools")

@@ -1,4 +1,4 @@
-"""Posts the message of a schedule or of a trigger, as its owner."""
+"""Posts the message of a schedule or a trigger for its owner."""
 
 import asyncio
 from contextvars import copy_context
@@ -20,8 +20,8 @@ from turnstream.storage.database import ANONYMOUS, OWNER
 
 @dataclass(frozen=True, slots=True)
 class DueMessage:
-    """`request` is the JSON of the message; `more` is a text behind its blocks. Without a chat there is a new one, with
-    `name` as its title.
+    """`request` is the JSON of the message; `more` is a text behind its blocks. Without a chat a new one is created,
+    with `name` as its title.
     """
 
     owner: str
@@ -34,8 +34,8 @@ class DueMessage:
 
 
 async def posted(services: Services, posting: DueMessage) -> Exchange:
-    """The exchange, which is the same for each call with the same key. Raises RequestRefused."""
-    # The owner and the credential are set for the statements of this message alone.
+    """Returns the exchange, the same for each call with the same key. Raises RequestRefused."""
+    # The owner and the credential are set only for the statements of this message.
     return await asyncio.create_task(_post(services, posting), context=copy_context())
 
 

@@ -1,7 +1,7 @@
-"""Rules of schedules: the ticks that follow from a cron expression in a time zone, or from an interval.
+"""Rules of schedules: their ticks, from a cron expression in a time zone, or from an interval.
 
-Ticks are instants in UTC. A cron expression is read in its time zone. When clocks go forward, a tick in the hour that
-does not exist moves to its end; when they go back, a tick at a fixed hour happens once.
+Ticks are instants in UTC. A cron expression is evaluated in its time zone. When clocks go forward, a tick in the
+missing hour moves to the end of that hour; when they go back, a tick at a fixed hour happens once.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from turnstream.domain.errors import RequestRefused
 
-# Ticks of one schedule that one transaction handles.
+# Ticks of one schedule per transaction.
 PORTION = 50
 MOST_COUNTED = 1000
 
@@ -26,7 +26,7 @@ class Rule:
     zone: str
 
     def ticks(self, after: datetime) -> Iterator[datetime]:
-        """The ticks after an instant. Ticks of an interval are counted from that instant. Raises RequestRefused."""
+        """The ticks after an instant. Ticks of an interval are counted from there. Raises RequestRefused."""
         if self.every is not None:
             step, tick = timedelta(seconds=self.every), after
             while True:
@@ -45,7 +45,7 @@ class Rule:
         return tick
 
     def last(self, tick: datetime, until: datetime) -> datetime:
-        """The last tick at or before `until`, from the tick `tick` on, without a walk over those in between."""
+        """The last tick at or before `until`, starting at `tick`, without computing those in between."""
         if self.every is not None:
             step = timedelta(seconds=self.every)
             return tick + max(0, (until - tick) // step) * step
@@ -58,9 +58,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The due ticks of a schedule: `run` are ticks to run, `missed` are ticks that are too late. `next` is the next
-    tick.
-    """
+    """The due ticks of a schedule: `run` are ticks to run, `missed` are too late. `next` is the next tick."""
 
     run: tuple[datetime, ...]
     missed: int
@@ -69,8 +67,8 @@ class Due:
 
 
 def due_at(rule: Rule, tick: datetime, now: datetime, grace: float) -> Due:
-    """The ticks from `tick` up to `now`, a portion of them. A tick is missed if it is more than `grace` seconds late.
-    Missed ticks are counted up to `MOST_COUNTED`.
+    """Returns the ticks from `tick` up to `now`, a portion of them. A tick is missed if it is more than `grace` seconds
+    late. Missed ticks are counted up to `MOST_COUNTED`.
     """
     too_late, missed, last_missed = now - timedelta(seconds=grace), 0, None
     if tick < too_late:
@@ -86,7 +84,7 @@ def due_at(rule: Rule, tick: datetime, now: datetime, grace: float) -> Due:
 
 
 def shortest(rule: Rule, after: datetime) -> float:
-    """The shortest pause between the next ticks, in seconds. Raises RequestRefused."""
+    """Returns the shortest time between the next ticks, in seconds. Raises RequestRefused."""
     if rule.every is not None:
         return rule.every
     pause, before = float("inf"), rule.first(after)

@@ -17,10 +17,10 @@ from turnstream.storage.chats.exchanges import IdempotencyKey
 log = structlog.get_logger(__name__)
 
 _BATCH = 20
-# Seconds after which another replica posts a run whose replica has died. DueMessage it twice is harmless.
+# Seconds after which another replica posts the run of a dead replica. Repeated posts are harmless.
 _LEASE = 15.0
-_LOOK = 0.5  # seconds between two looks for what is due
-_LOCKED = 60.0  # seconds until another try after a request could not be decrypted
+_LOOK = 0.5  # seconds between two polls for due ticks
+_LOCKED = 60.0  # seconds until another try after a failed decryption of a request
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class ScheduleRunner:
 
 
 def posting_of(run: PendingRun) -> DueMessage:
-    """The key is the same for each try. Its digest has no part of the request, which may change between two tries."""
+    """The key is the same for each try. Its digest does not include the request, which may change between two tries."""
     key = f"schedule/{run.schedule}/{run.tick.astimezone(UTC).isoformat()}"
     unique = IdempotencyKey(key, sha256(key.encode()).digest())
     return DueMessage(run.owner, run.name, run.chat, run.request, run.plan, unique)

@@ -36,7 +36,7 @@ class ScheduleIn(Body):
 
 
 class ScheduleRunOut(BaseModel):
-    """A tick and what became of it. `missed` is the number of other ticks that it replaces."""
+    """A tick and its result. `missed` is the number of ticks that it replaces."""
 
     tick: datetime
     state: Literal["pending", "started", "ended", "failed", "missed"]
@@ -47,7 +47,7 @@ class ScheduleRunOut(BaseModel):
 
 
 class ScheduleOut(BaseModel):
-    """`paused` names who paused it: a person, or failures in a row."""
+    """`paused` is the cause of the pause: a person, or failures in a row."""
 
     id: UUID
     name: str
@@ -74,7 +74,7 @@ class ScheduleRuns(BaseModel):
 
 
 class TriggerIn(Body):
-    """A trigger posts `request` for each signed message that it receives, with the body of that message behind it."""
+    """A trigger posts `request` for each signed message, followed by the body of the message."""
 
     name: Title
     chat: Annotated[UUID | None, Field(description="the chat of all runs; null: each run has a new one")] = None
@@ -94,14 +94,14 @@ class TriggerSecretIn(Body):
 
 
 class TriggerSecretOut(BaseModel):
-    """A secret without its value. `until` is the end of a secret that another one has replaced."""
+    """A secret without its value. `until` is the end of a replaced secret."""
 
     id: str
     until: datetime | None
 
 
 class TriggerOut(BaseModel):
-    """`path` receives the messages. `paused` names who paused the trigger: a person, or failures in a row."""
+    """`path` receives the messages. `paused` is the cause of the pause: a person, or failures in a row."""
 
     id: UUID
     name: str
@@ -128,7 +128,7 @@ class TriggerList(BaseModel):
 
 
 class TriggeredTurnOut(BaseModel):
-    """The turn that a message has started. A message that comes again has the same one."""
+    """The turn started by a message. A repeated message gets the turn of the first one."""
 
     turn: UUID
     chat: UUID

@@ -1,7 +1,8 @@
-"""Schedules and their runs. The clock of Postgres decides what is due.
+"""Schedules and their runs. The clock of Postgres determines due ticks.
 
-A claim moves `next_at` on and writes the runs of the ticks in one transaction; the primary key of a run is its schedule
-and its tick. A run is then posted with an idempotency key of both. So a crash between the two repeats the same key.
+A claim advances `next_at` and inserts the runs of the ticks in one transaction; the primary key of a run is its
+schedule and its tick. A run is then posted with an idempotency key made of both. So after a crash in between, the same
+key is repeated.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ LIST_SCHEDULES = Statement(
 GET_SCHEDULE = Statement(
     f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND id = :id AND trigger IS NULL", opens=[SCHEDULES]
 )
-# Two requests of one owner count one after the other.
+# Two requests of one owner are counted one after the other.
 LOCK_OWNER = Statement("SELECT pg_advisory_xact_lock(hashtextextended('schedules of ' || :owner, 0))")
 COUNT_SCHEDULES = Statement("SELECT count(*) AS count FROM schedules WHERE owner = :owner")
 INSERT_SCHEDULE = Statement(
@@ -81,7 +82,7 @@ CLAIM_SCHEDULE = Statement(
     WHERE paused IS NULL AND next_at <= now() ORDER BY next_at FOR UPDATE SKIP LOCKED LIMIT 1
     """
 )
-# A tick that was there before, because a rule was changed or the clock was set back, is not run again.
+# An existing tick, after a change of the rule or of the clock, is not run again.
 INSERT_RUNS = Statement(
     """
     INSERT INTO schedule_runs (schedule_id, tick, owner, state, missed)
@@ -92,7 +93,7 @@ INSERT_RUNS = Statement(
     """
 )
 MOVE_ON = Statement("UPDATE schedules SET next_at = :next_at WHERE id = :id")
-# The claim moves the due time on: when this replica dies, another one posts the run after the lease.
+# The claim advances the due time: if this replica dies, another one posts the run after the lease.
 CLAIM_RUNS = Statement(
     """
     WITH due AS (
@@ -120,8 +121,8 @@ RUN_DELAYED = Statement(
     WHERE schedule_id = :id AND tick = :tick AND state = 'pending'
     """
 )
-# A run that could not be posted is over at once; one that was, when its turn has ended or is gone. Failures in a row
-# are counted in the order of the ticks.
+# A run without a post is over at once; a posted one when its turn has ended or was deleted. Failures in a row are
+# counted in the order of the ticks.
 RUN_REFUSED = Statement(
     """
     UPDATE schedule_runs SET state = 'failed', error = :error
@@ -160,7 +161,7 @@ OLD_RUNS: Aged = aged(
 
 @dataclass(frozen=True, slots=True)
 class ScheduleDraft:
-    """A schedule as an owner has written it. `request` is the JSON of the message."""
+    """A schedule from its owner's request. `request` is the JSON of the message."""
 
     name: str
     chat: UUID | None
@@ -191,7 +192,7 @@ class ScheduleDraft:
 
 @dataclass(frozen=True, slots=True)
 class PendingRun:
-    """A tick whose turn is to be posted. `late`: it must not be tried again."""
+    """A tick with a turn to post. `late`: no further tries."""
 
     schedule: UUID
     tick: datetime
@@ -204,7 +205,7 @@ class PendingRun:
 
 
 class Schedules:
-    """The schedules of owners, as the API reads and writes them."""
+    """The schedules of owners, for the API."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -247,13 +248,13 @@ class Schedules:
 
 
 class DueSchedules:
-    """The schedules of all owners, as the runner of a replica claims them."""
+    """The schedules of all owners, for the runner of a replica."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def claim(self) -> tuple[UUID, Due] | None:
-        """Writes the runs of one due schedule, and moves it on. None if no schedule is due."""
+        """Inserts the runs of one due schedule, and advances its due time. None if no schedule is due."""
         async with self._database.transaction() as transaction:
             row = await transaction.row(CLAIM_SCHEDULE)
             if row is None:
@@ -276,8 +277,8 @@ class DueSchedules:
         return [_pending(row) for row in rows]
 
     async def opened(self, run: PendingRun) -> PendingRun:
-        """With the request in plain text. One run alone: others must not wait for a key that is locked. Raises Conflict
-        and StorageUnavailable.
+        """Returns the run with its decrypted request. Only for one run: others must not wait for a locked key. Raises
+        Conflict and StorageUnavailable.
         """
         if (codec := self._database.codec) is None:
             return run
@@ -294,7 +295,7 @@ class DueSchedules:
         )
 
     async def refused(self, run: PendingRun, error: str, most: int) -> bool:
-        """True if the schedule is paused now, after `most` failures in a row."""
+        """Returns True if the schedule is now paused, after `most` failures in a row."""
         async with self._database.transaction() as transaction:
             if not await transaction.row(RUN_REFUSED, id=run.schedule, tick=run.tick, error=error):
                 return False
@@ -302,7 +303,7 @@ class DueSchedules:
         return row is not None and row["paused"] == "failures" and row["failures"] == most
 
     async def end_runs(self, limit: int, most: int, note: Callable[[str], None]) -> Sequence[UUID]:
-        """Ends the runs whose turns have ended, and returns the schedules that are paused for it."""
+        """Ends the runs with ended turns, and returns the schedules that this pauses."""
         paused = []
         async with self._database.transaction() as transaction:
             rows = sorted(await transaction.rows(END_RUNS, limit=limit), key=lambda row: row["tick"])

@@ -6,12 +6,12 @@ from typing import Final
 from turnstream.storage.ownership import Ownership, owned
 
 TABLES: Final[Mapping[str, Ownership]] = {
-    # Messages that the server posts at ticks. `request` is the message as the API takes it; `every` is in seconds.
-    # Without a chat each run has a new one. `paused` says why no tick is due. A `trigger` has the secrets of signed
-    # messages, which start runs in place of ticks; `next_at` is infinity. Up to `busy_until` its messages have used
-    # their rate.
+    # Messages that the server posts at ticks. `request` is the message in the form of the API; `every` is in seconds.
+    # Without a chat each run has a new one. `paused` is the reason why no tick is due. A `trigger` has the secrets for
+    # signed messages, which start runs instead of ticks; `next_at` is infinity. `busy_until` is the time up to which
+    # past messages use the rate.
     "schedules": owned("owner", "content"),
-    # The ticks of schedules. The key is what keeps a tick from being run twice. `turn_id`: no foreign keys: a run
-    # outlasts its chat.
+    # The ticks of schedules. The key prevents a second run of a tick. `turn_id`: no foreign key, because a run outlasts
+    # its chat.
     "schedule_runs": owned("owner", "state"),
 }

@@ -1,4 +1,4 @@
-"""Handlers of triggers, and of the signed messages that they receive."""
+"""Handlers of triggers, and of their signed messages."""
 
 import secrets
 from base64 import b64encode
@@ -46,11 +46,11 @@ from turnstream.storage.rows import from_json
 log = structlog.get_logger(__name__)
 
 PATH = "/api/triggers/{trigger}"
-# The place for which secrets are encrypted; a secret opens for its owner and its id alone.
+# The location for which secrets are encrypted; a secret can only be decrypted for its owner and its id.
 PLACE = "trigger"
 _SECRET_BYTES = 32
 _LONGEST_ID = 200  # characters
-# A stranger does not learn which triggers there are.
+# A stranger must not learn which triggers exist.
 _WRONG = (
     "The message must be signed with a secret of this trigger, and have the headers `webhook-id`, `webhook-timestamp`"
     " of the last five minutes, and `webhook-signature`."
@@ -138,7 +138,7 @@ async def receive_message(request: Request) -> Response:
     try:
         exchange = await posted(services, posting)
     except (Conflict, MessageBlocked, TooMany):
-        raise  # no fault of the trigger
+        raise  # not a fault of the trigger
     except RequestRefused as error:
         if error.code != "idempotency_key_reused":
             await _count_failure(messages, id, error.detail, settings.schedule_failures)
@@ -150,7 +150,7 @@ async def receive_message(request: Request) -> Response:
 
 
 async def _signed_for(request: Request, services: Services, messages: TriggerMessages, body: bytes) -> Row:
-    """The trigger, if one of its secrets has signed the message. Raises Unauthorized."""
+    """Returns the trigger if one of its secrets signed the message. Raises Unauthorized."""
     try:
         id = UUID(request.path_params["trigger"])
     except ValueError:
@@ -166,7 +166,7 @@ async def _signed_for(request: Request, services: Services, messages: TriggerMes
         try:
             plain = await keys.opened_headers(row["owner"], PLACE, plain)
         except CannotOpen:
-            plain = {}  # the key was erased, or this server lacks it
+            plain = {}  # the key was erased, or is missing on this server
     if not any(verify(secret, request.headers, body, now=now) for secret in plain.values()):
         log.info("trigger.refused", trigger=str(id))
         raise Unauthorized(_WRONG)
@@ -182,7 +182,7 @@ async def _count_failure(messages: TriggerMessages, id: UUID, error: str, most: 
 
 
 def as_data(name: str, body: str) -> str:
-    """The text by which a model gets the body of a message. The sender cannot guess the mark that ends the body."""
+    """The text with a message's body for the model. The sender cannot guess the mark at the end of the body."""
     mark = secrets.token_hex(8)
     return (
         f"The trigger {name!r} has received the message between the two marks {mark}. Another program has written it,"
@@ -210,7 +210,7 @@ async def _draft(services: Services, owner: str, plan: str | None, given: Trigge
 
 
 async def _new_secret(services: Services, owner: str) -> tuple[str, str, str]:
-    """The id of a new secret, the secret, and the secret as it is stored."""
+    """The id of a new secret, the secret, and its stored form."""
     id, secret = secrets.token_hex(4), f"whsec_{b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()}"
     stored: Mapping[str, str] = {id: secret}
     if keys := owner_keys_of(services):
@@ -219,7 +219,7 @@ async def _new_secret(services: Services, owner: str) -> tuple[str, str, str]:
 
 
 def _triggers(services: Services) -> Triggers:
-    return Triggers(services.storage.database)  # the role of the API writes no audit trail
+    return Triggers(services.storage.database)  # the API's role writes no audit entries
 
 
 def _out(request: Request, row: Row) -> TriggerOut:

@@ -1,7 +1,7 @@
-"""Triggers: schedules whose runs signed messages start, in place of ticks.
+"""Triggers: schedules with runs for signed messages instead of ticks.
 
-A message is found by its trigger before its owner is known. So the statements of a message see the rows of all owners,
-and each one that a credential asks for names its owner.
+A message is matched with its trigger before its owner is known. So the statements of a message have access to the rows
+of all owners, and each statement for a credential names its owner.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ FIND_TRIGGER = Statement(
     " WHERE id = :id AND trigger IS NOT NULL",
     opens=[SCHEDULES],
 )
-# A version before, which runs beside, does not find it due.
+# Replicas of the version before do not find it due.
 INSERT_TRIGGER = Statement(
     f"""
     WITH made AS (
@@ -86,7 +86,7 @@ DELETE_TRIGGER = Statement(
     SELECT id FROM deleted
     """
 )
-# The time that the messages of a minute take of the rate. A message has room if its part ends within the minute.
+# The duration for which a message uses the rate. A message is accepted if its duration ends within the minute.
 TAKE_MESSAGE = Statement(
     """
     UPDATE schedules SET busy_until = greatest(busy_until, now()) + CAST(:part AS interval)
@@ -94,7 +94,7 @@ TAKE_MESSAGE = Statement(
     RETURNING id
     """
 )
-# A message that comes again has the same turn, and no second run.
+# A repeated message has the same turn, and no second run.
 INSERT_MESSAGE = Statement(
     """
     INSERT INTO schedule_runs (schedule_id, tick, owner, state, turn_id, chat_id)
@@ -115,8 +115,8 @@ MOST_SECRETS = 5
 
 @dataclass(frozen=True, slots=True)
 class TriggerRule:
-    """The column `trigger`. `secrets` are as they are stored, by their ids, the newest last. A secret that another one
-    has replaced is valid up to its time in `until`, in seconds since 1970.
+    """The column `trigger`. `secrets` are in their stored form, by id, newest last. A replaced secret is valid until
+    its time in `until`, in seconds since 1970.
     """
 
     secrets: Mapping[str, str]
@@ -134,7 +134,7 @@ class TriggerRule:
         return to_json({"secrets": self.secrets, "until": self.until, "body": self.body, "per_minute": self.per_minute})
 
     def with_secret(self, id: str, secret: str, now: float, keep_seconds: float) -> Self:
-        """The secrets before it end after `keep_seconds`, or when they would have ended before."""
+        """Earlier secrets end after `keep_seconds`, or at their earlier end."""
         end = now + keep_seconds
         until = {each: min(self.until.get(each, end), end) for each in self.secrets}
         kept = [each for each in self.secrets if until[each] > now][1 - MOST_SECRETS :]
@@ -147,7 +147,7 @@ class TriggerRule:
 
 @dataclass(frozen=True, slots=True)
 class TriggerDraft:
-    """A trigger as an owner has written it. `request` is the JSON of the message."""
+    """A trigger from its owner's request. `request` is the JSON of the message."""
 
     name: str
     chat: UUID | None
@@ -169,7 +169,7 @@ class TriggerDraft:
 
 
 class Triggers:
-    """The triggers of owners, as the API reads and writes them. Each statement names the owner."""
+    """The triggers of owners, for the API. Each statement names the owner."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -202,7 +202,7 @@ class Triggers:
     async def add_secret(
         self, owner: str, actor: str, id: UUID, secret: tuple[str, str], now: float, keep_seconds: float
     ) -> Row:
-        """`secret` is its id, and its value as it is stored."""
+        """`secret` is its id and its stored form."""
         async with self._database.transaction() as transaction:
             before = _found(await transaction.row(LOCK_TRIGGER, owner=owner, id=id), id)
             rule = TriggerRule.read(before["trigger"]).with_secret(*secret, now, keep_seconds)
@@ -215,7 +215,7 @@ class Triggers:
 
 
 class TriggerMessages:
-    """The messages of the triggers of all owners. `database` is not held to an owner: signatures are compared."""
+    """The messages of the triggers of all owners. `database` is not limited to an owner: signatures are compared."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -224,7 +224,7 @@ class TriggerMessages:
         return await self._database.row(FIND_TRIGGER, id=id)
 
     async def take(self, id: UUID, per_minute: int) -> bool:
-        """False if the trigger has had its messages of a minute."""
+        """Returns False if the trigger has reached its limit per minute."""
         part = timedelta(minutes=1) / per_minute
         return await self._database.row(TAKE_MESSAGE, id=id, part=part) is not None
 
@@ -232,7 +232,7 @@ class TriggerMessages:
         await self._database.rows(INSERT_MESSAGE, id=id, turn=turn)
 
     async def refused(self, id: UUID, error: str, most: int) -> bool:
-        """True if the trigger is paused now, after `most` failures in a row."""
+        """Returns True if the trigger is now paused, after `most` failures in a row."""
         async with self._database.transaction() as transaction:
             await transaction.rows(INSERT_REFUSED, id=id, error=error)
             row = await transaction.row(COUNT_FAILURES, id=id, ended=False, failed=1, most=most)

@@ -1,4 +1,4 @@
-"""The full search: answers, parts of words, stems, ranks. Its index is written a second after the commit of a text."""
+"""The full search: answers, parts of words, stems, ranks. Its index is updated a second after the commit of a text."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Search of chats, with excerpts, by an index of texts and titles that is written after their commits."""
+"""Search of chats, with excerpts, by an index of texts and titles that is updated after their commits."""
 
 import re
 from collections.abc import AsyncGenerator, Sequence
@@ -19,16 +19,16 @@ from turnstream.storage.chats.chats import chat_from, page_behind, place_of_page
 from turnstream.storage.contents import CHATS, IS_SEALED
 from turnstream.storage.database import LONG, Database, Row, Statement, Transaction
 
-# Windows that one page may look at: whether words are sought inside of others. That begins when all chats with their
-# beginnings are found, and is left to the next page where these fill this one.
+# The most windows per page, by whether words are also matched inside of others. Such matches start when all chats with
+# the words' beginnings are found, and wait for the next page if these fill this one.
 _WINDOWS = (False, False, True)
 
-# Of an owner's texts that are not indexed yet, a search indexes so many before it searches.
+# The most unindexed texts of an owner that a search indexes first.
 _PENDING = 50
 
 NEWEST: Final = 2**63 - 1
 
-# The row with `rest` says that there are older segments, and comes first.
+# The row with `rest` shows that older segments exist, and comes first.
 _PAGE = """
     WITH found AS MATERIALIZED (
         SELECT * FROM {function}(
@@ -44,9 +44,9 @@ _PAGE = """
     """
 _searches = partial(Statement, timeout=SEARCH_ANSWER_TIMEOUT, opens=[CHATS])
 SEARCH_CHATS = _searches(_PAGE.format(function="search_matches"))
-# The chats that this finds are none of those.
+# This finds none of those chats.
 SEARCH_INSIDE = _searches(_PAGE.format(function="search_inside"))
-# The first place of the first of `words` that is in a text of the turn; else of a word with the same stem.
+# The first occurrence of the first of `words` in a text of the turn; else of a word with the same stem.
 GET_EXCERPTS = Statement(
     f"""
     SELECT hit.turn_id, shown, place > CAST(:margin_before AS integer) + 1 AS cut_before,
@@ -100,7 +100,7 @@ CATCH_UP = Statement("SELECT search_catch_up(CAST(:most AS integer)) AS more", t
 CATCH_UP_DOCUMENTS = Statement("SELECT search_catch_up_documents(CAST(:most AS integer)) AS more", timeout=LONG)
 COVER_SEGMENTS = Statement("SELECT search_cover_some(CAST(:after AS bigint)) AS last", timeout=LONG)
 GET_SEARCH_SETTINGS = Statement("SELECT language, tool_results FROM search_owners WHERE owner = :owner")
-# The texts of the owner's chats are indexed again by the sweep; a trigger says the same of documents.
+# The sweep indexes the texts of the owner's chats again; a trigger marks documents in the same way.
 PUT_SEARCH_SETTINGS = Statement(
     """
     WITH put AS (
@@ -115,9 +115,9 @@ PUT_SEARCH_SETTINGS = Statement(
     timeout=LONG,
 )
 
-# The window of a search, after an i if words are sought inside of others; and the hit behind which it continues.
+# The window of a search, after an i if words are matched inside of others; and the hit to continue behind.
 _TOKEN = re.compile("(i?)(-?[0-9]{1,19})(?:_([0-9]{1,4})_([0-9]{1,16})_([0-9a-f]{32}))?")
-_TITLES = "t"  # before the name of a page that begins with encrypted titles
+_TITLES = "t"  # before the name of a page that starts with encrypted titles
 _SAID = ("text", "user_text")
 _STEP = 100  # turns
 _DOCUMENTS = 10
@@ -125,8 +125,8 @@ _DOCUMENTS = 10
 
 @dataclass(frozen=True, slots=True)
 class SearchPosition:
-    """The position at which a search continues: in the window of segments from `first` on, after the last hit if there
-    was one. Words are sought inside of others (`inside`) when all chats with their beginnings are found.
+    """The position at which a search continues: in the window of segments from `first`, after the last hit if any.
+    Words are matched inside of others (`inside`) when all chats with their beginnings are found.
     """
 
     first: int = NEWEST
@@ -153,8 +153,8 @@ class SearchPosition:
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """How the texts of an owner are indexed. `language` is a text search configuration of Postgres; None is `simple`.
-    That of a chat goes before it.
+    """The settings for indexing an owner's texts. `language` is a text search configuration of Postgres; None is
+    `simple`. A chat's language takes precedence.
     """
 
     language: str | None = None
@@ -162,7 +162,7 @@ class SearchSettings:
 
 
 class IndexReads(TextSearch):
-    """The reads of the search, which a standby can do too. `places` limits the searches that run at once."""
+    """The reads of the search, which also work on a standby. `places` limits simultaneous searches."""
 
     def __init__(self, database: Database, places: Places) -> None:
         self._database = database
@@ -201,7 +201,7 @@ class IndexReads(TextSearch):
             return await best_documents(connection, owner, words, prefix, limit)
 
     async def _index_of(self, owner: str) -> None:
-        """Nothing can be indexed on a standby."""
+        """On a standby nothing can be indexed."""
 
 
 class SearchIndex(IndexReads):
@@ -221,19 +221,17 @@ class SearchIndex(IndexReads):
         )
 
     async def lag(self) -> float | None:
-        """How many seconds the oldest text that is not indexed has waited; None if there is none."""
+        """The seconds that the oldest unindexed text has waited; None without one."""
         row = await self._database.row(GET_OLDEST_PENDING)
         return None if row is None else row["lag"]
 
     async def index(self) -> bool:
-        """Indexes the oldest of these texts, unless another replica does so. Whether there may be more."""
+        """Indexes the oldest of these texts, unless another replica does. Returns whether there may be more."""
         (row,) = await self._database.rows(INDEX_PENDING, most=_STEP)
         return bool(row["indexed"] == _STEP)
 
     async def catch_up(self) -> AsyncGenerator[int, None]:
-        """Indexes the texts and documents that are not indexed yet, or not as they should be; then collects the words
-        of segments. It removes nothing.
-        """
+        """Indexes unindexed or outdated texts and documents; then collects words of segments. It removes nothing."""
         for statement, most in ((CATCH_UP, _STEP), (CATCH_UP_DOCUMENTS, _DOCUMENTS)):
             while (await self._database.rows(statement, most=most))[0]["more"]:
                 yield 0
@@ -310,5 +308,5 @@ async def _with_excerpts(
 
 
 def _shown(title: str, words: Sequence[str]) -> Sequence[str]:
-    """The words that an excerpt shows: the longest first, those that are in the title last."""
+    """The words for an excerpt: longest first, those in the title last."""
     return sorted(words, key=lambda word: (word.lower() in title.lower(), -len(word)))

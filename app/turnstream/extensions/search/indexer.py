@@ -12,7 +12,7 @@ from turnstream.storage.database import LONG
 
 log = structlog.get_logger(__name__)
 
-_INTERVAL = 1.0  # seconds between two looks of a replica
+_INTERVAL = 1.0  # seconds between two polls of a replica
 
 
 class SearchIndexer:
@@ -22,7 +22,7 @@ class SearchIndexer:
         self._search = search
 
     async def run(self) -> None:
-        """Indexes without end."""
+        """Indexes until it is cancelled."""
         while True:
             await asyncio.sleep(_INTERVAL)
             try:
@@ -31,10 +31,10 @@ class SearchIndexer:
                 log.error("search.too_long", error=str(error), seconds=LONG)
                 await asyncio.sleep(LONG)
             except StorageUnavailable:
-                pass  # the next look finds it
+                pass  # the next poll finds it
 
     async def look(self) -> None:
-        """Indexes what there is. After an import it leaves Postgres as much time to others as it takes."""
+        """Indexes all waiting texts. After an import its pauses are as long as its work."""
         more = True
         while more:
             lag = await self._search.lag()

@@ -1,4 +1,4 @@
-"""Self-service: what owners see of their own account, and its erasure."""
+"""Self-service: the owners' view of their own account, and its erasure."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

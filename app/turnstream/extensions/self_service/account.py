@@ -1,7 +1,7 @@
 """The account of an owner: credentials, grants, entries of the audit trail, and the request for an erasure.
 
-The role of the API does not reach tokens and the audit trail. So these statements see the rows of all owners, and each
-names its owner.
+The API's role has no access to tokens and the audit trail. So these statements have access to the rows of all owners,
+and each names its owner.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from turnstream.libraries.audit_entries import AuditEntry, entries_of
 from turnstream.storage.contents import BYTES_SIZE, CHATS
 from turnstream.storage.database import LONG, Database, Row, Statement
 
-MOST_COUNTED = 100_000  # of each kind: a look at the account reads no more rows
+MOST_COUNTED = 100_000  # of each type: a read of the account has no more rows
 GET_ACCOUNT = Statement(
     f"""
     SELECT (
@@ -42,7 +42,7 @@ LIST_CREDENTIALS = Statement(
     ORDER BY kind DESC, id DESC LIMIT :limit
     """
 )
-# A trigger writes the entry of a stored token, with the actor of the transaction.
+# A trigger writes the audit entry of a stored token, with the actor of the transaction.
 REVOKE_CREDENTIAL = Statement(
     """
     WITH token AS (
@@ -87,7 +87,7 @@ ASK_ERASURE = Statement(
     SELECT due_at FROM asked UNION ALL SELECT due_at FROM erasures WHERE owner = :owner
     """
 )
-# A due erasure may have begun, and cannot be undone.
+# A due erasure may have started, and cannot be undone.
 UNDO_ERASURE = Statement(
     """
     WITH undone AS (
@@ -129,13 +129,13 @@ class OwnAccounts:
         return entries_of(rows)
 
     async def ask_erasure(self, identity: Identity) -> Row:
-        """A second request changes nothing."""
+        """A second request has no effect."""
         values = {"owner": identity.owner, "delay": self._delay, "actor": identity.actor}
         row = await self._database.row(ASK_ERASURE, **values)
         assert row is not None
         return row
 
     async def undo_erasure(self, identity: Identity) -> None:
-        """Raises NotFound if no erasure was asked for, or if it is due."""
+        """Raises NotFound without a request for an erasure, or if it is due."""
         if await self._database.row(UNDO_ERASURE, owner=identity.owner, actor=identity.actor) is None:
             raise NotFound("There is no erasure to undo: none was asked for, or it has begun.")

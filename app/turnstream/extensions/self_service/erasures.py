@@ -1,4 +1,4 @@
-"""Erasures that owners have asked for. When one is due, one replica executes it."""
+"""Erasures requested by owners. When one is due, one replica executes it."""
 
 import asyncio
 import random
@@ -32,8 +32,8 @@ RENEW_ERASURE = Statement(
 
 
 class Erasures:
-    """`delete_files` deletes the files of a turn on this machine, and returns their number. A replica that does not
-    renew its claim for `lease` seconds is dead; another one repeats the erasure. Two at a time do no harm.
+    """`delete_files` deletes the files of a turn on this machine, and returns their number. If a replica does not renew
+    its claim for `lease` seconds, another one repeats the erasure. Two at once are harmless.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class Erasures:
             await asyncio.sleep(self._lease / 2 * random.uniform(0.5, 1.0))  # noqa: S311, replicas look in turn
 
     async def _erase(self, owner: str) -> None:
-        """Erases the data of one owner. A failure leaves the erasure to the next claim, so that erasures of other
-        owners do not wait.
+        """Erases the data of one owner. After a failure the next claim continues the erasure, so that other owners'
+        erasures do not wait.
         """
         renewing = asyncio.create_task(self._renew(owner))
         try:

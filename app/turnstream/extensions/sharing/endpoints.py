@@ -1,4 +1,4 @@
-"""Handlers of shared chats: the owner's links, and what people see who have one."""
+"""Handlers of shared chats: the owner's links, and the view of people with a link."""
 
 import hashlib
 from functools import partial
@@ -47,7 +47,7 @@ async def create_share(request: Request) -> Response:
 
 
 async def _end_of_snapshot(services: Services, owner: str, chat: UUID, asked: UUID | None) -> UUID:
-    """Raises NotFound, and Conflict for a turn that has not ended: its text may change."""
+    """Raises NotFound, and Conflict for an open turn: its text may change."""
     id = asked or await services.storage.turns.newest(owner, chat)
     if id is None:
         raise Conflict("The chat has no turn to share.")

@@ -1,4 +1,4 @@
-"""Handlers of members: those of the owner of a chat, and those of a member."""
+"""Handlers of members: for the owner of a chat, and for a member."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,7 +34,7 @@ async def add_member(request: Request) -> Response:
 
 
 def _other_person(given: str, owner: str) -> str:
-    """Raises RequestRefused for a name that no other owner can have."""
+    """Raises RequestRefused for an invalid name of another owner."""
     try:
         name = owner_name(given)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Members of chats: their rows, and the identity for which a member makes a call.
+"""Members of chats: their rows, and the identity for a member's call.
 
-A member is looked up before the owner of the chat is known. So these statements see the rows of all owners. After that
-the statements of the call are held to the rows of the owner of the chat.
+A member is found before the owner of the chat is known. So these statements have access to the rows of all owners.
+Afterwards the statements of the call are limited to the rows of the chat's owner.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ MemberRole = Literal["read", "write", "approve"]
 
 MOST_MEMBERS: Final = 100  # of a chat
 _MOST_KNOWN: Final = 50_000
-# Each role has the rights of those before it.
+# Each role includes the rights of those before it.
 SCOPES_OF: Final[Mapping[MemberRole, frozenset[Scope]]] = {
     "read": frozenset({"read"}),
     "write": frozenset({"read", "send", "chat"}),
     "approve": frozenset({"read", "send", "chat", "approve"}),
 }
-# The calls that members may make, and the least role of each. All other calls of a chat are the owner's.
+# The calls of members, and the least role for each. All other calls of a chat are for its owner.
 LEAST_ROLE: Final[Mapping[str, MemberRole]] = {
     "GET /api/chats/{chat}": "read",
     "GET /api/chats/{chat}/turns": "read",
@@ -62,7 +62,7 @@ _NOTED = """
         FROM {changed}
     )
 """
-# Requests at the same time may add a few members more than there may be.
+# Simultaneous requests may exceed the limit of members slightly.
 ADD_MEMBER = Statement(
     f"""
     WITH added AS (
@@ -83,7 +83,7 @@ LIST_MEMBERS = Statement(
     WHERE chat_id = :chat AND owner = :owner ORDER BY chat_members.created_at, member
     """
 )
-# The calls are those that the role may answer: no sign-in, which is the owner's, and none with approvers of its own.
+# The calls that the role may answer: no sign-in, which is the owner's, and none with approvers of its own.
 LIST_MEMBERSHIPS = Statement(
     f"""
     SELECT chat_members.chat_id AS chat, owner, title, chat_members.role, chat_members.created_at, updated_at, (
@@ -118,12 +118,13 @@ DELETE_MEMBERSHIPS = Statement("DELETE FROM chat_members WHERE member = :person 
 class Members:
     def __init__(self, database: Database) -> None:
         self._database = database
-        # Chats with their owners, who stay: calls of an owner, and checks of the owner's open streams, need no query.
+        # Chats with their owners, which do not change: calls of an owner, and checks of the owner's open streams, need
+        # no query.
         self._owned: set[tuple[str, UUID]] = set()
 
     async def find(self, identity: Identity, call: str, chat: UUID) -> Identity:
-        """The identity for which the caller makes a call that names the chat (`FindMember`). A credential that is
-        bound, or fixes options, is of use to its owner alone. Raises Forbidden for members who may not make the call.
+        """Returns the identity for a call of the caller that names the chat (`FindMember`). A bound credential, or one
+        with fixed options, is only valid for its owner. Raises Forbidden if the member may not make the call.
         """
         least = LEAST_ROLE.get(call)
         if (least is None and "{chat}" not in call) or identity.is_bound or identity.fixed:
@@ -153,7 +154,7 @@ class Members:
         )
 
     async def add(self, identity: Identity, chat: UUID, member: str, role: MemberRole) -> Row:
-        """Adds the member, or changes the role. Raises Conflict. The chat exists."""
+        """Adds the member, or changes its role. Raises Conflict. The caller checks that the chat exists."""
         row = await self._database.row(
             ADD_MEMBER,
             chat=chat,
@@ -171,7 +172,7 @@ class Members:
         return await self._database.rows(LIST_MEMBERS, owner=owner, chat=chat)
 
     async def memberships(self, person: str, limit: int) -> Sequence[Row]:
-        """The chats of others that the person is a member of, last changed first."""
+        """The chats of others with the person as a member, last changed first."""
         return await self._database.rows(LIST_MEMBERSHIPS, person=person, limit=limit)
 
     async def remove(self, identity: Identity, chat: UUID, member: str) -> None:

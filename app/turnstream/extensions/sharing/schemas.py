@@ -11,7 +11,7 @@ from turnstream.api.schemas.fields import Body
 
 class ShareIn(Body):
     """A snapshot ends with the answer `turn`. Without `turn` it ends with the newest answer of the chat. A live link
-    shows the newest branch, and the answer that is being written.
+    shows the newest branch, and the running answer.
     """
 
     live: Annotated[bool, Field(description="whether the link shows messages that come later")] = False
@@ -46,7 +46,7 @@ class ShareList(BaseModel):
 
 
 class MemberIn(Body):
-    """A person who is a member already gets the role instead of the one before."""
+    """The role replaces an existing member's."""
 
     member: Annotated[str, Field(min_length=1, max_length=255, description="the name of the owner to be a member")]
     role: Annotated[
@@ -70,7 +70,7 @@ class MemberRemoved(BaseModel):
 
 
 class MemberCallOut(BaseModel):
-    """A call that the role of a member may answer."""
+    """A call that the member's role may answer."""
 
     turn: UUID
     tool_use_id: str
@@ -80,7 +80,7 @@ class MemberCallOut(BaseModel):
 
 
 class MembershipOut(BaseModel):
-    """A chat of another owner, of which the caller is a member."""
+    """A chat of another owner, with the caller as a member."""
 
     chat: UUID
     owner: str
@@ -100,7 +100,7 @@ class MembershipEnded(BaseModel):
 
 
 class SharedBlock(BaseModel):
-    """`text` and `user_text` are Markdown. The `text` of a call is its input, as JSON. A file has an `upload`, if its
+    """`text` and `user_text` are Markdown. The `text` of a call is its input, as JSON. A file has an `upload` if its
     bytes can be read.
     """
 
@@ -120,7 +120,7 @@ class SharedTurn(BaseModel):
 
 
 class SharedChat(BaseModel):
-    """The newest turns of the shared branch, oldest first. `more`: earlier turns are left out."""
+    """The newest turns of the shared branch, oldest first. `more`: earlier turns are omitted."""
 
     title: str | None
     live: bool

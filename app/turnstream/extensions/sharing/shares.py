@@ -1,7 +1,7 @@
-"""Links to chats: their rows, and the content that they show.
+"""Links to chats: their rows, and the content on display.
 
-A link is found by its secret, before its owner is known. So these statements see the rows of all owners, and each one
-that a credential asks for names its owner.
+A link is found by its secret, before its owner is known. So these statements have access to the rows of all owners, and
+each statement for a credential names its owner.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ FIND_SHARE = Statement(
 
 @dataclass(frozen=True, slots=True)
 class SharedContent:
-    """The body of a shared chat, and the uploads that it names."""
+    """The body of a shared chat, and its uploads."""
 
     owner: str
     body: bytes
@@ -102,7 +102,7 @@ class Shares:
         self._recent: dict[bytes, tuple[float, asyncio.Task[SharedContent]]] = {}
 
     async def create(self, identity: Identity, chat: UUID, turn: UUID | None, asked: ShareIn) -> tuple[Row, str]:
-        """The row, and the secret of the link. Raises Conflict. The chat exists."""
+        """Returns the row, and the secret of the link. Raises Conflict. The caller checks that the chat exists."""
         secret = secrets.token_urlsafe(32)
         lives = [seconds for seconds in (asked.seconds, self._life) if seconds is not None]
         row = await self._database.row(
@@ -133,14 +133,14 @@ class Shares:
         return row
 
     async def revoke(self, identity: Identity, id: UUID) -> None:
-        """Raises NotFound. Other replicas may show the content for a second more."""
+        """Raises NotFound. Other replicas may show the content for another second."""
         if await self._database.row(REVOKE_SHARE, owner=identity.owner, id=id, actor=identity.actor) is None:
             raise NotFound(f"There is no link {id} of yours.")
         self._recent.clear()
 
     async def content(self, secret: str, read: Callable[[Row], Awaitable[SharedContent]]) -> SharedContent:
-        """The content of a link. `read` makes it from the row of the link. Requests within a second share one read, so
-        that many readers of a link cost the database as much as one. Raises NotFound.
+        """Returns the content of a link. `read` makes it from the row of the link. Requests within a second share one
+        read, so that many readers of a link cost the database no more than one. Raises NotFound.
         """
         digest, now = _digest(secret), monotonic()
         until, task = self._recent.get(digest, (0.0, None))
@@ -148,7 +148,7 @@ class Shares:
             if len(self._recent) >= _MOST_KEPT:
                 self._recent = {key: kept for key, kept in self._recent.items() if kept[0] > now}
             task = asyncio.create_task(self._read(digest, read))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # its readers may be gone
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # its readers may have left
             if len(self._recent) < _MOST_KEPT:
                 self._recent[digest] = (now + _FRESH, task)
         return await asyncio.shield(task)

@@ -1,4 +1,4 @@
-"""The public view of a turn: what of its blocks a link shows. A type of block that is not known is not shown."""
+"""The public view of a turn: the blocks for a link. Blocks of unknown types are not shown."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The search of small servers: without an index, by the beginnings of words."""
+"""The search of small servers: without an index, by word beginnings."""
 
 from typing import TYPE_CHECKING
 

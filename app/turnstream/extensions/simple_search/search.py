@@ -1,4 +1,4 @@
-"""A search without an index: it finds words by their beginnings in titles, messages of people and documents; the last
+"""A search without an index: it finds word beginnings in titles, messages of people and documents; the most recently
 changed come first.
 """
 
@@ -14,7 +14,7 @@ from turnstream.storage.contents import CHATS, IS_SEALED, is_sealed
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.owners.documents import DocumentInfo
 
-# The part of a text around the first place of the first word.
+# The part of a text around the first occurrence of the first word.
 _WINDOW = """
     CROSS JOIN LATERAL (SELECT greatest(strpos(lower({text}), lower(:word)) - :margin_before, 1) AS start) AS begun
     CROSS JOIN LATERAL (
@@ -22,8 +22,8 @@ _WINDOW = """
             start + :length <= length({text}) AS cut_after
     ) AS window_of_text
     """
-# The turn is null if the title has all of the words. No index holds the messages: a server that searches large chats
-# has the extension `search`, and each message costs others nothing.
+# The turn is null if the title has all words. No index contains the messages, so a message costs nothing extra; a
+# server with large chats uses the extension `search`.
 FIND_CHATS = Statement(
     f"""
     WITH found AS MATERIALIZED (
@@ -62,7 +62,7 @@ FIND_CHATS = Statement(
     opens=[CHATS],
     timeout=SEARCH_ANSWER_TIMEOUT,
 )
-# The words of a path are in the vector, too.
+# The vector also contains the words of the path.
 FIND_DOCUMENTS = Statement(
     f"""
     SELECT path, length(content) AS size, updated_at, strpos(lower(content), lower(:word)) > 0 AS in_text,
@@ -76,7 +76,7 @@ FIND_DOCUMENTS = Statement(
 
 
 class SimpleSearch(TextSearch):
-    """The search that reads the messages of an owner. A text has all of the words, or is not found."""
+    """The search that reads the messages of an owner. A text is found only if it has all words."""
 
     def __init__(self, database: Database, places: Places | None = None) -> None:
         self._database = database
@@ -122,7 +122,7 @@ class SimpleSearch(TextSearch):
 
 
 def _sought(words: Sequence[str]) -> dict[str, object]:
-    """Values of a statement: the words as a query for texts that have words with these beginnings."""
+    """Values of a statement: the words as a query for texts with these word beginnings."""
     quoted = (word.replace("\\", "\\\\").replace("'", "''") for word in words)
     return {
         "sought": " & ".join(f"'{word}':*" for word in quoted),

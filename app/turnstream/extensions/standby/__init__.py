@@ -1,4 +1,4 @@
-"""Reads on a hot standby of the database, if a client accepts that an answer is some seconds old."""
+"""Reads on a hot standby of the database, if a client accepts an answer of some seconds ago."""
 
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ def _standby(settings: Settings) -> "Standby | None":
 
 
 async def _check(settings: Settings, _models: "Models", ping: bool) -> str:
-    """Without a standby that follows, the server works: the primary answers."""
+    """Without a working standby the server works: the primary answers."""
     standby = _standby(settings)
     if standby is None:
         return "none"

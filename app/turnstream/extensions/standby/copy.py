@@ -1,9 +1,9 @@
 """A hot standby: a copy of the database that follows the primary, for reads that may be some seconds old.
 
-How old a snapshot of it is, a replica knows by its own monotonic clock alone: it writes the end of its lease into its
-row on the primary, and remembers when it asked for each renewal. The standby commits in the order of the primary, so a
-snapshot that shows a renewal has all that was committed before it was asked for. A standby that is still, or
-follows another primary, shows no new one.
+A replica measures the age of a snapshot only by its own monotonic clock: it writes the end of its lease into its row on
+the primary, and stores the time of each renewal's request. The standby commits in the order of the primary, so a
+snapshot with a renewal has all commits before that request. A standby that has stopped, or follows another primary,
+shows no new renewal.
 """
 
 import asyncio
@@ -44,15 +44,15 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-# Seconds for the standby to accept a connection, and for each statement; then the primary is asked.
+# Time limits in seconds for the connection to the standby, and for each statement; after that the primary is used.
 PATIENCE = 2.0
-# Seconds for which a standby that did not answer is left alone.
+# Seconds without a new try after the standby did not answer.
 _PAUSE = 5.0
-# Renewals of the lease within the time by which a standby may be old: its reads are older than the last one it shows.
+# Renewals of the lease within the allowed age of a standby: its reads are older than the last renewal in them.
 _RENEWALS = 5
 
-# Errors of one read, and not of the next. A conflict with recovery (a vacuum on the primary, for one) cancels a query,
-# and between two queries ends the session. That the standby is away is shown by a connection that cannot be opened.
+# Errors of a single read. A conflict with recovery (for example a vacuum on the primary) cancels a query; between two
+# queries it ends the session. Only a failed connection shows that the standby is unreachable.
 _OF_ONE_READ = (
     asyncpg.TransactionRollbackError,
     asyncpg.ConnectionDoesNotExistError,
@@ -66,8 +66,8 @@ GET_LEASE = Statement("SELECT lease_until FROM replicas WHERE id = :replica")
 
 
 class StandbyMoment(Database):
-    """One snapshot of the standby. It has all that was committed `age` seconds ago, and that was before `time` of the
-    database. The age is infinite, and no time known, if it shows no renewal of this replica.
+    """One snapshot of the standby. It has all commits of `age` seconds ago, and all before `time` of the database. The
+    age is infinite, and the time unknown, if it shows no renewal of this replica.
     """
 
     def __init__(self, transaction: Transaction, renewal: Renewal | None) -> None:
@@ -107,7 +107,7 @@ class Standby:
             yield StandbyReads(database, replica, renewals, self._staleness)
 
     async def examined(self) -> str:
-        """How far it is behind, in words. Raises ConfigError for a server that is no standby of the primary."""
+        """Describes its delay. Raises ConfigError for a server that is not a standby of the primary."""
         async with database_url(self._settings) as primary:
             lag = await standby_lag(self._url, session_url(self._settings, primary), self._staleness)
         if lag is None:
@@ -116,7 +116,7 @@ class Standby:
 
 
 class StandbyReads:
-    """`database` is its pool, `replica` this replica, whose lease `renewals` renew on the primary."""
+    """`database` is its pool, `replica` this replica, with a lease that `renewals` renew on the primary."""
 
     def __init__(self, database: Database, replica: UUID, renewals: Renewals, staleness: float) -> None:
         self._database = database
@@ -126,9 +126,7 @@ class StandbyReads:
         self._circuit = Circuit(1, _PAUSE, monotonic)
 
     async def read(self, request: Request, primary: ReadStorage, work: Callable[[ReadStorage], Awaitable[T]]) -> T:
-        """An answer of the standby is at most as old as the standby allows, and as the client accepts. It has the
-        header `Age`.
-        """
+        """An answer of the standby is at most as old as the standby and the client allow. It has the header `Age`."""
         accepted = accepted_staleness(request)
         if not accepted:
             return await work(primary)
@@ -152,7 +150,7 @@ class StandbyReads:
 
     @asynccontextmanager
     async def moment(self) -> AsyncIterator[StandbyMoment]:
-        """Raises StorageError, at once if the standby has not answered lately."""
+        """Raises StorageError, at once if the standby recently did not answer."""
         if self._circuit.wait is not None:
             raise StorageUnavailable("The standby has not answered lately.")
         with self._circuit.trial():
@@ -177,7 +175,7 @@ def _read_storage(moment: StandbyMoment, primary: ReadStorage) -> ReadStorage:
 
 
 def accepted_staleness(request: Request) -> float:
-    """The seconds by which the answer may be old: `max-stale` of `Cache-Control` (RFC 9111, 5.2.1.2), else 0."""
+    """The allowed age of the answer in seconds: `max-stale` of `Cache-Control` (RFC 9111, 5.2.1.2), else 0."""
     directives: dict[str, str] = {}
     for line in request.headers.getlist("cache-control"):
         for directive in line.lower().split(","):
@@ -190,8 +188,8 @@ def accepted_staleness(request: Request) -> float:
 
 
 async def standby_lag(url: str, primary: str, most: float) -> float | None:
-    """The seconds after which the standby at `url` has what `primary` has now; None for more than `most`. Raises
-    ConfigError for a server that is no standby of it.
+    """The seconds until the standby at `url` has the present state of `primary`; None for more than `most`. Raises
+    ConfigError for a server that is not a standby of it.
     """
     try:
         async with (

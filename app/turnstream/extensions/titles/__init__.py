@@ -1,4 +1,4 @@
-"""Titles of chats, written by a model that the operator chooses."""
+"""Titles of chats, by a model of the operator's choice."""
 
 from typing import TYPE_CHECKING
 

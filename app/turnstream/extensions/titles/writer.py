@@ -1,4 +1,4 @@
-"""Titles of chats by a model that the operator chose: after the first answer, unless a person has given one."""
+"""Titles of chats by a model of the operator's choice: after the first answer, unless a person has set one."""
 
 import asyncio
 import re
@@ -30,16 +30,16 @@ _PROMPT = (
 _LABEL = re.compile(r"^[\s*#]*title\s*:", re.IGNORECASE)
 _MOST_READ = 2000  # characters of the question, and of the answer
 _MAX_TOKENS = 200
-_LAST_TRY = 6  # turns: a chat whose first answer failed, or whose title did, has two further tries
+_LAST_TRY = 6  # turns: after a failed first answer, or a failed title, a chat has two further tries
 _AT_ONCE = 4
-# A chat that comes when so many wait, of its owner or of all, keeps the title that it has.
+# A chat keeps its title if this many chats of its owner, or of all, already wait.
 _MOST_OF_OWNER = 50
 _MOST_WAITING = 1000
 
 
 class TitleWriter(Hooks):
-    """As a hook it learns of first answers; `run` asks `model` for their titles. Owners share the calls that are made
-    at once: none waits for the chats of another one. `notify` wakes the readers of an owner and a chat.
+    """As a hook it gets first answers; `run` asks `model` for their titles. Owners share the simultaneous calls: none
+    waits for the chats of another one. `notify` wakes the readers of an owner and a chat.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class TitleWriter(Hooks):
             self._ended.put_nowait(event)
 
     async def run(self) -> None:
-        """Writes titles for ever."""
+        """Writes titles until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 group.create_task(self._try(await self._ended.get()))
@@ -78,7 +78,7 @@ class TitleWriter(Hooks):
             except (ProviderError, TimeoutError, NotFound, StorageUnavailable) as error:
                 log.warning("title.failed", chat=str(event.turn.chat_id), model=self._model, error=str(error))
             finally:
-                self._waiting -= Counter({event.owner: 1})  # without those that are 0
+                self._waiting -= Counter({event.owner: 1})  # without zero values
 
     async def _write(self, owner: str, answer: Turn) -> None:
         chat = await self._chats.get(owner, answer.chat_id)
@@ -86,7 +86,7 @@ class TitleWriter(Hooks):
         texts = [block.text for block in path[0].blocks if block.type == TEXT]
         made = title_from(texts[0]) if texts else None
         if len(path) > _LAST_TRY or made is None or chat.title != made:
-            return  # the chat is older, or its title is a person's or a model's
+            return  # the chat is older, or a person or a model wrote its title
         question = "\n\n".join(texts)
         said = "\n\n".join(block.text for block in answer.blocks if block.type == TEXT)
         prompt = (
@@ -99,7 +99,7 @@ class TitleWriter(Hooks):
         title = title_from(_LABEL.sub("", reply.text).strip("\"'«»“”„*#. \n"))
         if title is None:
             return
-        # Asked again under the lock of the chat: meanwhile a person may have given one.
+        # Checked again under the lock of the chat: a person may have set a title meanwhile.
         changed = await self._chats.change(owner, chat.id, lambda now: {"title": title} if now.title == made else {})
         log.info("title.written", chat=str(chat.id), model=self._model, usage=reply.usage, kept=changed.title == title)
         self._notify(owner, chat.id)

@@ -1,4 +1,4 @@
-"""Results of tools: a cache of them, summaries of long ones, and a tool that reads on in a result that was cut."""
+"""Results of tools: a cache, summaries of long ones, and a tool that reads the rest of a cut result."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The cache of tool results: an answer is kept for later calls of its owner, as long as it holds."""
+"""The cache of tool results: an answer is stored for later calls of its owner, until it expires."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,7 +15,7 @@ from turnstream.tools.toolset import Toolset, parse_input
 
 
 class CachePolicy:
-    """Answers calls of tools with `cache_seconds` by what is kept."""
+    """Answers calls of tools with `cache_seconds` from the cache."""
 
     def __init__(self, toolset: Toolset, cache: ToolCache) -> None:
         self._toolset = toolset
@@ -32,7 +32,7 @@ class CachePolicy:
             outcome = Outcome(found.text, data=found.client_data, notes={"cached": round(found.age, 1)})
             outcome = self._toolset.fitted(call.name, outcome, call.tool_use_id, request.tools)
             count_policies(call.label, outcome.notes)
-            return await call.check(outcome)  # a guard may be newer than what is kept
+            return await call.check(outcome)  # a guard may be newer than the cached answer
         outcome = await run()
         result, seconds = _to_keep(outcome), self._toolset.policy(call.name, request.tools).cache_seconds
         if result is not None and seconds is not None:
@@ -46,8 +46,8 @@ class CachePolicy:
 def cache_key(
     toolset: Toolset, name: str, input_json: str, offered: Sequence[ToolSpec], documents: str | None = ""
 ) -> bytes | None:
-    """The key under which an answer may be kept: of the tool as it is now, of the `documents` that it may read, and of
-    the input, whatever the order of its members. None for a call whose answer is not to be kept.
+    """The key of an answer in the cache: from the present tool, its readable `documents`, and the input, regardless of
+    the order of members. None for a call without caching.
     """
     tool = toolset.find(name, offered)
     if tool is None or tool.policy.cache_seconds is None or not tool.spec.read_only:
@@ -63,8 +63,8 @@ def cache_key(
 
 
 def _to_keep(outcome: Outcome) -> CachedResult | None:
-    """The answer to keep for later calls, whole. None for a failure, another tool's answer, files, a part, or a call
-    that continues as a job.
+    """Returns the whole answer for the cache. None for a failure, another tool's answer, files, a part, or a call that
+    continues as a job.
     """
     cut = outcome.notes.get("cut")
     is_part = outcome.whole is not None and (cut is None or "kept" in cut)

@@ -1,4 +1,4 @@
-"""The rows of tool results, whole."""
+"""The rows of whole tool results."""
 
 from collections.abc import Iterable
 from uuid import UUID
@@ -42,20 +42,20 @@ GET_RESULT = Statement(
 
 
 class ToolResults:
-    """The full texts of tool results of which the model got a part, at once or later."""
+    """The full texts of tool results that were cut for the model, at once or later."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def whole(self, turn: UUID, tool_use_id: str) -> str | None:
-        """The full text of the newest result with this id on the path to `turn`; one that was cut comes before one that
-        was not. None if there is no result.
+        """Returns the full text of the newest result with this id on the path to `turn`; a cut result takes precedence.
+        None if there is no result.
         """
         row = await self._database.row(GET_WHOLE_ON_PATH, turn=turn, tool_use_id=tool_use_id)
         return _text_of(row) if row else None
 
     async def of_turn(self, owner: str, chat: UUID, turn: UUID, tool_use_id: str) -> str:
-        """The full text that a tool returned, whether or not it was cut for the model. Raises NotFound."""
+        """Returns the full text of a tool, whether or not it was cut for the model. Raises NotFound."""
         row = await self._database.row(GET_RESULT, owner=owner, chat=chat, turn=turn, tool_use_id=tool_use_id)
         if row is None:
             raise NotFound(f"There is no result of a call {tool_use_id} in turn {turn}.")

@@ -1,4 +1,4 @@
-"""The cache of tool results: answers of read-only tools that declare how long they hold, for each owner by himself."""
+"""The cache of tool results: answers of read-only tools with a declared lifetime, separately for each owner."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class CachedResult:
 
 
 class ToolCache:
-    """Each owner has up to `rows` results of together `bytes` bytes; the oldest go first."""
+    """Each owner has up to `rows` results with `bytes` bytes in total; the oldest are removed first."""
 
     def __init__(self, database: Database, *, rows: int = 1000, bytes: int = 10_000_000) -> None:
         self._database = database
@@ -71,7 +71,7 @@ class ToolCache:
         self._bytes = bytes
 
     async def get(self, owner: str, key: bytes) -> CachedResult | None:
-        """None for an answer that is not there, or has expired."""
+        """None for a missing or expired answer."""
         row = await self._database.row(GET_CACHED, owner=owner, key=key)
         return None if row is None else CachedResult(row["content"], from_json(row["client_data"]), row["age"])
 
@@ -85,6 +85,6 @@ class ToolCache:
         await self._database.rows(EVICT, owner=owner, rows=self._rows, bytes=self._bytes)
 
     async def sweep(self) -> AsyncGenerator[int, None]:
-        """Deletes what has expired."""
+        """Deletes expired answers."""
         while gone := await self._database.rows(SWEEP_CACHE, most=_STEP):
             yield len(gone)

@@ -1,4 +1,4 @@
-"""Summaries of long results, by a model that the policy of the tool or the operator chooses."""
+"""Summaries of long results, by a model that the policy of the tool or the operator selects."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -26,8 +26,8 @@ _MOST_READ = 200_000  # characters of a result
 
 
 class SummaryPolicy:
-    """Puts a summary in the place of a long text, if the policy of its tool wants one. The whole text is kept. Without
-    a summary the outcome stays as it is.
+    """Replaces a long text by a summary, if the policy of its tool demands it. The whole text is stored. Without a
+    summary the outcome is unchanged.
     """
 
     def __init__(self, toolset: Toolset, side_calls: SideCalls) -> None:

@@ -1,4 +1,4 @@
-"""A search among many tools: the model finds a tool when it needs one, and its definition is not in every request."""
+"""A search among many tools: the model searches for a tool when it needs one, and requests omit its definition."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The deferral of tools: which definitions a request leaves out, and the two tools by which they are reached."""
+"""The deferral of tools: the definitions that a request omits, and the two tools that give access to them."""
 
 import json
 from collections import defaultdict
@@ -18,10 +18,10 @@ from turnstream.tools.tool import Outcome, Tool, ToolContext, tool
 
 _MOST_FOUND = 20
 _MORE_NAMES = 15  # of further tools, without their definitions
-_LEAST_GROUP = 3  # tools with a common prefix that get a line of their own
+_LEAST_GROUP = 3  # tools with a common prefix that have a separate line
 _MOST_LINES = 40
 _MOST_NAMES = 4  # of a line
-# The search of the provider, and how the tools are marked that it searches.
+# The search of the provider, and its mark on searchable tools.
 _SEARCH_OF_PROVIDER = json.dumps({"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"})
 
 
@@ -50,7 +50,7 @@ async def call_tool(
     input: Annotated[dict[str, Any] | None, Field(description="its input, by its schema")] = None,  # noqa: ARG001
 ) -> Outcome:
     """Calls a tool that find_tools has found."""
-    # A call that names a tool of the turn never arrives here: it is a call of that tool.
+    # A call with the name of a tool of the turn never arrives here: it is a call of that tool.
     names = [spec.name for spec in context.offered if not spec.client and spec.role is None]
     like = get_close_matches(name, names, 3)
     hint = f" Tools of similar names: {', '.join(like)}." if like else ""
@@ -69,9 +69,8 @@ class SearchTools:
 
 @dataclass(frozen=True, slots=True)
 class Deferral:
-    """Defers the tools of requests that have more than `above` of them, or more than `above_chars` characters of
-    definitions. Tools whose names match a pattern of `keep` stay. For `by_provider`, which are names of models, the
-    provider searches.
+    """Defers the tools of requests with more than `above` tools, or more than `above_chars` characters of definitions.
+    Tools that match a pattern of `keep` are not deferred. For the models in `by_provider` the provider searches.
     """
 
     above: int | None
@@ -105,7 +104,7 @@ class Deferral:
 
 
 def _undone(request: TurnRequest) -> TurnRequest:
-    """The request without what an earlier deferral has added: the tools of a request come from the turn before it."""
+    """The request without the additions of an earlier deferral: a request inherits its tools from the turn before."""
     tools = tuple(replace(spec, deferred=False) for spec in request.tools if not _is_own(spec))
     provider = request.provider_tools
     if _SEARCH_OF_PROVIDER in provider:
@@ -115,7 +114,7 @@ def _undone(request: TurnRequest) -> TurnRequest:
 
 
 def _is_own(spec: ToolSpec) -> bool:
-    """Whether it is one of the two tools, and not another one of that name. Only the description differs."""
+    """Whether it is one of the two tools, and not another tool with that name. Only the description differs."""
     own = _OWN.get(spec.name)
     return own is not None and replace(spec, description=own.spec.description) == own.spec
 
@@ -125,7 +124,7 @@ def _mark_of(spec: ToolSpec) -> str:
 
 
 def _searches(request: TurnRequest) -> bool:
-    """Whether the request has a search already: of the provider, or other tools with the names of the two."""
+    """Whether the request already has a search: the provider's, or other tools with the two names."""
     named = any(spec.name in _OWN for spec in request.tools)
     return named or any('"tool_search' in each or '"defer_loading"' in each for each in request.provider_tools)
 
@@ -135,9 +134,7 @@ def _size(specs: Sequence[ToolSpec]) -> int:
 
 
 def _overview(specs: Sequence[ToolSpec]) -> str:
-    """One line for each group of tools with a common prefix (the tools of one server), and one line for all other
-    tools.
-    """
+    """One line for each group of tools with a common prefix (the tools of a server), and one line for all others."""
     groups: dict[str, list[str]] = defaultdict(list)
     for spec in specs:
         prefix, separator, _ = spec.name.partition("__")
@@ -154,5 +151,5 @@ def _overview(specs: Sequence[ToolSpec]) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Names from all over the list."""
+    """Names from the whole range of the list."""
     return ", ".join(names[:: max(1, len(names) // _MOST_NAMES)][:_MOST_NAMES])

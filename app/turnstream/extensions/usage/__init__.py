@@ -1,4 +1,4 @@
-"""Usage: what the model calls of owners have used, and what they cost."""
+"""Usage: the tokens and the cost of owners' model calls."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

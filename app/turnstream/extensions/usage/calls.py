@@ -1,4 +1,4 @@
-"""The call for what was used."""
+"""The call for usage."""
 
 from turnstream.api.http.call_group import CallGroup
 from turnstream.api.http.endpoint import Endpoint, Query

@@ -51,7 +51,7 @@ async def _usage(
 
 
 def _figures(row: UsageSum) -> list[str]:
-    """The cost has a plus if calls without a price are not in it, and is a dash if none has one."""
+    """The cost has a plus if it excludes calls without a price, and is a dash without any price."""
     tokens = row.tokens
     cost = "-" if row.cost is None else f"{row.cost:.6f}{'+' if row.unpriced else ''}"
     return [str(n) for n in (row.calls, tokens.input, tokens.cache_read, tokens.cache_write, tokens.output)] + [cost]

@@ -1,4 +1,4 @@
-"""Handler of an owner's use and cost of model calls."""
+"""Handler for an owner's usage and cost of model calls."""
 
 from collections.abc import Sequence
 from datetime import date

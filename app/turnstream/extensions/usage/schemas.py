@@ -1,4 +1,4 @@
-"""Bodies of answers about what was used."""
+"""Bodies of answers about usage."""
 
 from datetime import date
 from typing import Annotated
@@ -10,7 +10,7 @@ from turnstream.libraries.usage_sums import UsageFigures
 
 
 class UsageGroupOut(UsageFigures):
-    """The calls of one day, model or chat, or of several of these together. Members that are not in `by` are null."""
+    """The calls of one day, model or chat, or of several of these together. Members outside of `by` are null."""
 
     day: Annotated[date | None, Field(description="of UTC")]
     model: str | None

@@ -1,4 +1,4 @@
-"""Watches over what makes a server slow: work that holds the event loop, and transactions that stay open."""
+"""Watches for causes of a slow server: work that blocks the event loop, and long transactions."""
 
 import asyncio
 

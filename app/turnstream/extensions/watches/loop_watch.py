@@ -1,4 +1,4 @@
-"""A watch over the event loop: what holds it longer than every stream should wait is named."""
+"""A watch over the event loop: it names functions that block the loop for too long."""
 
 import asyncio
 import sys
@@ -15,16 +15,16 @@ from turnstream.libraries.extension_metrics import LOOP_HELD_SECONDS
 
 log = structlog.get_logger(__name__)
 
-PAUSE = 0.05  # seconds between two signs of life that the loop is asked for
-LIMIT = 0.02  # seconds without one after which the watch looks at what the loop's thread does
+PAUSE = 0.05  # seconds between two requests for a sign of life of the loop
+LIMIT = 0.02  # seconds without one after which the stack of the loop's thread is read
 _LOGGED = 0.1  # seconds
-_LONG = 1.0  # seconds after which it is logged before its end, which may never come
+_LONG = 1.0  # seconds after which a block is logged before its end, since it may never end
 
 
 class LoopWatch:
-    """Runs in a thread of its own, from `with` to its end, on the event loop that enters it. A stack is named by its
-    function in `package`, if there is one, else by a function of a library. A busy machine holds no loop: the time for
-    which the loop's thread could run and had no processor does not count.
+    """Runs in its own thread, during a `with` block, for the event loop that enters the block. A stack is named by its
+    function in `package`, if any, else by a function of a library. A busy machine does not block the loop: time in
+    which the loop's thread was runnable without a processor is not counted.
     """
 
     def __init__(self, package: str = "turnstream") -> None:
@@ -56,7 +56,7 @@ class LoopWatch:
                     self._log(self._time() - asked, _processor_seconds(self._watched) - used, where)
                 while not answered.wait(_LONG):
                     if self._stopped.is_set():
-                        return  # a loop that has ended answers no more, and is held by nothing
+                        return  # an ended loop no longer answers, and is not blocked
                 held, used = self._time() - asked, _processor_seconds(self._watched) - used
                 if held < LIMIT:
                     continue
@@ -74,14 +74,14 @@ class LoopWatch:
 
 
 def _processor_seconds(thread: int) -> float:
-    """The processor time of a thread. Only Linux tells it of another thread: elsewhere it is the time."""
+    """The processor time of a thread. Only Linux has it for another thread: elsewhere it is the wall time."""
     if sys.platform != "linux":
         return perf_counter()
     return time.clock_gettime(time.pthread_getcpuclockid(thread))
 
 
 def _seconds_without_processor(native: int) -> float:
-    """The time for which a thread could run and had no processor. Only Linux counts it."""
+    """The time in which a thread was runnable without a processor. Only Linux counts it."""
     try:
         figures = Path(f"/proc/self/task/{native}/schedstat").read_text(encoding="ascii")
     except OSError:

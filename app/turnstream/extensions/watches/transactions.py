@@ -1,4 +1,4 @@
-"""The watch over open transactions: a transaction that stays open for hours prevents VACUUM of rows deleted since."""
+"""The watch over open transactions: a transaction of hours prevents VACUUM from removing rows deleted since."""
 
 import asyncio
 from contextlib import suppress
@@ -8,19 +8,19 @@ from turnstream.libraries.extension_metrics import OLDEST_TRANSACTION_SECONDS
 from turnstream.libraries.oldest_transaction import OLDEST_TRANSACTION
 from turnstream.storage.database import Database
 
-_INTERVAL = 15.0  # seconds between two looks of a replica
+_INTERVAL = 15.0  # seconds between two checks of a replica
 
 
 class TransactionWatch:
-    """Sets the metric of the oldest one."""
+    """Sets the metric of the oldest transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def run(self) -> None:
-        """Looks without end."""
+        """Checks until it is cancelled."""
         while True:
-            with suppress(StorageUnavailable):  # the next look finds it
+            with suppress(StorageUnavailable):  # the next check finds it
                 await self.look()
             await asyncio.sleep(_INTERVAL)
 

@@ -1,4 +1,4 @@
-"""Webhooks: a signed request to the operator's server for each turn that ends or waits."""
+"""Webhooks: a signed request to the operator's server for each turn that ends or starts to wait."""
 
 from collections.abc import Mapping
 from functools import partial

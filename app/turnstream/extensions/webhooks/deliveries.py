@@ -1,4 +1,6 @@
-"""Webhook deliveries: a request to the operator's server for every turn that ends or waits, retried until accepted."""
+"""Webhook deliveries: a request to the operator's server for each turn that ends or starts to wait, retried until
+accepted.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -41,9 +43,9 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class WebhookPolicy:
-    """Times are in seconds. The wait after a failure begins at `base` and grows fourfold up to `longest`: with these
-    numbers the last try comes after about three days. `lease` is how long a try belongs to the replica that claimed it,
-    and must be longer than `timeout`. Rows are read every `look` seconds without a notification.
+    """Times are in seconds. The wait after a failure starts at `base` and grows fourfold up to `longest`: with the
+    defaults the last try is after about three days. `lease` is the time for which a try belongs to the claiming
+    replica, and must be longer than `timeout`. Without notifications, rows are read every `look` seconds.
     """
 
     timeout: float = 10.0
@@ -59,7 +61,7 @@ class WebhookPolicy:
 
 
 class WebhookDeliveries(Hooks):
-    """Delivers webhooks of one kind. As a hook it is woken by turns that end here; others are found by polling."""
+    """Delivers webhooks of one kind. As a hook it is woken by turns that end here; polls find others."""
 
     def __init__(
         self, webhooks: Webhooks, receiver: Receiver, policy: WebhookPolicy, call_links: CallLinks | None = None
@@ -75,7 +77,7 @@ class WebhookDeliveries(Hooks):
         self._woken.set()
 
     async def run(self) -> None:
-        """Delivers without end."""
+        """Delivers until it is cancelled."""
         timeout = aiohttp.ClientTimeout(total=self._policy.timeout)
         async with (
             aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as http,
@@ -113,7 +115,7 @@ class WebhookDeliveries(Hooks):
     async def _post(self, http: aiohttp.ClientSession, webhook: Webhook) -> int | str:
         kind = self._webhooks.kind
         body = body_of(await self._with_links(webhook), kind, self._receiver.root_path)
-        # The id is the same for all tries, so that the receiver can recognise a webhook that it has processed.
+        # The id is the same for all tries, so that the receiver can recognise a processed webhook.
         id = f"ended-{webhook.turn}" if kind == "ended" else f"waiting-{webhook.turn}-{webhook.number}"
         with TRACING.span("webhook", "CLIENT", parent=webhook.trace, turnstream__turn=str(webhook.turn)) as span:
             answer = await post_signed(http, self._receiver, id, body)
@@ -121,7 +123,7 @@ class WebhookDeliveries(Hooks):
         return answer
 
     async def _with_links(self, webhook: Webhook) -> Webhook:
-        """The webhook whose calls have `links`, if links are made."""
+        """The webhook with `links` in its calls, if links are enabled."""
         links = self._call_links
         if links is None or not webhook.calls:
             return webhook
@@ -150,7 +152,9 @@ class WebhookDeliveries(Hooks):
 
 
 async def post_signed(http: aiohttp.ClientSession, receiver: Receiver, id: str, body: bytes) -> int | str:
-    """The status of the answer, or the class of the error. The error's message is not used: it may have the URL."""
+    """Returns the status of the answer, or the class of the error. The error's message is not used: it may contain the
+    URL.
+    """
     signature = headers_of(receiver.secret, id, int(CLOCK.seconds()), body)
     headers = {"content-type": "application/json", "user-agent": "turnstream", **signature, **TRACING.outgoing()}
     try:
@@ -161,7 +165,7 @@ async def post_signed(http: aiohttp.ClientSession, receiver: Receiver, id: str, 
 
 
 async def ping_receiver(receiver: Receiver) -> int | str:
-    """Sends the event `ping`, which is about no turn, and returns the same as `post_signed`."""
+    """Sends the event `ping`, which belongs to no turn, and returns the same as `post_signed`."""
     body = msgspec.json.encode({"type": "ping", "timestamp": CLOCK.now(), "data": {}})
     timeout = aiohttp.ClientTimeout(total=WebhookPolicy().timeout)
     async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as http:
@@ -169,7 +173,7 @@ async def ping_receiver(receiver: Receiver) -> int | str:
 
 
 def body_of(webhook: Webhook, kind: WebhookKind = "ended", root_path: str = "") -> bytes:
-    """The body of the request, which is the same for all tries."""
+    """The body of the request, the same for all tries."""
     turn = {"turn": webhook.turn, "chat": webhook.chat, "owner": webhook.owner}
     url = f"{root_path}/api/chats/{webhook.chat}/turns/{webhook.turn}"
     if kind == "ended":

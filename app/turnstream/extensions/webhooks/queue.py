@@ -1,7 +1,7 @@
-"""The queues of webhooks: for turns that have ended, and for turns that have begun to wait for a person.
+"""The queues of webhooks: for ended turns, and for turns that have started to wait for a person.
 
-Triggers insert the rows (`keep_webhook`), in the transaction that ends the turn or stores its asks, whichever statement
-that is. There are no rows while no replica's row names the kind.
+Triggers insert the rows (`keep_webhook`), in the transaction of the end or of the asks, for every statement. While no
+replica's row names the kind, no rows are inserted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from turnstream.storage.retention import NO_ID, Aged, aged
 from turnstream.storage.rows import from_json
 from turnstream.storage.runs.queue import WebhookKind
 
-# The words that differ. A turn ends once, so its end has no number.
+# The parts of the statements that differ. A turn ends once, so its end has no number.
 _WORDS: Mapping[WebhookKind, Mapping[str, str]] = {
     "ended": {"TABLE": "webhooks", "NUMBER": "0", "CALLS": "NULL", "SINCE": "turns.ended_at"},
     "waiting": {
@@ -38,7 +38,7 @@ def _with_words(sql: str, words: Mapping[str, str]) -> str:
     return sql
 
 
-# The claim moves the due time on: when this replica dies, another one tries again after the lease.
+# The claim advances the due time: if this replica dies, another one retries after the lease.
 CLAIM_WEBHOOKS = _statements(
     """
     WITH due AS (
@@ -88,8 +88,8 @@ FINISHED: Mapping[str, Aged] = {
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A turn that has ended, or has begun to wait at `happened_at`, and try number `tries` to report it. `number` tells
-    the waits of one turn apart. `usage`, `error` and `calls`, the calls that wait, are JSON values.
+    """A turn that has ended, or started to wait at `happened_at`, and the number `tries` of this try. `number`
+    distinguishes the waits of one turn. `usage`, `error` and the waiting `calls` are JSON values.
     """
 
     turn: UUID
@@ -111,7 +111,7 @@ class Webhook:
 
 
 class Webhooks:
-    """The queue of one kind: claims and outcomes of tries. An outcome may be written twice. `answer` is the receiver's
+    """The queue of one kind: claims and outcomes of tries. An outcome may be stored twice. `answer` is the receiver's
     response, for operators.
     """
 

@@ -6,11 +6,11 @@ from typing import Final
 from turnstream.storage.ownership import Ownership, owned
 
 TABLES: Final[Mapping[str, Ownership]] = {
-    # The end of a turn, for delivery to an operator's server. A trigger inserts the row (`keep_webhook`), so that no
-    # statement that ends a turn can forget it. It is due until it is delivered or given up. `answer` is the receiver's
-    # last response.
+    # The end of a turn, for delivery to an operator's server. A trigger inserts the row (`keep_webhook`), so that every
+    # statement that ends a turn does so. It is due until it is delivered or given up. `answer` is the receiver's last
+    # response.
     "webhooks": owned("turn_id", "state"),
-    # The same for turns that begin to wait for a person. `asked` is that of the turn, which may wait several times.
-    # `calls` are those that waited then.
+    # The same for turns that start to wait for a person. `asked` is the turn's value; a turn may wait several times.
+    # `calls` are the calls that waited then.
     "waiting_webhooks": owned("turn_id", "state"),
 }

@@ -1,4 +1,4 @@
-"""The call that says why an answer does not move."""
+"""The call for the reasons why an answer does not move."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -24,7 +24,7 @@ class LifeEventOut(BaseModel):
 
 
 class WhyOut(BaseModel):
-    """The work or wait of a turn, up to a few seconds old, and its life so far."""
+    """The present work or wait of a turn, up to a few seconds old, and its past life."""
 
     turn: UUID
     status: Status

@@ -1,5 +1,5 @@
-"""The other processes of one `turnstream serve --workers N`. Each is a replica; beside the port that all share, each
-listens on a Unix socket of its own, where the others reach it.
+"""The other processes of one `turnstream serve --workers N`. Each is a replica; besides the common port, each listens
+on its own Unix socket for the others.
 """
 
 import asyncio
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
 _PATIENCE = 2.0  # seconds for an answer that is not a stream
-# Seconds for the head of one that is passed on: to read a turn by the journal costs more than to wait.
+# Seconds for the head of a forwarded answer: a turn's journal is more expensive than the wait.
 _HEAD_PATIENCE = 10.0
-# Of one connection, or of a body that is not passed on; not of the request or answer itself.
+# Headers of one connection, or of a body that is not forwarded; not of the request or answer itself.
 _OF_THE_CONNECTION = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"date"})
 _OF_A_BODY = frozenset({b"content-length", b"expect"})
 
-# The header in which a request that is passed on has the address of its client.
+# The header of a forwarded request with the address of its client.
 _CLIENT = b"x-turnstream-client"
 
 
 class FromNeighbours:
-    """Around the app of such a process: only this server can read the folder of `path`, so what the header of a request
-    through that socket says about the client is true.
+    """Wraps the app of such a process: only this server can read the folder of `path`, so the header of a request
+    through that socket names the true client.
     """
 
     def __init__(self, app: ASGIApp, path: Path) -> None:
@@ -46,7 +46,7 @@ class FromNeighbours:
         self._address = (str(path), None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # That it has no client is no proof: a connection of the network that was reset has none either.
+        # A missing client is no proof: a reset connection of the network has none either.
         if scope["type"] == "http" and scope["server"] == self._address:
             address = dict(scope["headers"]).get(_CLIENT, b"").decode("latin-1")
             port, _, host = address.partition(" ")
@@ -64,14 +64,14 @@ class Neighbour:
 
 
 class UnixNeighbours:
-    """The knowledge of one process about the others: the names of the sockets in the folder that they share."""
+    """The other processes, as seen by one process: the socket names in the common folder."""
 
     def __init__(self, folder: Path, number: int, replica: UUID) -> None:
         self._folder = folder
         self.own = Neighbour(number, replica, folder / f"{number}.{replica}")
 
     def living(self) -> Sequence[Neighbour]:
-        """The other processes. A process that was killed may still be among them; it refuses connections."""
+        """The other processes. A killed process may still be among them; it refuses connections."""
         found = []
         for path in self._folder.iterdir():
             number, _, replica = path.name.partition(".")
@@ -83,7 +83,7 @@ class UnixNeighbours:
     def listening(self, app: ASGIApp) -> Iterator[tuple[ASGIApp, socket.socket]]:
         path = self.own.socket
         for left in path.parent.glob(f"{self.own.number}.*"):
-            left.unlink()  # of a process that was killed
+            left.unlink()  # of a killed process
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             path.chmod(0o600)  # nobody can connect before it listens
@@ -119,7 +119,7 @@ class UnixNeighbours:
             headers.append((_CLIENT.decode(), f"{request.client.port} {request.client.host}"))
         target = URL(f"http://neighbour{_target_of(request)}", encoded=True)
         try:
-            async with asyncio.timeout(_HEAD_PATIENCE):  # one that is frozen is connected to all the same
+            async with asyncio.timeout(_HEAD_PATIENCE):  # a connection to a frozen process still succeeds
                 answer = await session.request(request.method, target, headers=headers)
         except (ClientError, OSError):
             await session.close()
@@ -130,7 +130,7 @@ class UnixNeighbours:
         return PassedOn(answer, session)
 
     async def ask_all(self, path: str) -> Mapping[int, str]:
-        """The text of each timely answer of a neighbour, by its number."""
+        """The text of each neighbour's timely answer, by number."""
         from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector  # noqa: PLC0415
 
         async def ask(neighbour: Neighbour) -> tuple[int, str] | None:
@@ -149,7 +149,7 @@ class UnixNeighbours:
 
 class PassedOn(StreamingResponse):
     """A neighbour's answer. Its connection is closed with the client's connection, however that ends. An interrupted
-    response stays unfinished here too: a client of a dialect would take a body that ends for the whole of an answer.
+    response stays unfinished here, too: a dialect's client would regard a body with an end as complete.
     """
 
     def __init__(self, answer: "ClientResponse", session: "ClientSession") -> None:
@@ -175,8 +175,8 @@ class PassedOn(StreamingResponse):
 
 
 def _target_of(request: Request) -> str:
-    """The client's request: without the prefix, which each process puts before it, and with the token that was cut out
-    of the query.
+    """The client's request: without the prefix, which each process adds itself, and with the token that was removed
+    from the query.
     """
     path = request.scope["raw_path"].decode("ascii").removeprefix(request.scope.get("root_path", ""))
     query = [request.scope["query_string"].decode("ascii")]
@@ -186,7 +186,7 @@ def _target_of(request: Request) -> str:
 
 
 class _Together(Collector):
-    """The metrics of several processes, with a label more: `process`."""
+    """The metrics of several processes, with the additional label `process`."""
 
     def __init__(self, texts: Mapping[int, str]) -> None:
         self._texts = texts

@@ -1,4 +1,4 @@
-"""One of the processes, as `serve` runs it."""
+"""One of the processes of `serve`."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from turnstream.extensions.workers.neighbours import UnixNeighbours
 
 
 class WorkerProcess:
-    """`place` is the number of the process and the folder of the sockets of all."""
+    """`place` is the number of the process, and the folder of all sockets."""
 
     def __init__(self, place: str) -> None:
         number, _, folder = place.partition(":")

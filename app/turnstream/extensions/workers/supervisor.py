@@ -1,4 +1,4 @@
-"""`turnstream serve --workers N`: processes on one port, each a replica, and this one that watches over them."""
+"""`turnstream serve --workers N`: several processes on one port, each a replica, and their supervisor, this process."""
 
 import asyncio
 import os
@@ -19,15 +19,15 @@ from turnstream.cli.notices import ALIVE, READY, STOPPING, notify_supervisor, pa
 
 log = structlog.get_logger(__name__)
 
-_PAUSE = 1.0  # seconds before a process that has ended is started again
-_LOOKS = 10  # at the notices of a process, within the time that it may be silent
+_PAUSE = 1.0  # seconds before an ended process is started again
+_LOOKS = 10  # reads of the notices of a process within its allowed silence
 _START = "import sys; from turnstream.cli import main; sys.argv[0] = 'turnstream'; main()"
 
 
 @dataclass
 class Processes:
-    """A process that ends is started again in the same place. If a process ends before it was ready, the settings are
-    at fault, and all processes are stopped. A process that was ready and sends no heartbeat for `lease` seconds is
+    """A process that ends is started again with the same number. If a process ends before it was ready, the settings
+    are wrong, and all processes are stopped. A process that was ready and sends no heartbeat for `lease` seconds is
     killed. `welcome` is printed when all are ready.
     """
 
@@ -47,7 +47,7 @@ class Processes:
                 group.create_task(self._keep(number))
 
     def stop(self) -> None:
-        """A first call lets running turns end, a second one does not: as signals to one process."""
+        """The first call lets running turns end, the second does not: like signals to a single process."""
         is_second = self._stopping.is_set()
         self._stopping.set()
         for process in self._running.values():
@@ -79,7 +79,7 @@ class Processes:
                     await asyncio.wait_for(self._stopping.wait(), _PAUSE)
 
     async def _run_process(self, number: int) -> int:
-        """Returns its exit status; 1 if the system cannot start it, as while there is no memory."""
+        """Returns its exit status; 1 if the system cannot start it, for example without memory."""
         with _notices(self.folder / f"notify-{number}") as notices:
             try:
                 process = await self._started(number)
@@ -96,8 +96,8 @@ class Processes:
             return status
 
     async def _watch(self, number: int, process: asyncio.subprocess.Process, notices: socket.socket) -> None:
-        """From the start of a process until it begins to stop. Its silence is counted in pauses of this loop, not in
-        time: if the machine or all processes stood still, that is one pause and kills none of them.
+        """Runs from the start of a process until it begins to stop. Its silence is counted in pauses of this loop, not
+        in time: if the machine or all processes stood still, this counts as one pause and kills none of them.
         """
         while await asyncio.get_running_loop().sock_recv(notices, 100) != READY.encode():
             pass
@@ -115,12 +115,12 @@ class Processes:
         process.kill()
 
     def _patience(self) -> float:
-        """The supervisor of this process, which gets what the others send, may have less of it."""
+        """The supervisor of this process, which gets the others' notices, may have a shorter limit."""
         return min(self.lease, patience_of_supervisor() or self.lease)
 
     async def _started(self, number: int) -> asyncio.subprocess.Process:
-        """Its standard input is a pipe: if this process is killed, that ends, and so does the other. Nothing is
-        written to it but the order to stop at once.
+        """Its standard input is a pipe: if this process is killed, the pipe closes, and the other process ends, too.
+        Only the order to stop at once is written to it.
         """
         environment = os.environ | {  # noqa: TID251, handed on as it is
             "TURNSTREAM_PORT": str(self.port),
@@ -153,7 +153,7 @@ async def serve_in_processes(reserved: socket.socket, count: int, lease: float, 
 
 @contextmanager
 def _notices(path: Path) -> Iterator[socket.socket]:
-    """Opens the socket for notices of one process. Unread notices of the earlier process of this number are dropped."""
+    """Opens the socket for notices of a process. Unread notices of the earlier process with its number are dropped."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.setblocking(False)

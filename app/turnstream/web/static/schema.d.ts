@@ -315,7 +315,7 @@ export interface components {
             event: "block_stop";
             data: components["schemas"]["ChatBlockStopEvent"];
         };
-        /** @description The chat was deleted; the stream ends after it. It has no id: there is nothing to resume. */
+        /** @description The chat was deleted; the stream ends after it. It has no id: a resumption is impossible. */
         ChatDeletedEvent: Record<string, never>;
         ChatDeletedEventFrame: {
             /** @description the cursor behind the event; notices have none */
@@ -705,7 +705,7 @@ export interface components {
             event: "chat_deleted";
             data: components["schemas"]["FeedChatDeletedEvent"];
         };
-        /** @description A chat as it is now: one that was made or changed, or in which a turn was made. */
+        /** @description The present state of a chat: after its creation, its change, or a new turn in it. */
         FeedChatEvent: {
             /** Format: uuid */
             id: string;
@@ -731,7 +731,10 @@ export interface components {
         };
         /** @description An event of the stream `Feed`. */
         FeedEvent: components["schemas"]["FeedChatEventFrame"] | components["schemas"]["FeedChatDeletedEventFrame"] | components["schemas"]["FeedTurnEventFrame"] | components["schemas"]["FeedResetEventFrame"] | components["schemas"]["AccessEndedNoticeFrame"];
-        /** @description The cursor is too old, or too much has changed since: read the list of chats again, and continue from here. */
+        /**
+         * @description The cursor is too old, or too many changes followed: clients read the list of chats again, and continue from
+         *     here.
+         */
         FeedResetEvent: Record<string, never>;
         FeedResetEventFrame: {
             /** @description the cursor behind the event; notices have none */
@@ -744,8 +747,8 @@ export interface components {
             data: components["schemas"]["FeedResetEvent"];
         };
         /**
-         * @description An assistant turn as it is now: one that was made, or whose status or number of `waiting` calls or background
-         *     `jobs` has changed; and each that is open, or has `jobs`, when the connection begins.
+         * @description The present state of an assistant turn: after its creation, or after a change of its status, its `waiting` calls
+         *     or its background `jobs`; at the start of a connection also each open turn and each one with `jobs`.
          */
         FeedTurnEvent: {
             /** Format: uuid */
@@ -1117,8 +1120,8 @@ export interface components {
             };
         };
         /**
-         * @description A notice: something in the chat has changed without another event, such as a message in the queue. Read the queue
-         *     again. It has no id and is never sent again.
+         * @description A notice: something in the chat has changed without another event, such as a message in the queue. Clients read
+         *     the queue again. It has no id and is never sent again.
          */
         QueueNotice: Record<string, never>;
         QueueNoticeFrame: {
@@ -1507,7 +1510,7 @@ export interface components {
             event: "turn_start";
             data: components["schemas"]["TurnStartEvent"];
         };
-        /** @description Turns that were deleted. The client may not have all of them. None of the others follows one of them. */
+        /** @description Turns that were deleted. Some may be unknown to the client. No remaining turn follows one of them. */
         TurnsDeletedEvent: {
             turns: string[];
         };

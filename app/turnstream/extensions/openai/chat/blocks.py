@@ -1,7 +1,7 @@
-"""Blocks from the deltas of Chat Completions, which name no blocks, only the member that they add to. Pure.
+"""Blocks from the deltas of Chat Completions, which name only the member that they extend, not a block. Pure.
 
-A change of member ends a text or a thought. A call whose arguments are complete is closed when something else begins;
-any other stays open, because its rest may still come between other deltas.
+A change of the member ends a text or a thought. A call with complete arguments is closed when something else begins;
+otherwise it stays open, because the rest may come between other deltas.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from turnstream.domain.kinds import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKI
 from turnstream.llm.provider import UNNAMED, BlockClosed, BlockData, BlockOpened, BlockText, Part, generated_call_id
 from turnstream.llm.raw_json import is_object, to_json
 
-# The signature of a thought is this prefix and the member it came in; no other provider accepts it.
+# The signature of a thought is this prefix and the thought's member; no other provider accepts it.
 SIGNATURE_PREFIX = "openai:"
 PROVIDER = "openai"
 
 
 class Fragment(msgspec.Struct, gc=False):
-    """A piece of a call. Servers leave out any of its members."""
+    """A piece of a call. Servers omit any of its members."""
 
     index: int | None = None
     id: str | None = None
@@ -30,7 +30,7 @@ class Fragment(msgspec.Struct, gc=False):
 
 
 class _Executed(msgspec.Struct):
-    """A tool that Groq's compound models run. Without an output it has only begun."""
+    """A tool that Groq's compound models call. Without an output it is still running."""
 
     index: int | None = None
     type: str = UNNAMED
@@ -62,13 +62,13 @@ class Blocks:
         self.calls: list[PendingCall] = []
         self._seed = seed
         self._next_key = 0
-        self._member: str | None = None  # the one that the open text or thought comes from
+        self._member: str | None = None  # the source member of the open text or thought
         self._key = -1
         self._details: list[dict[str, Any]] = []
-        self._executed: dict[int, str] = {}  # ids of calls by their numbers
+        self._executed: dict[int, str] = {}  # ids of calls by number
 
     def append_text(self, member: str, text: str, parts: list[Part]) -> None:
-        """Adds to a text or a thought, by the member of the delta."""
+        """Adds to a text or a thought, depending on the delta's member."""
         if member != self._member:
             self._begin(member, parts)
         parts.append(BlockText(self._key, text))
@@ -81,12 +81,12 @@ class Blocks:
         parts += [BlockData(self._key, "annotations", annotation, append=True) for annotation in annotations]
 
     def annotate(self, annotations: Sequence[Raw], parts: list[Part]) -> None:
-        """Adds sources to the text that ends the answer, if one does."""
+        """Adds sources to the last text of the answer, if it ends with one."""
         if self._member == "content":
             self.append_annotations(annotations, parts)
 
     def append_executed(self, raw: Raw, parts: list[Part]) -> None:
-        """Adds a call of a tool that the server runs, at its first event, and the result, once it has an output."""
+        """Adds a call of a server's tool at its first event, and its result when the output is complete."""
         tool = _executed.decode(raw)
         number = len(self._executed) if tool.index is None else tool.index
         id = self._executed.get(number)
@@ -104,7 +104,7 @@ class Blocks:
             parts += (BlockOpened(key, type, to_json(shell), "", id), BlockClosed(key))
 
     def append_details(self, details: Sequence[dict[str, Any]], parts: list[Part]) -> None:
-        """Adds details that the server wants back with its thought. Details with the same index and type are joined."""
+        """Adds details that the server needs back with its thought. Details with the same index and type are joined."""
         if self._member is None or not _is_thought(self._member):
             self._begin("reasoning_details", parts)
         for detail in details:
@@ -131,7 +131,7 @@ class Blocks:
                 parts.append(BlockText(call.key, fragment.arguments))
 
     def end(self, truncated: bool, parts: list[Part]) -> None:
-        """Closes all blocks at the end of the message. A call that was cut stays open, and so becomes interrupted."""
+        """Closes all blocks at the end of the message. A cut call stays open, and so becomes interrupted."""
         self._end_text(parts)
         for call in self.calls:
             if call.state == "unnamed":
@@ -154,14 +154,14 @@ class Blocks:
     def _end_text(self, parts: list[Part]) -> None:
         if self._member is None:
             return
-        # Details that are plain text are not needed: the block has the text.
+        # Plain-text details are not needed: the block has the text.
         if any(detail.get("signature") or detail.get("data") for detail in self._details):
             parts.append(BlockData(self._key, "reasoning_details", self._details))
         parts.append(BlockClosed(self._key))
         self._member, self._details = None, []
 
     def _find(self, fragment: Fragment) -> PendingCall | None:
-        """Returns the call that `fragment` continues. Servers leave indexes out, use one for all, or repeat ids."""
+        """Returns the call of `fragment`. Servers omit indexes, use one for all, or repeat ids."""
         last = self.calls[-1] if self.calls else None
         if fragment.index is None:
             if fragment.id:
@@ -173,8 +173,8 @@ class Blocks:
         else:
             found = next((call for call in reversed(self.calls) if call.index == fragment.index), None)
         if found and fragment.name and found.state != "unnamed":
-            # A named fragment with another id begins another call. So does one behind a call that is whole, if it has
-            # no id, or repeats the id and has arguments of its own.
+            # A named fragment with another id begins a new call. So does a fragment behind a complete call, if it has
+            # no id, or repeats the id and has its own arguments.
             if fragment.id and found.sent_id:
                 more = found.is_whole and (fragment.arguments or "").strip()
                 return None if more or fragment.id != found.sent_id else found

@@ -1,6 +1,6 @@
 """Rendering of model requests as chat completion requests. Pure.
 
-A message has the same bytes in every request, and the arguments of a call are those that were streamed.
+A message has the same bytes in every request, and the arguments of a call are the streamed ones.
 """
 
 import json
@@ -33,9 +33,9 @@ from turnstream.libraries.providers.translation import CallRules, tool_input, wi
 from turnstream.llm.conversation.attachments import LEFT_OUT
 from turnstream.llm.provider import ModelRequest
 
-# Parameters that have another name or form here.
+# Parameters with another name or form here.
 _TRANSLATED = frozenset({"max_tokens", "output_config", "seed", "stop_sequences", "thinking", "tool_choice"})
-# Members in which the text of a thought may go back; servers ignore it in any other.
+# Members that may contain a thought's text on its way back; servers ignore other members.
 _THOUGHT_MEMBERS = frozenset({"reasoning_content", "reasoning", "reasoning_text"})
 
 
@@ -82,7 +82,7 @@ def _thinking(given: Mapping[str, Any], quirks: Quirks) -> dict[str, Any]:
 
 
 def _bridged(messages: Iterable[dict[str, Any]], text: str | None) -> Iterator[dict[str, Any]]:
-    """Puts an assistant message with `text` between each tool message and the user message right behind it."""
+    """Inserts an assistant message with `text` between each tool message and a user message directly behind it."""
     before = ""
     for message in messages:
         if text is not None and (before, message["role"]) == ("tool", "user"):
@@ -120,7 +120,7 @@ def _reply(quirks: Quirks, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
 
 
 def _thoughts(blocks: Sequence[Block]) -> dict[str, Any]:
-    """Returns the model's own thoughts, in the members they came in."""
+    """Returns the model's own thoughts, in their original members."""
     members: dict[str, Any] = {}
     for block in blocks:
         data = json.loads(block.data or "{}") if block.type == THINKING else {}

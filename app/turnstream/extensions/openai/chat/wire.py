@@ -1,7 +1,7 @@
 """Parser of chat completion streams: chunks to parts. Pure: no client, no I/O.
 
-Written for OpenAI and for compatible servers: any member may be missing, null, late or of another type. Only the pieces
-of a delta are decoded on the hot path.
+For OpenAI and compatible servers: any member may be missing, null, late or of another type. Only the pieces of a delta
+are decoded on the hot path.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,11 +27,11 @@ STOP_REASONS: Mapping[str, str] = {
     "stop_sequence": "stop_sequence",
     "tool_calls": "tool_use",
 }
-# Finish reasons that are failures of the server, which a retry may help.
+# Finish reasons for failures of the server; a retry may succeed.
 FAILED = frozenset({"abort", "aborted", "error", "insufficient_system_resource", "network_error"})
 
 _TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
-# Members of a chunk that are read here, or are not needed again.
+# Members of a chunk that are read here, or are no longer needed.
 _KNOWN = frozenset(
     {
         "choices",
@@ -102,7 +102,7 @@ _lax_chunk = msgspec.json.Decoder(_Chunk, strict=False)
 
 
 class ChatWire(Wire):
-    """`finished` once the finish reason is known: some servers send nothing after it. `failure` is the decoded failure.
+    """`finished` when the finish reason is known: some servers send nothing after it. `failure` is the decoded failure.
     `seed` makes ids for calls without one.
     """
 
@@ -113,7 +113,7 @@ class ChatWire(Wire):
         self._refused = False
         self._finish_reason: str | None = None
         self._figures: dict[str, Any] = {}
-        self._sources = NULL, NULL  # of Perplexity, which repeats them in every chunk
+        self._sources = NULL, NULL  # Perplexity repeats them in every chunk
 
     @property
     def finished(self) -> bool:
@@ -129,7 +129,7 @@ class ChatWire(Wire):
         self._read_chunk(_chunk.decode(data), data, parts)
 
     def _read_unexpected(self, value: Any, data: bytes, parts: list[Part]) -> None:
-        """Reads a chunk with members of other types leniently, anything else as a failure or unknown."""
+        """Parses a chunk with members of other types leniently, and anything else as a failure or as unknown."""
         try:
             chunk = _lax_chunk.decode(data)
         except msgspec.ValidationError:
@@ -138,7 +138,7 @@ class ChatWire(Wire):
             self._read_chunk(chunk, data, parts)
 
     def _read_other(self, value: Any, data: bytes, parts: list[Part]) -> None:
-        """Reads what is no chunk: a failure, of which there are several forms, or something new."""
+        """Parses data that is not a chunk: one of several forms of failure, or something new."""
         members = value if isinstance(value, dict) else {}
         if members.get("error") or "error" in {members.get("object"), members.get("type")}:
             self.failure = value
@@ -146,7 +146,7 @@ class ChatWire(Wire):
             parts.append(Unknown(decode_text(data)))
 
     def _read_chunk(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
-        """Reads one chunk. Only the first of several candidates counts; requests ask for one."""
+        """Parses one chunk. Only the first candidate is used; requests ask for one."""
         choices, failed = chunk.choices, _is_failure(chunk.error)
         if choices is None and (failed or chunk.usage is NULL):
             self._read_other(msgspec.json.decode(data), data, parts)
@@ -213,7 +213,7 @@ class ChatWire(Wire):
             blocks.append_call(_fragment(_ToolCall(0, None, delta.function_call)), parts)
 
     def _read_done(self, parts: list[Part]) -> None:
-        """Ends the message. Without a finish reason it stays open if a call is not whole: then it was cut."""
+        """Ends the message. Without a finish reason and with an incomplete call it stays open: then it was cut."""
         if not self._started:
             return
         if self.finished or all(call.is_whole or not call.arguments for call in self._blocks.calls):
@@ -237,7 +237,7 @@ def _is_failure(error: Raw) -> bool:
 
 
 def _annotations(citations: Raw, results: Raw) -> list[Raw]:
-    """Returns the sources of a text in the order of the numbers by which it names them."""
+    """Returns the sources of a text, ordered by their numbers in it."""
     urls, known = msgspec.json.decode(citations), msgspec.json.decode(results)
     known = [each for each in known if isinstance(each, dict)] if isinstance(known, list) else []
     titles = {each.get("url"): each.get("title") for each in known}

@@ -1,4 +1,4 @@
-"""The types of items in a Responses answer, and the decoding of one. Pure."""
+"""The types of items in a Responses answer, and their decoding. Pure."""
 
 from typing import Any, Literal
 
@@ -9,9 +9,9 @@ from turnstream.llm.provider import Part
 
 CUSTOM = "custom_tool_call"
 FUNCTION = "function_call"
-PROGRAM = "program"  # calls tools of ours; its result comes after theirs
+PROGRAM = "program"  # calls our tools; its result comes after theirs
 
-# Calls whose result is an item of its own, from a tool at the provider, or one that no tool here returns.
+# Calls with a separate result item, from a tool of the provider, or from one that no tool here returns.
 AWAITED = frozenset(
     {
         "apply_patch_call",
@@ -35,7 +35,7 @@ class _Piece(Struct):
 
 
 class KnownItem(Struct):
-    """The members of an item that are read; its bytes are kept as they came."""
+    """The parsed members of an item; its bytes are kept unchanged."""
 
     type: str = ""
     id: str | None = None
@@ -62,13 +62,13 @@ Role = Literal["message", "thought", "call", "server call", "output", "other"]
 
 
 class Item:
-    """An item that has begun. `key` is that of its present block. `streamed` has the pieces of each member (`text`,
-    `refusal`, `thought`, `summary`, `input`) so far; `member` is the present one, and `number` the server's number for
-    its present piece. `implied`: a delta began the item, and nothing else. `place` is its index in the output. A call
-    that nobody was offered keeps its parts in `held`, and its final form in `final`, until its owner is known.
+    """A started item. `key` is the key of its present block. `streamed` has the received pieces of each member (`text`,
+    `refusal`, `thought`, `summary`, `input`); `member` is the present one, and `number` the server's number of its
+    present piece. `implied`: only a delta started the item. `place` is its index in the output. A call of an unoffered
+    tool keeps its parts in `held`, and its final form in `final`, until its owner is known.
 
-    Servers count pieces within the item, over the whole answer, or with every delta (vLLM), so a number identifies no
-    piece. If pieces are announced, one begins with each announcement; elsewhere, with each new number.
+    Servers count pieces within the item, over the whole answer, or per delta (vLLM), so a number does not identify a
+    piece. If pieces are announced, each announcement begins one; otherwise each new number does.
     """
 
     __slots__ = (

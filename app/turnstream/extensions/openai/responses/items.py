@@ -1,7 +1,7 @@
 """Blocks from the items of a Responses answer. Pure.
 
-An item that only its provider understands is kept as its bytes in the `data` of a block, which is marked with
-`provider`, and goes back as it came. A tool that runs at the provider becomes a call and a result.
+An opaque item of the provider is stored as bytes in the `data` of a block with the mark `provider`, and is sent back
+unchanged. A tool of the provider becomes a call and a result.
 """
 
 from collections import deque
@@ -18,21 +18,21 @@ from turnstream.llm.raw_json import decode_text, is_object, members_of, other_me
 
 PROVIDER = "openai-responses"
 
-# The item that a delta begins where none is open.
+# The item type that a delta starts if none is open.
 _UNANNOUNCED = {
     "refusal": "message",
     "summary": "reasoning",
     "text": "message",
     "thought": "reasoning",
 }
-# Members of an item that are the input of a provider's tool.
+# Members of an item with the input of a provider's tool.
 _INPUTS = ("action", "arguments", "code", "operation", "queries", "prompt", "revised_prompt")
-# Members of a call that its block has.
+# Members of a call that its block contains.
 _CALL_MEMBERS = frozenset({"arguments", "call_id", "id", "input", "name", "status", "type"})
 
 
 class _Awaited(NamedTuple):
-    """A call whose result is an item of its own, and the thought that led to both."""
+    """A call with a separate result item, and the thought before both."""
 
     stem: str
     id: str | None
@@ -40,15 +40,15 @@ class _Awaited(NamedTuple):
 
 
 class _Rest(NamedTuple):
-    """The part of a final piece that was not streamed. `is_new`: nothing of the piece was streamed."""
+    """The unstreamed part of a final piece. `is_new`: nothing of the piece was streamed."""
 
     text: str
     is_new: bool
 
 
 class Items:
-    """The items of one answer. `seed` makes ids for calls without one. `offered` are the names of the tools that the
-    request offered; None if they are not known.
+    """The items of one answer. `seed` makes ids for calls without one. `offered` are the names of the request's tools;
+    None if unknown.
     """
 
     def __init__(self, seed: bytes, offered: Set[str] | None = None) -> None:
@@ -60,7 +60,7 @@ class Items:
         self._items: list[Item] = []
         self._by_place: dict[int, Item] = {}
         self._by_id: dict[str, Item] = {}
-        self._announced: set[int] = set()  # places at which a piece was announced, and no item
+        self._announced: set[int] = set()  # places with an announced piece, but no item
         self._ids: set[str] = set()
         self._next_key = 0
         self._thought: str | None = None
@@ -94,7 +94,7 @@ class Items:
             case "server call":
                 name = known.name or stem_of(item.kind)
                 self._add_opened(item, _server_call(item.key, item.id, name), parts)
-            case _:  # opened with its first delta, or at its end
+            case _:  # opened by its first delta, or at its end
                 pass
         return item
 
@@ -130,7 +130,7 @@ class Items:
             parts += _own(item.key, "annotations", annotation, append=True)
 
     def close(self, place: int, raw: Raw, parts: list[Part]) -> None:
-        """Completes an item by its final form: text that was not streamed is added now."""
+        """Completes an item by its final form, and adds text that was not streamed."""
         known = read_item(raw)
         item = self._find(place, known.id)
         if item is None or item.kind != known.type:
@@ -138,7 +138,7 @@ class Items:
         self._complete(item, known, raw, parts)
 
     def _complete(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
-        raw = Raw(decode_text(raw).encode())  # without the bytes that cannot be stored
+        raw = Raw(decode_text(raw).encode())  # without bytes that cannot be stored
         match item.role:
             case "message":
                 self._close_message(item, known, parts)
@@ -149,7 +149,7 @@ class Items:
             case "server call":
                 self._close_server_call(item, known, raw, parts)
             case "output":
-                # Its call is the one that it names, else the last one of its kind.
+                # Its call is the named one, else the last one of its type.
                 stem = stem_of(item.kind)
                 calls = [call for call in self._awaited if call.stem == stem and known.call_id in {call.id, None}]
                 call = calls[-1] if calls else _Awaited(stem, known.call_id, self._thought)
@@ -159,8 +159,8 @@ class Items:
         item.open = False
 
     def end(self, output: Sequence[Raw], parts: list[Part]) -> None:
-        """Closes all items. `output` has their final forms, if the server sent it; they are paired in the order of
-        their kinds, because places and ids may differ from those in the stream.
+        """Closes all items. `output` has their final forms, if the server sent it; items are paired by the order of
+        their types, because places and ids may differ from the stream.
         """
         if not self._items or any(item.open for item in self._items):
             finals = [(read_item(raw), raw) for raw in output]
@@ -180,15 +180,15 @@ class Items:
             _abandon(item, parts)
 
     def _find(self, place: int, id: str | None) -> Item | None:
-        """Returns the open item of an event. Some servers leave out places; with others, ids change or repeat."""
+        """Returns the open item of an event. Some servers omit places; with others, ids change or repeat."""
         for item in (self._by_id.get(id or ""), self._by_place.get(place)):
             if item is not None and item.open:
                 return item
         return None
 
     def _find_or_open(self, place: int, id: str | None, member: str, parts: list[Part]) -> Item | None:
-        """Returns the open item of a delta. A server may leave out the event that begins an item; a call cannot begin
-        so, because it has no name yet.
+        """Returns the open item of a delta. A server may omit the event that starts an item; a call cannot start this
+        way, because it has no name yet.
         """
         item, kind = self._find(place, id), _UNANNOUNCED.get(member)
         if item is not None and not (item.implied and kind not in {None, item.kind}):
@@ -214,7 +214,7 @@ class Items:
 
     def _append(self, item: Item, text: str, parts: list[Part]) -> None:
         item.streamed[item.member or ""][-1].append(text)
-        # The input of a custom tool is text; its block has it as a string in JSON.
+        # The input of a custom tool is text; its block has it as a JSON string.
         parts.append(BlockText(item.key, to_json(storable(text))[1:-1] if item.kind == CUSTOM else text))
 
     def _catch_up(self, item: Item, member: str, rest: _Rest, parts: list[Part]) -> None:
@@ -251,7 +251,7 @@ class Items:
     def _close_thought(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
         final = {"summary": known.summary or (), "thought": known.content or ()}
         finals = {member: [piece.text for piece in pieces if piece.text] for member, pieces in final.items() if pieces}
-        if len(finals) == len(item.streamed) == 1:  # servers stream as a summary what the item has as its content
+        if len(finals) == len(item.streamed) == 1:  # servers stream the item's content as a summary
             finals = dict(zip(item.streamed, finals.values(), strict=True))
         for member, texts in finals.items():
             for rest in _rests(item.pieces(member), texts):
@@ -278,8 +278,8 @@ class Items:
                 self._add_result(item, known.name, raw, parts)
 
     def _release(self, parts: list[Part], *, by_server: bool) -> None:
-        """Passes on the calls of tools that nobody offered. If the server continues behind a call, it has run the tool
-        itself (xAI reports its searches so). A call at the end of the answer is a mistake of the model.
+        """Passes on the calls of unoffered tools. If the server continues behind such a call, it has called the tool
+        itself (as xAI reports its searches). A call at the end of the answer is an error of the model.
         """
         for item in self._items:
             if item.held is None:
@@ -318,15 +318,15 @@ class Items:
     def _add_whole(
         self, item: Item, key: int, type: str, raw: Raw, parts: list[Part], tool_use_id: str | None, thought: str | None
     ) -> None:
-        """Adds a block that holds an item and has no text."""
+        """Adds a block for an item without text."""
         named = {"tool_use_id": tool_use_id} if tool_use_id else {}
         shell = to_json({"type": type, **named, "provider": PROVIDER, "item": raw})
         self._add_opened(item, BlockOpened(key, type, shell, "", tool_use_id), parts)
         parts += (*_bound_to(key, thought), BlockClosed(key))
 
     def _add_opened(self, item: Item, opened: BlockOpened, parts: list[Part]) -> None:
-        """Opens a block. If blocks of later items are open or closed already, it names their number: rows are written
-        in the order of the stream, but the item goes back in its place.
+        """Opens a block. If blocks of later items exist already, it stores their number: rows are in stream order, but
+        the item is sent back in its own position.
         """
         ahead = sum(place > item.place for place in self._places)
         self._places.append(item.place)
@@ -335,7 +335,7 @@ class Items:
             parts += _own(opened.key, "ahead", ahead)
 
     def _id_of(self, known: KnownItem) -> str:
-        """Returns the id by which a call is answered, unique in the answer."""
+        """Returns the id for the answer to a call, unique in the answer."""
         id = known.call_id or known.id
         if id is None or (id in self._ids and not known.type.endswith("_output")):
             id = generated_call_id(self._seed, len(self._ids))
@@ -348,7 +348,7 @@ class Items:
 
 
 def _abandon(item: Item, parts: list[Part]) -> None:
-    """Closes an item whose end the server did not send, if it is complete. Any other was cut."""
+    """Closes a complete item without an end event. Any other item was cut."""
     has_text = item.role == "message" and item.member is not None
     if item.open and (has_text or (item.role == "call" and is_object("".join(item.pieces("input"))))):
         (parts if item.held is None else item.held).append(BlockClosed(item.key))
@@ -356,8 +356,8 @@ def _abandon(item: Item, parts: list[Part]) -> None:
 
 
 def _rests(streamed: Sequence[str], finals: Sequence[str]) -> list[_Rest]:
-    """Returns the rest of each final piece. If the final text differs from the streamed one, what clients have seen
-    stays, and a piece is added only if there are more of them than were streamed.
+    """Returns the rest of each final piece. If the final text differs from the streamed one, the text that clients have
+    stays, and only additional pieces are added.
     """
     whole = "".join(streamed)
     rests: list[_Rest] = []
@@ -382,10 +382,10 @@ def _as_json(value: Any) -> str:
 
 
 def _bound_to(key: int, thought: str | None) -> list[Part]:
-    """Names the thought that led to an item: the server refuses the item without that thought."""
+    """Stores the thought before an item: the server refuses the item without it."""
     return [BlockData(key, "thought", thought)] if thought else []
 
 
 def _own(key: int, field: str, value: Any, *, append: bool = False) -> tuple[Part, Part]:
-    """Sets a member that only this adapter can send back."""
+    """Sets a member that only this adapter sends back."""
     return BlockData(key, "provider", PROVIDER), BlockData(key, field, value, append)

@@ -1,6 +1,6 @@
 """Rendering of model requests as requests of the Responses API. Pure.
 
-An item has the same bytes in every request; items that only the provider understands go back as they came.
+An item has the same bytes in every request; opaque items of the provider are sent back unchanged.
 """
 
 import json
@@ -41,14 +41,14 @@ from turnstream.llm.conversation.attachments import LEFT_OUT
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.raw_json import members_of
 
-# Unique: a result names its call by nothing but the id.
+# Unique: only the id connects a result with its call.
 _CALL_RULES = CallRules(re.compile(r".{1,64}", re.DOTALL), LONGEST_NAME, unique=True)
 
-# Parameters that have another name or form here.
+# Parameters with another name or form here.
 _TRANSLATED = frozenset(
     {"include", "max_tokens", "output_config", "reasoning", "reasoning_effort", "thinking", "tool_choice", "verbosity"}
 )
-# The provider finishes the answer without a reader, which it does for stored answers only.
+# The provider finishes the answer without a reader; this requires stored answers.
 _BACKGROUND = {"background": True, "store": True}
 _THOUGHTS = "reasoning.encrypted_content"
 # Members that the endpoint for token counts accepts.
@@ -90,7 +90,7 @@ def render_count(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
 
 
 def _params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
-    """Nothing is stored at the provider, so its encrypted thoughts come to us and go back with the next request."""
+    """The provider stores nothing, so its encrypted thoughts are sent to us and back with the next request."""
     given = {name: value for name, value in request.params.items() if value is not None}
     params: dict[str, Any] = {"store": False}
     if "max_tokens" in given:
@@ -104,7 +104,7 @@ def _params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
     params |= tool_choice(given, request, lambda name: {"type": "function", "name": name})
     known = {parameter.name for parameter in responses_parameters(quirks)} - _TRANSLATED
     params |= {name: value for name, value in given.items() if name in known}
-    # Requests the encrypted thoughts, unless they are stored, and the members that the turn lists.
+    # Requests encrypted thoughts, unless they are stored, and the members that the turn lists.
     listed = given.get("include")
     stored = listed is not None and given.get("store")
     include = [] if stored or THOUGHTLESS.search(request.model) else [_THOUGHTS]
@@ -113,7 +113,7 @@ def _params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
 
 
 def _reasoning(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Not every account may see summaries, so one is requested only if the turn wants it displayed."""
+    """Some accounts may not see summaries, so one is only requested if the turn displays it."""
     effort = given.get("reasoning_effort") or reasoning_effort(given)
     reasoning = {"effort": effort} if effort else {}
     if mapping(given.get("thinking")).get("display") == "summarized":
@@ -122,7 +122,7 @@ def _reasoning(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Own(Struct):
-    """The members that this adapter keeps in the `data` of its blocks."""
+    """This adapter's own members in the `data` of its blocks."""
 
     provider: str | None = None
     item: Raw = Raw(b"{}")
@@ -144,7 +144,7 @@ _item = msgspec.json.Decoder(_Item)
 
 
 class _Items:
-    """The items of a conversation. `stored`: the provider stores its thoughts and knows them by their ids."""
+    """The items of a conversation. `stored`: the provider stores its thoughts and finds them by id."""
 
     def __init__(self, stored: bool) -> None:
         self._stored = stored
@@ -153,7 +153,7 @@ class _Items:
         self._calls: dict[str | None, dict[str, Raw]] = {}
 
     def reply(self, blocks: Sequence[Block]) -> Iterator[Any]:
-        """Yields the items of a reply. A thought is accepted only with the item that it led to behind it."""
+        """Yields the items of a reply. A thought is accepted only with its following item."""
         items = [*self._items(_in_order(blocks)), ("thought", None)]
         for (kind, item), (next_kind, _) in pairwise(items):
             if (kind, next_kind) != ("thought", "thought"):
@@ -177,7 +177,7 @@ class _Items:
         yield from _message(texts, phase)
 
     def _item(self, block: Block, own: _Own, is_answered: bool) -> Any:
-        """Returns None for text, for blocks of other providers, and for calls that have no result."""
+        """Returns None for text, for blocks of other providers, and for calls without a result."""
         if block.is_call:
             return self._call(block, own)
         if block.type == TEXT or own.provider != PROVIDER:
@@ -188,8 +188,8 @@ class _Items:
         return own.item if bound and self._belongs(block, _item.decode(own.item).type, is_answered) else None
 
     def _belongs(self, block: Block, type: str, is_answered: bool) -> bool:
-        """True for an item that is neither a call without its output nor an output without its call. The server takes
-        a call of ours without an output for a mistake, so one that it ran itself is left out.
+        """True for an item, unless it is a call without output or an output without call. The server treats a call of
+        our tool without an output as an error, so a call that the server ran itself is omitted.
         """
         if type in {CUSTOM, FUNCTION}:
             return False
@@ -200,7 +200,7 @@ class _Items:
         return type != ""
 
     def _thought(self, item: Raw) -> Raw | None:
-        """Drops a thought without content: it is an id, which is unknown unless the provider stored it."""
+        """Drops a thought without content: only an id, unknown unless the provider stored it."""
         thought = _item.decode(item)
         if not (self._stored or thought.encrypted_content or thought.content):
             return None
@@ -226,7 +226,7 @@ class _Items:
 
 
 def _in_order(blocks: Sequence[Block]) -> list[Block]:
-    """Puts the blocks of items that the server finished late into the order of its items."""
+    """Moves the blocks of late items to the positions of their items."""
     ordered: list[Block] = []
     for block in blocks:
         late = block.data is not None and '"ahead":' in block.data and provider_of(block) == PROVIDER
@@ -236,7 +236,7 @@ def _in_order(blocks: Sequence[Block]) -> list[Block]:
 
 
 def _output(result: Block) -> str | list[dict[str, Any]]:
-    """Returns text, or a list if there are files."""
+    """Returns text, or a list for a result with files."""
     if not count_files(result):
         return result_text(result)
     parts = [_part(as_block(part)) for part in parts_of(result)]

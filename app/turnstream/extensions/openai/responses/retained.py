@@ -1,5 +1,5 @@
-"""An answer that the provider keeps (`background`): a connection that is lost is replaced by another one, which begins
-behind the last event that was read.
+"""An answer that the provider retains (`background`): a new connection replaces a lost one, and continues after the
+last read event.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from turnstream.libraries.providers.transport.response import ModelResponse
 
 log = structlog.get_logger(__name__)
 
-# Opens the events of the answer with this id, behind the event of this number.
+# Opens the events of the answer with this id, after the event with this number.
 OpenAfter = Callable[[str, int | None], AbstractAsyncContextManager[ModelResponse]]
 
 
 class RetainedAnswer:
-    """Reader of one answer. `response` reads from the present connection. Without a new event, a lost connection is
-    not replaced again: the failure is that of the call.
+    """Reader of one answer. `response` reads from the present connection. Without a new event, a lost connection is not
+    replaced again: the call fails.
     """
 
     response: ModelResponse
@@ -73,5 +73,5 @@ class RetainedAnswer:
             self._present = await self._stack.enter_async_context(
                 self._open_after(self._wire.retained, self._wire.sequence)
             )
-        except PermanentError as error:  # the answer is lost: the next call makes a new one
+        except PermanentError as error:  # the answer is lost: the next call requests a new one
             raise TransientError(error.type, error.message, request_id=error.request_id) from error

@@ -1,7 +1,7 @@
-"""WebSocket mode of the Responses API: the calls of one turn share a connection, and each sends only what is new.
+"""WebSocket mode of the Responses API: the calls of a turn share a connection, and each sends only new input.
 
-The provider has the state of the last response of a connection in memory. A call that continues it names the response
-and sends the results of its tools. Any other call sends its whole input, over the same connection.
+The provider has the last response of a connection in memory. A call that continues it names the response and sends the
+tool results. Any other call sends its whole input, over the same connection.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ log = structlog.get_logger(__name__)
 Socket = aiohttp.ClientWebSocketResponse[bool]
 Connect = Callable[[], Awaitable[Socket | None]]
 
-_LONGEST_WAIT = 300.0  # seconds; the tools of a turn that run for longer find another connection
+_LONGEST_WAIT = 300.0  # seconds; after longer tools a turn needs another connection
 _LONGEST_USE = 55 * 60.0  # seconds; the provider ends a connection after an hour
-_MOST_WAITING = 5_000  # connections of one provider; more turns than that lose their oldest
-# Members of a body that belong to the other transport.
+_MOST_WAITING = 5_000  # connections of one provider; beyond that, the oldest is closed
+# Members of a body for the other transport only.
 _OF_HTTP = ("stream", "stream_options", "background")
-# The provider does not have the response any more, or wants another connection.
+# The provider no longer has the response, or requires another connection.
 _BEGIN_AGAIN = frozenset({"previous_response_not_found", "websocket_connection_limit_reached"})
 _RESULTS = frozenset({"function_call_output", "custom_tool_call_output"})
 _REPLY = frozenset({"function_call", "custom_tool_call", "message", "reasoning"})
@@ -73,7 +73,7 @@ _item = msgspec.json.Decoder(_Item)
 
 @dataclass(frozen=True, slots=True)
 class CallBody:
-    """The request of a call: its members, the items of its input, and a digest of the input up to each item."""
+    """The request of a call: its members, its input items, and a digest of the input up to each item."""
 
     members: Mapping[str, Raw]
     items: Sequence[Raw]
@@ -98,7 +98,7 @@ class CallBody:
 
 @dataclass(slots=True)
 class Chain:
-    """A connection with the response that its provider has in memory, which answered `count` items with `output`."""
+    """A connection with its last response in the provider's memory, which answered `count` items with `output`."""
 
     socket: Socket
     opened: float
@@ -108,13 +108,13 @@ class Chain:
     output: Sequence[Raw] = ()
 
     def new_items(self, body: CallBody) -> Sequence[Raw] | None:
-        """The items behind the reply, if the input is that of the last call, then its reply as it came, then more."""
+        """The items behind the reply, if the input is the last call's, then its unchanged reply, then more."""
         if self.response is None or len(body.items) <= self.count or body.digest(self.count) != self.digest:
             return None
         try:
             behind = [_item.decode(item) for item in body.items[self.count :]]
             output = [_item.decode(item) for item in self.output]
-        except msgspec.DecodeError:  # of another server, in a form of its own
+        except msgspec.DecodeError:  # of another server, in its own form
             return None
         reply = list(takewhile(lambda item: not item.is_new, behind))
         new = behind[len(reply) :]
@@ -124,7 +124,7 @@ class Chain:
 
 
 def _said(items: Sequence[_Item]) -> list[tuple[object, ...]]:
-    """The calls and the text of a reply. Adjacent texts are one: they are sent back as one message."""
+    """The calls and the text of a reply. Adjacent texts are one, because they are sent back as one message."""
     found: list[tuple[object, ...]] = []
     for identity in (item.identity() for item in items if item.type in _REPLY):
         if identity is None or identity == ("",):
@@ -150,7 +150,7 @@ def _text(content: Raw) -> str:
 
 
 class Sockets:
-    """The connections of turns between their calls. `connect` returns None if there is none to be had."""
+    """The connections of turns between their calls. `connect` returns None if no connection is available."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
@@ -171,7 +171,7 @@ class Sockets:
         return None if socket is None else Chain(socket, monotonic())
 
     def keep(self, turn: UUID, chain: Chain) -> None:
-        """Keeps the connection for the next call of the turn, for as long as its tools may take."""
+        """Keeps the connection for the next call of the turn, for the time of its tools."""
         self._drop(turn)
         self._waiting[turn] = chain, asyncio.get_running_loop().call_later(_LONGEST_WAIT, self._drop, turn)
         if len(self._waiting) > _MOST_WAITING:
@@ -199,7 +199,7 @@ class Sockets:
 
 
 class SocketCall:
-    """One call over a connection. `response` reads its events, as if they were a stream of server-sent events."""
+    """One call over a connection. `response` reads its events like a stream of server-sent events."""
 
     def __init__(self, sockets: Sockets, chain: Chain, body: CallBody, wire: ResponsesWire) -> None:
         self.response = ModelResponse(200, {"content-type": "text/event-stream"}, self._read)
@@ -221,7 +221,7 @@ class SocketCall:
             await self._begin_again()
 
     def finish(self, turn: UUID) -> bool:
-        """Keeps the connection for the next call, if the reply has ended with calls of tools."""
+        """Keeps the connection for the next call, if the reply ended with tool calls."""
         wire, chain = self._wire, self.chain
         if not (wire.ended and wire.called and wire.response_id is not None) or chain.socket.closed:
             return False
@@ -241,7 +241,7 @@ class SocketCall:
         return b"" if frame is None else b"data: " + frame.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n\n"
 
     async def _frame(self) -> bytes | None:
-        """The next frame; None if the connection has ended."""
+        """Returns the next frame; None after the end of the connection."""
         message = await self.chain.socket.receive()
         match message.type:
             case aiohttp.WSMsgType.TEXT:
@@ -252,7 +252,7 @@ class SocketCall:
                 return None
 
     async def _begin_again(self) -> None:
-        """Sends the whole input over a new connection: the one that was kept has ended meanwhile, or its response."""
+        """Sends the whole input over a new connection: the kept connection has ended, or its response is lost."""
         log.info("socket.renewed", response=self.chain.response)
         self._sockets.close(self.chain)
         chain = await self._sockets.new_chain()
@@ -266,7 +266,7 @@ def _begins_again(frame: bytes) -> bool:
     try:
         failure = msgspec.json.decode(frame, type=_Failure)
         inner = msgspec.json.decode(failure.error)
-    except ValueError:  # the parser of the answer reports it
+    except ValueError:  # the parser of the answer reports the failure
         return False
     if failure.type != "error":
         return False

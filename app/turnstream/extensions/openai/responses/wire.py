@@ -1,7 +1,7 @@
 """Parser of the streams of OpenAI's Responses API: events to parts. Pure: no client, no I/O.
 
-Deltas become parts at once. The final form of an item, sent with its end or with the whole response, adds what was not
-streamed. Unknown events are kept.
+Deltas become parts at once. The final form of an item, sent with its end or with the whole response, adds the
+unstreamed parts. Unknown events are kept.
 """
 
 from collections.abc import Sequence, Set
@@ -17,7 +17,7 @@ from turnstream.libraries.providers.transport.wire import EventSplitter, Wire
 from turnstream.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
 from turnstream.llm.raw_json import NULL, decode_text
 
-# Reasons why a response is incomplete, and our stop reasons; any other stays as it is.
+# Maps reasons of incomplete responses to our stop reasons; other reasons are kept.
 STOP_REASONS = {
     "content_filter": "refusal",
     "max_output_tokens": "max_tokens",
@@ -50,7 +50,7 @@ _PIECE_ENDS = frozenset(
         "response.refusal.done",
     }
 )
-# Progress events of items; the end of the item has everything.
+# Progress events of items; the end of the item has all data.
 _PASSING = (
     "response.apply_patch_call",
     "response.audio.",
@@ -78,7 +78,7 @@ _OVER = frozenset(
 
 
 def _reference(id: str | None, request: bytes) -> str:
-    """The round's `data` about an answer that the provider keeps. `request` tells it from answers to other requests."""
+    """The round's `data` about an answer that the provider retains. `request` identifies the request."""
     return msgspec.json.encode({RETAINED: {"id": id, "request": request.hex()}}).decode()
 
 
@@ -115,9 +115,9 @@ _response = msgspec.json.Decoder(_Response)
 
 
 class ResponsesWire(Wire):
-    """`failure` is the decoded failure. `seed` makes ids for calls without one. `offered` are the names of the tools
-    that the request offered; None if they are not known. `retains`: the provider keeps the answer, with the id
-    `retained`; `sequence` is the number of the last event. A whole answer has a `response_id` and its `output`.
+    """`failure` is the decoded failure. `seed` makes ids for calls without one. `offered` are the names of the
+    request's tools; None if unknown. `retains`: the provider retains the answer, with the id `retained`; `sequence` is
+    the number of the last event. A whole answer has a `response_id` and its `output`.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class ResponsesWire(Wire):
         return self._items.called
 
     def read_again(self) -> None:
-        """Continues with another stream, which begins after the last event."""
+        """Continues with another stream, starting after the last event."""
         self._splitter = EventSplitter()
 
     def _read_event(self, data: bytes, parts: list[Part]) -> None:
@@ -188,7 +188,7 @@ class ResponsesWire(Wire):
                 members = msgspec.json.decode(data)
                 self.failure = {name: value for name, value in members.items() if name != "type"}
             case "":
-                # The whole response, if it was not streamed, or a failure.
+                # The whole response without a stream, or a failure.
                 response = _response.decode(data)
                 if response.object == "response":
                     self._finish(response, parts)
