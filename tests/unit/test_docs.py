@@ -290,7 +290,7 @@ def test_the_table_of_quirks_has_their_parameters() -> None:
 
 
 def test_the_table_of_the_forms_of_requests_has_every_quirk() -> None:
-    section = PROVIDERS[PROVIDERS.index("`quirks` names the\ndifferences between servers:") :]
+    section = PROVIDERS[PROVIDERS.index("| `quirks` | limit of an answer |") :]
     told = {}
     for name, most, thinking, thoughts, _ in rows_after(f"\n## x\n{section}", "## x"):
         effort = None if thinking == "not sent" else thinking.strip("`")
