@@ -49,13 +49,13 @@ ALIKE = {
     "GET /v1/responses/{response}",
     "GET /api/admin/stream",
 }
-_EXTENSIONS = {"ai-sdk": "ai_sdk", "ag-ui": "ag_ui", "openai": "openai_api", "anthropic": "anthropic_api"}
-DIALECTS = [
-    pytest.param(name, marks=pytest.mark.extensions(extension))
-    if (extension := _EXTENSIONS.get(name.partition(" ")[0]))
-    else name
-    for name in CALLS
-]
+_MARKS = {
+    "ai-sdk": pytest.mark.extensions("ai_sdk"),
+    "ag-ui": pytest.mark.extensions("ag_ui"),
+    "openai": pytest.mark.extensions("openai_api"),
+    "anthropic": pytest.mark.extensions("anthropic_api"),
+}
+DIALECTS = [pytest.param(name, marks=mark) if (mark := _MARKS.get(name.partition(" ")[0])) else name for name in CALLS]
 
 
 async def test_each_call_that_streams_is_among_them() -> None:
