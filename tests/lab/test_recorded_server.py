@@ -63,7 +63,7 @@ async def test_turns_are_recorded_as_settings_and_requests_say(
 
 async def test_a_server_that_fails_on_purpose_says_so_loudly(database_url: str) -> None:
     async with playing() as stage:
-        settings = settings_of(database_url, stage, chaos=1.0, chaos_seed=3, max_retries=1, stall_timeout=0.1)
+        settings = settings_of(database_url, stage, chaos=1.0, chaos_seed=3, max_retries=1)
         with capture_logs() as logs:
             await ask(settings, stage)
     (line,) = [line for line in logs if line["event"] == "model.chaos"]
