@@ -139,15 +139,16 @@ def test_every_statement_that_writes_a_status_is_tried() -> None:
 
 def test_a_new_assistant_turn_is_queued_or_claimed_and_a_user_turn_is_complete() -> None:
     inserted = [
-        set(re.findall(r"'assistant', '\w+'|'user', '\w+'|updated_at, '\w+', \d, [$\w]+", statement.sql))
+        set(re.findall(r"'assistant', '\w+'|'user', '\w+'|updated_at, (?:NULL, )?'\w+', \d, [$\w]+", statement.sql))
         for statement in statements().values()
         if re.search(r"INSERT INTO turns \([^)]*\brole\b", statement.sql) and "::turns" not in statement.sql
     ]
     assert {re.sub(r"\$\d+", ":replica", found) for found in set().union(*inserted)} == {
         "'user', 'complete'",
         "'assistant', 'queued'",
-        "updated_at, 'queued', 0, NULL",
-        "updated_at, 'running', 1, :replica",
+        "updated_at, 'complete', 0, CAST",  # of both turns in one statement: the times of the end, then the status
+        "updated_at, NULL, 'queued', 0, NULL",
+        "updated_at, NULL, 'running', 1, :replica",
     }
 
 

@@ -31,7 +31,7 @@ async def imported() -> list[str]:
 TOOLS = [imported]
 """
 # The calls of the extension with their schemas, and the keys of its tables.
-CALLS = {"", ".app_calls", ".calls", ".declared", ".offer_calls", ".own_calls"}
+CALLS = {"", ".app_calls", ".calls", ".declared", ".failures", ".offer_calls", ".own_calls", ".tables"}
 
 
 @tool
