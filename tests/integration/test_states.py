@@ -146,7 +146,7 @@ def test_a_new_assistant_turn_is_queued_or_claimed_and_a_user_turn_is_complete()
     assert {re.sub(r"\$\d+", ":replica", found) for found in set().union(*inserted)} == {
         "'user', 'complete'",
         "'assistant', 'queued'",
-        "updated_at, 'complete', 0, CAST",  # of both turns in one statement: the times of the end, then the status
+        "updated_at, 'complete', 0, CAST",  # one statement inserts both turns: the end, then the status
         "updated_at, NULL, 'queued', 0, NULL",
         "updated_at, NULL, 'running', 1, :replica",
     }
