@@ -72,6 +72,20 @@ async def test_requests_with_secrets_are_refused_and_nothing_is_stored(
     assert [row for row in rows if "crm.test" in str(row)] == []
 
 
+async def test_a_trigger_and_a_new_secret_of_one_are_refused_and_nothing_is_stored(
+    database_url: str, document: Document
+) -> None:
+    trigger = {"name": "reports", "request": {"blocks": [{"type": "text", "text": "Read it."}]}}
+    async with served(database_url, new_master_key(), provider()) as server, await client_of(server, document) as client:
+        before = await client.json("POST", "/api/triggers", 201, json=trigger)
+    stored = (await rows_of(database_url))["schedules"]
+    async with served(database_url, None, provider()) as server, await client_of(server, document) as client:
+        for path, body in (("/api/triggers", trigger), (f"{before['path']}/secrets", {})):
+            refused = await client.json("POST", path, 422, json=body)
+            assert "lacks the extension `keys`" in refused["detail"]
+    assert (await rows_of(database_url))["schedules"] == stored
+
+
 async def test_the_header_of_an_http_tool_is_refused_and_the_name_of_a_secret_is_not(
     database_url: str, service: Service
 ) -> None:

@@ -37,7 +37,7 @@ from turnstream.kit.clock import CLOCK
 from turnstream.kit.text import unstorable
 from turnstream.libraries.extension_metrics import SCHEDULE_RUNS
 from turnstream.libraries.outgoing.signature import ID, verify
-from turnstream.libraries.secrets.request_secrets import owner_keys_of
+from turnstream.libraries.secrets.request_secrets import owner_keys_of, stores_secrets
 from turnstream.libraries.secrets.sealing import is_sealed
 from turnstream.storage.chats.exchanges import IdempotencyKey
 from turnstream.storage.database import Row
@@ -210,7 +210,13 @@ async def _draft(services: Services, owner: str, plan: str | None, given: Trigge
 
 
 async def _new_secret(services: Services, owner: str) -> tuple[str, str, str]:
-    """The id of a new secret, the secret, and its stored form."""
+    """The id of a new secret, the secret, and its stored form. Raises RequestRefused."""
+    if not stores_secrets(services):
+        raise RequestRefused(
+            "A trigger needs a secret, and this server stores none: it lacks the extension `keys`, which encrypts them."
+            " The operator can add `keys` to TURNSTREAM_EXTENSIONS.",
+            field="(body)",
+        )
     id, secret = secrets.token_hex(4), f"whsec_{b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()}"
     stored: Mapping[str, str] = {id: secret}
     if keys := owner_keys_of(services):

@@ -99,6 +99,11 @@ class SealedSecrets(RequestSecrets):
         return replace(request, provider_tools=tuple(tools), params=params)
 
 
+def stores_secrets(services: Services) -> bool:
+    """Whether this server has the extension `keys`. Without the extension no new secret is stored."""
+    return isinstance(services.resolver.secrets, SealedSecrets)
+
+
 def owner_keys_of(services: Services) -> OwnerKeys | None:
     """The keys of owners, if this server has a master key."""
     secrets = services.resolver.secrets
