@@ -66,6 +66,7 @@ class Context:
 
     settings: "Settings"
     database: "Database"
+    extensions: "Sequence[Extension]"
     models: "Models"
     plans: "Plans"
     toolset: "Toolset"
@@ -371,11 +372,12 @@ def installed() -> Mapping[str, Extension]:
     return found
 
 
-def selected(settings: "Settings") -> Sequence[Extension]:
-    """The installed ones that TURNSTREAM_EXTENSIONS names. Raises ConfigError, also for a setting of one that it leaves
-    out: a server that people log in to must not be open because the extension for that is missing.
+def selected(settings: "Settings", given: Sequence[Extension] | None = None) -> Sequence[Extension]:
+    """Those that an embedding program has `given`, else the installed ones that TURNSTREAM_EXTENSIONS names. Raises
+    ConfigError, also for a setting of another extension: a server that people log in to must not be open because the
+    extension for that is missing.
     """
-    found = _selected(settings)
+    found = _selected(settings) if given is None else given
     used = {name for each in found if each.settings is not None for name in each.settings.model_fields}
     for extension in left_out(found):
         check_unused(settings, extension, used)
@@ -389,7 +391,8 @@ def check_unused(settings: "Settings", extension: Extension, used: Collection[st
     if section is not None and (unused := given.keys() - used):
         name = config.variables(section)[min(unused)]
         raise ConfigError(
-            f"{name} is a setting of the extension {extension.name}, which TURNSTREAM_EXTENSIONS leaves out."
+            f"{name} is a setting of the extension {extension.name}, which this server leaves out: add"
+            f" {extension.name} to TURNSTREAM_EXTENSIONS."
         )
 
 

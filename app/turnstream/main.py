@@ -50,7 +50,6 @@ from turnstream.setup.parts import (
     Given,
     Parts,
     check_extensions,
-    chosen_extensions,
     chosen_model,
     opened_models,
     opened_toolset,
@@ -90,7 +89,7 @@ def create_app(
             yield
             failure.cancel()
 
-    return _starlette(settings, chosen_extensions(settings, given), run)
+    return _starlette(settings, selected(settings, given.extensions), run)
 
 
 @asynccontextmanager
@@ -138,7 +137,7 @@ async def running(
     async with AsyncExitStack() as stack:
         given = given or Given()
         # Before the database is touched, so that a wrong setting makes none.
-        extensions = chosen_extensions(settings, given)
+        extensions = selected(settings, given.extensions)
         plans = read_plans(settings, extensions, given.plan_of)
         model = chosen_model(settings, given, extensions)
         allowed = allowances(settings, model_apis(settings, extensions))

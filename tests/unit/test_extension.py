@@ -74,6 +74,9 @@ def test_a_setting_of_an_extension_that_is_left_out_is_refused(
     assert chosen("first") == ["first"]
     monkeypatch.setenv("TURNSTREAM_LOGIN", "here")
     assert chosen("third") == ["third"]
+    assert selected(Settings(_env_file=None), [THIRD]) == [THIRD], "of an embedding program"
+    with pytest.raises(ConfigError, match=r"^TURNSTREAM_LOGIN is a setting of the extension third"):
+        selected(Settings(_env_file=None), [FIRST])
     with pytest.raises(ConfigError, match=r"^TURNSTREAM_LOGIN is a setting of the extension third"):
         chosen("first")
 

@@ -128,6 +128,7 @@ def _works(
     context = Context(
         settings=parts.settings,
         database=parts.database,
+        extensions=parts.extensions,
         models=parts.models,
         plans=parts.plans,
         toolset=parts.toolset,

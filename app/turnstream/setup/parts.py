@@ -13,7 +13,7 @@ from turnstream.config import Settings, read_environment
 from turnstream.domain.errors import ConfigError, RequestRefused
 from turnstream.domain.plans import Plan, Plans
 from turnstream.engine.hooks import Hooks
-from turnstream.extension import Extension, left_out, model_choice, own_cell, refused, selected
+from turnstream.extension import Extension, left_out, model_choice, own_cell, refused
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.identity import open_ways
 from turnstream.setup.policies import tool_limits
@@ -55,11 +55,6 @@ class Parts:
 
 
 # `serve` creates the parts and exits at the first ConfigError; `doctor` tries each. `stack` closes opened parts.
-
-
-def chosen_extensions(settings: Settings, given: Given) -> Sequence[Extension]:
-    """Raises ConfigError."""
-    return selected(settings) if given.extensions is None else given.extensions
 
 
 def chosen_model(settings: Settings, given: Given, extensions: Sequence[Extension]) -> str:

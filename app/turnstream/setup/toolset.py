@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, errors_collected, errors_named
-from turnstream.extension import Extension, check_unused, left_out, refused
+from turnstream.extension import Extension, left_out, refused
 from turnstream.tools.assembly import load_installed, load_toolset
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.sources import DeclaredTools, LoadedTools
@@ -82,7 +82,6 @@ def declared_tools(
     if declare is not None:
         return declare(settings, extensions, environment)
     for missing in (each for each in left_out(extensions) if each.declared_tools is not None):
-        check_unused(settings, missing)
         for extension in (each for each in extensions if each.tool_sources(settings)):
             raise refused(f"The extension {extension.name}", missing)
     return DeclaredTools()

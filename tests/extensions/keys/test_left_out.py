@@ -76,7 +76,10 @@ async def test_a_trigger_and_a_new_secret_of_one_are_refused_and_nothing_is_stor
     database_url: str, document: Document
 ) -> None:
     trigger = {"name": "reports", "request": {"blocks": [{"type": "text", "text": "Read it."}]}}
-    async with served(database_url, new_master_key(), provider()) as server, await client_of(server, document) as client:
+    async with (
+        served(database_url, new_master_key(), provider()) as server,
+        await client_of(server, document) as client,
+    ):
         before = await client.json("POST", "/api/triggers", 201, json=trigger)
     stored = (await rows_of(database_url))["schedules"]
     async with served(database_url, None, provider()) as server, await client_of(server, document) as client:

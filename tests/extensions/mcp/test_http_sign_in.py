@@ -24,6 +24,7 @@ from tests.support.server_process import free_port
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.turns import HttpCall, ToolSpec
+from turnstream.extension import installed
 from turnstream.extensions.http_tools.tool import HttpTools
 from turnstream.extensions.owner_commands.owners import _erase
 from turnstream.libraries.outgoing.addresses import Allowed
@@ -32,10 +33,11 @@ from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.libraries.tool_sources.programs import ToolSettings, open_toolset
 from turnstream.main import running
 from turnstream.scripted import message_of, text, tool_use
+from turnstream.setup.toolset import declared_tools
 from turnstream.tools.policy import Policy
 from turnstream.tools.toolset import Toolset
 
-pytestmark = pytest.mark.extensions("mcp", "http_tools")
+pytestmark = pytest.mark.extensions("mcp", "http_tools", "tools_file")
 
 SCHEMA = '{"type": "object"}'
 TOOLS = """
@@ -251,6 +253,17 @@ async def test_an_erasure_revokes_the_tokens_of_http_tools(
     )
     assert (await _erase(settings, "local"))["sign_ins"] == 1
     assert desk.issuer.families[0].revoked
+
+
+def test_tools_with_a_sign_in_need_the_extension_of_sign_ins(tmp_path: Path) -> None:
+    """An embedding program passes the extensions: the setting does not name them."""
+    file = tmp_path / "tools.toml"
+    file.write_text(TOOLS.format(name="find", url="http://127.0.0.1:9", issuer="http://127.0.0.1:9"))
+    settings = Settings(_env_file=None, tools_file=file, sign_in_url=BASE)
+    present = [installed()[name] for name in ("http_tools", "tools_file", "mcp")]
+    assert declared_tools(settings, present, {}).loaded
+    with pytest.raises(ConfigError, match=r"^`auth` of tools of .* needs the extension mcp"):
+        declared_tools(settings, present[:2], {})
 
 
 @pytest.mark.parametrize(

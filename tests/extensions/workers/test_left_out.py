@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.server_process import turnstream
 
+ADD = "add workers to TURNSTREAM_EXTENSIONS."
+
 
 @pytest.mark.parametrize(
     ("arguments", "settings", "problem"),
@@ -13,12 +15,12 @@ from tests.support.server_process import turnstream
         (
             ("--workers", "2"),
             {},
-            "`serve --workers` needs the extension workers: add workers to TURNSTREAM_EXTENSIONS.",
+            f"`serve --workers` needs the extension workers: {ADD}",
         ),
         (
             (),
             {"TURNSTREAM_WORKERS": "2"},
-            "TURNSTREAM_WORKERS is a setting of the extension workers, which TURNSTREAM_EXTENSIONS leaves out.",
+            "TURNSTREAM_WORKERS is a setting of the extension workers, which this server leaves out: " + ADD,
         ),
     ],
 )

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from turnstream.cli.serve import bound
 from turnstream.config import Section, Settings, variables
 from turnstream.domain.errors import ConfigError, StorageError
-from turnstream.extension import Extension, left_out, model_apis, read_settings, sections
+from turnstream.extension import Extension, left_out, model_apis, read_settings, sections, selected
 from turnstream.extensions.doctor.inspection import gaps, inspect_postgres
 from turnstream.extensions.doctor.pings import ping_providers
 from turnstream.libraries.secrets.master_keys import HOW_TO_MAKE, master_keys
@@ -24,7 +24,7 @@ from turnstream.libraries.secrets.settings import NAME
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url
 from turnstream.setup.identity import metrics_token
-from turnstream.setup.parts import Given, chosen_extensions, chosen_model, opened_models, opened_toolset, opened_ways
+from turnstream.setup.parts import Given, chosen_model, opened_models, opened_toolset, opened_ways
 from turnstream.setup.plans import read_plans
 from turnstream.setup.policies import allowances
 from turnstream.storage.database import Database, Row, Statement, connect
@@ -110,7 +110,7 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
     sources: Sequence[ToolSource] = ()
     async with AsyncExitStack() as stack:
         with _tried("extensions", "", found):
-            extensions = chosen_extensions(settings, given)
+            extensions = selected(settings, given.extensions)
         if found[-1].status == "ok":
             lists = [[each.name for each in some] for some in (extensions, left_out(extensions))]
             text = "; left out: ".join(", ".join(each) for each in (lists[0] or ["none"], lists[1]) if each)

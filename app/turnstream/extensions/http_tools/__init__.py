@@ -1,18 +1,15 @@
 """Tools behind URLs, declared in the tools file or by requests."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, SecretStr
 
 from turnstream.config import Section, Settings
-from turnstream.extension import Extension, installed, refused, selected
+from turnstream.extension import Extension
 
 if TYPE_CHECKING:
-    from turnstream.libraries.tool_sources.declarations import Declarations
     from turnstream.libraries.tool_sources.kinds import SourceKind
-    from turnstream.tools.sources import LoadedTools
 
 
 class HttpToolsSettings(Section):
@@ -45,23 +42,7 @@ class HttpToolsSettings(Section):
 def _tool_sources(settings: Settings) -> "Sequence[SourceKind]":
     from turnstream.extensions.http_tools.declared import http_tools
 
-    kind = http_tools(settings.section(HttpToolsSettings))
-
-    def make(declarations: "Declarations") -> "LoadedTools":
-        loaded = kind.make(declarations)
-        _check_sign_in(settings, loaded)
-        return loaded
-
-    return [replace(kind, make=make)]
-
-
-def _check_sign_in(settings: Settings, loaded: "LoadedTools") -> None:
-    """Raises ConfigError for tools with `auth` if no extension for sign-ins is present."""
-    from turnstream.libraries.outgoing.owner_tokens import accesses_of
-
-    accesses = accesses_of(loaded.tools)
-    if accesses and all(extension.name != "mcp" for extension in selected(settings)):
-        raise refused(f"`auth` of tools of {accesses[0].service.name}", installed()["mcp"])
+    return [http_tools(settings.section(HttpToolsSettings))]
 
 
 EXTENSION = Extension(

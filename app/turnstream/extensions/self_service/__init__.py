@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from turnstream.config import Section, Settings
-from turnstream.extension import Context, Extension, Work, before_erasure, recordings_of, selected
+from turnstream.extension import Context, Extension, Work, before_erasure, recordings_of
 
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup
@@ -38,9 +38,8 @@ def _work(context: Context) -> Work:
     from turnstream.extensions.self_service.account import OwnAccounts
     from turnstream.extensions.self_service.erasures import Erasures
 
-    extensions = selected(context.settings)
-    recordings = recordings_of(context.settings, extensions)
-    before = before_erasure(context.settings, extensions, context.database)
+    recordings = recordings_of(context.settings, context.extensions)
+    before = before_erasure(context.settings, context.extensions, context.database)
     erasures = Erasures(context.database, recordings.delete, context.settings.lease, before)
     return Work(state=OwnAccounts(context.database, given.erasure_delay), tasks=[erasures.run])
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from turnstream.config import Settings
-from turnstream.extension import Extension
+from turnstream.extension import Extension, installed, refused
 from turnstream.libraries.tools_file_settings import ToolsFileSettings
 
 if TYPE_CHECKING:
@@ -17,7 +17,18 @@ def _declared_tools(
     from turnstream.libraries.tool_sources.kinds import declared_tools, source_kinds
 
     file = settings.section(ToolsFileSettings).tools_file
-    return declared_tools(file, source_kinds(settings, extensions), environment)
+    declared = declared_tools(file, source_kinds(settings, extensions), environment)
+    if all(extension.name != "mcp" for extension in extensions):
+        _check_no_sign_ins(declared)
+    return declared
+
+
+def _check_no_sign_ins(declared: "DeclaredTools") -> None:
+    """Raises ConfigError for tools with `auth`: their extension for sign-ins is missing."""
+    from turnstream.libraries.outgoing.owner_tokens import accesses_of
+
+    for access in accesses_of(tool for loaded in declared.loaded for tool in loaded.tools):
+        raise refused(f"`auth` of tools of {access.service.name}", installed()["mcp"])
 
 
 EXTENSION = Extension(
