@@ -12,7 +12,7 @@ from typing import get_args
 
 import pytest
 
-from tests.support import reference
+from tests.support import dialects, reference
 from tests.support.calls import ENDPOINTS
 from tests.support.clients import ABILITIES, CLIENTS, NONE, table_of_clients
 from tests.support.model_apis import TABLES, schemas_by_name
@@ -93,12 +93,22 @@ def test_every_promise_names_tests_that_exist() -> None:
     assert [test for tests in listed.values() for test in tests if not _exists(test)] == []
 
 
+def test_each_extension_that_answers_messages_is_a_dialect() -> None:
+    answering = {
+        extension.name
+        for extension in installed().values()
+        for group in extension.calls()
+        for each in group.endpoints
+        if {"requests", "queued_turns"} <= set(each.limits or ())
+    }
+    assert answering - {"fork"} == dialects.DIALECTS.keys()  # a fork answers in the protocol of the server
+
+
 def test_each_job_of_each_dialect_names_a_test_that_exists() -> None:
     heading = "The abilities of each dialect ([tests](../tests/promises.toml)):"
-    dialects = ["AI SDK", "AG-UI", "OpenAI", "Anthropic"]
-    assert f"| job | {' | '.join(dialects)} |" in DIALECTS
+    assert f"| job | {' | '.join(dialects.DIALECTS.values())} |" in DIALECTS
     able = {
-        job: [dialect for dialect, cell in zip(dialects, cells, strict=True) if cell == "yes"]
+        job: [dialect for dialect, cell in zip(dialects.DIALECTS.values(), cells, strict=True) if cell == "yes"]
         for job, *cells in rows_after(DIALECTS, heading)
     }
     assert able == {job: list(tests) for job, tests in TESTS["dialects"].items()}

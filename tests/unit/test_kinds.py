@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
+from tests.support.dialects import DIALECTS
 from tests.support.turns import USER_TURN, call, sealed, text, turn_of
 from turnstream.api.codec import block_json, to_json
 from turnstream.domain.blocks import REJECTED, Block
@@ -34,7 +35,6 @@ from turnstream.domain.kinds import (
 )
 from turnstream.domain.log import marks_of, start_of_block
 from turnstream.domain.turns import Limits, Turn
-from turnstream.extension import installed
 from turnstream.extensions.ag_ui.encoder import Run, RunEncoder
 from turnstream.extensions.ag_ui.messages import ClientIds, answer_messages
 from turnstream.extensions.ai_sdk.chunks import UiEncoder
@@ -224,19 +224,9 @@ def test_the_api_shows_the_members_of_every_kind(kind: BlockKind) -> None:
     assert shown.keys() == members
 
 
-OF_THE_SERVER = {"fork"}  # its stream is the protocol's own
-
-
-def test_each_extension_that_streams_answers_is_here() -> None:
-    dialects = {
-        extension.name
-        for extension in installed().values()
-        for group in extension.calls()
-        for each in group.endpoints
-        if (each.is_stream or each.streams) and "requests" in (each.limits or ())
-    }
+def test_each_dialect_is_here() -> None:
     imported = set(re.findall(r"^from turnstream\.extensions\.(\w+)\.", Path(__file__).read_text(), re.MULTILINE))
-    assert dialects - OF_THE_SERVER <= imported
+    assert DIALECTS.keys() <= imported
 
 
 AI_SDK: dict[Shown, tuple[str, str]] = {
@@ -415,3 +405,27 @@ def test_guards_check_all_text_that_a_model_streams(kind: BlockKind) -> None:
 @each_kind()
 def test_what_is_guarded_is_streamed(kind: BlockKind) -> None:
     assert kind.guarded is None or kind.streams is not None
+
+
+# --- the searches ----------------------------------------------------------------------------------------------------
+
+# What nobody finds by its words. A new kind is either here, or in the index: its functions, the statement that finds a
+# place in a message, and the search without an index.
+NOT_SEARCHED = {
+    *("thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use", "image", "document"),
+    *("compaction", "summary", "shortened", "report", "verdict"),
+}
+WITHOUT_RESULTS = "simple_search/search.py"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("search/index.py", "search/sql/functions/search_index.sql", "search/sql/functions/search_index_rows.sql"),
+        WITHOUT_RESULTS,
+    ],
+)
+def test_each_search_has_every_kind_or_leaves_it_out(file: str) -> None:
+    text = (ROOT / "app/turnstream/extensions" / file).read_text(encoding="utf-8")
+    named = KINDS.keys() & set(re.findall(r"['\"](\w+)['\"]", text))
+    assert named == KINDS.keys() - NOT_SEARCHED - ({"tool_result"} if file == WITHOUT_RESULTS else set())

@@ -1,7 +1,9 @@
 """Every field of an entry is in each place that shows entries, and the lines of earlier versions stay as they are."""
 
+import re
 from dataclasses import fields
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,17 @@ WRITTEN = (
     b'{"id":7,"created_at":"2026-01-02T03:04:05.000000+00:00","kind":"token.created","owner":"ada","actor":"phone",'
     b'"detail":{"name":"phone"},"previous":"%b"}\n' % BEGIN.encode()
 )
+ROOT = Path(__file__).parents[3]
+FILES = [
+    *(path for path in (ROOT / "app").rglob("*.py")),
+    *(path for folder in ("app", "migrations/sql") for path in (ROOT / folder).rglob("*.sql")),
+]
+# The columns of each INSERT, by file: parts of statements and functions of Postgres, too.
+WRITING = [
+    pytest.param(columns, id=str(path.relative_to(ROOT)))
+    for path in sorted(FILES)
+    for columns in re.findall(r"INSERT INTO audit \(([^)]*)\)", path.read_text(encoding="utf-8"))
+]
 READING = {name: each.sql for name, each in statements().items() if "actor, detail FROM audit" in each.sql}
 
 
@@ -38,3 +51,8 @@ def test_owners_see_each_field_of_their_entries() -> None:
 def test_each_statement_that_reads_entries_reads_each_field(name: str) -> None:
     columns = READING[name].partition("FROM audit")[0].partition("SELECT")[2]
     assert {column.strip() for column in columns.split(",")} == FIELDS
+
+
+@pytest.mark.parametrize("columns", WRITING)
+def test_each_insert_of_an_entry_has_each_field(columns: str) -> None:
+    assert {column.strip() for column in columns.split(",")} == FIELDS - {"id", "created_at"}
