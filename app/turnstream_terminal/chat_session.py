@@ -205,7 +205,7 @@ class ChatSession:
             async with asyncio.timeout(_STOP_TIMEOUT):
                 await _feed_view(current.follower, view, lambda: False)
         except (ConnectionLost, TimeoutError):
-            raise ConnectionLost("the server did not confirm the stop, so the answer may go on") from None
+            raise ConnectionLost("the server did not confirm the stop, so the answer may continue") from None
 
 
 def input_of(block: Json) -> Json:

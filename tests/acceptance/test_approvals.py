@@ -156,7 +156,7 @@ async def test_a_decision_counts_once(office: Office) -> None:
         await office.decide(turn, decision("approve", call), key=key)
     for again in (decision("approve", call), decision("approve", call, input={"to": "carl", "euros": 99})):
         refused = await office.decide(turn, again, expect=409)
-        assert f"Call {call['tool_use_id']} has its answer already (approve, " in refused["detail"]
+        assert f"Call {call['tool_use_id']} already has an answer (approve, " in refused["detail"]
     await office.decide(turn, decision("deny", other))
     await whole(office.api, turn)
     late = await office.decide(turn, decision("approve", other), expect=409)
@@ -180,11 +180,11 @@ async def test_a_decision_about_something_else_does_not_count(office: Office) ->
     turn, (call, other) = await office.ask("transfer fay 10, transfer fred 1000")
     swapped = {**decision("approve", call), "tool_use_id": other["tool_use_id"]}
     refused = await office.decide(turn, swapped, expect=409)
-    assert "is about another input than that of call" in refused["detail"]
+    assert "does not match the input of call" in refused["detail"]
     assert refused["errors"][0]["field"] == "actions.0.input_digest"
     elsewhere, (foreign,) = await office.ask("transfer fox 10")
     refused = await office.decide(turn, decision("approve", foreign), expect=422)
-    assert f"none has the id {foreign['tool_use_id']}" in refused["detail"]
+    assert f"a waiting call of this turn, not {foreign['tool_use_id']}" in refused["detail"]
     refused = await office.decide(turn, decision("approve", call, input={"to": "fay"}), expect=422)
     assert refused["errors"][0]["field"] == "actions.0.input"
     for one, calls in ((turn, (call, other)), (elsewhere, (foreign,))):

@@ -185,7 +185,7 @@ def test_statements_are_found_by_their_name_or_that_of_their_module(
     assert by_name.count("PREPARE") == 1
     assert by_name in CliRunner().invoke(commands, ["statements", "accounts"]).output
     refused = CliRunner().invoke(commands, ["statements", "NONE"])
-    assert str(refused.exception) == "There is no statement of the name NONE; `turnstream statements` prints all."
+    assert str(refused.exception) == "There is no statement named NONE; `turnstream statements` prints all statements."
     downgrade(database_url, oldest_in_versions())
     older = CliRunner().invoke(commands, ["statements", "OPEN_ACCOUNT"])
     assert "run `turnstream migrate` first" in str(older.exception)

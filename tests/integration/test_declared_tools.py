@@ -76,7 +76,7 @@ def test_a_variable_may_be_in_the_env_file_and_the_environment_wins(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (ToolSettings(reference=f"{__name__}:price"), "two tools are called price"),
+        (ToolSettings(reference=f"{__name__}:price"), "two tools have the name price"),
         (
             ToolSettings(reference="no_such_module:tools"),
             "^TURNSTREAM_TOOLSET: no_such_module:tools cannot be imported",

@@ -293,7 +293,7 @@ async def test_interruptions_without_progress_come_to_an_end(harness: Harness, l
     assert turn.error is not None
     assert (turn.status, turn.error.type) == ("error", "overloaded_error")
     assert turn.error.message == (
-        "Overloaded. It was given up after too many interruptions. scripted was called 3 times within one second."
+        "Overloaded. The server gave up after too many interruptions. scripted was called 3 times within one second."
     )
     assert len(provider.requests) == 3
     assert texts_of(turn) == ["Half", " of", " it"][0 if limits.recovery == "continue" else 2 :], "the last text stays"

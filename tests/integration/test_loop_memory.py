@@ -177,7 +177,7 @@ async def test_the_calls_of_a_turn_are_counted_over_rounds(harness: Harness, she
     turn = await run(harness, tools_of(shelf), calls(("ring", "a")), calls(("ring", "b"), ("ring", "c")))
     assert shelf.seen == ["ring", "ring"]
     refused = results_of(turn)["c"]
-    assert refused.text == "This call was not run: ring may be called 2 times in one turn, and was."
+    assert refused.text == "This call was not run: ring has reached its limit of 2 calls in one turn."
     assert (refused.is_error, notes_of(refused)) == (True, {"calls_per_turn": 2})
     assert degraded(turn) == (Degraded("calls_per_turn", refused.index, "ring"),)
 

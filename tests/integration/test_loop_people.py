@@ -291,7 +291,7 @@ async def test_a_call_over_its_limit_is_refused_and_makes_no_ask(harness: Harnes
         await replica.worker.refresh(asked.turn)
         turn = await ends(harness, replica, asked)
     assert office.done == ["once"]
-    assert "may be called 1 times" in results_of(turn)["b"].text
+    assert "has reached its limit of 1 calls" in results_of(turn)["b"].text
 
 
 async def test_an_id_that_is_used_again_is_asked_about_again(harness: Harness, office: Office) -> None:
@@ -392,7 +392,7 @@ async def test_of_two_answers_at_once_one_is_taken(harness: Harness, office: Off
         second = lambda: decide(harness, asked, a=AskAnswer("result", "second"))  # noqa: E731
         async with in_this_order(harness, asked, first, second) as (one, other):
             await one
-            with pytest.raises(Conflict, match="has its answer already"):
+            with pytest.raises(Conflict, match="already has an answer"):
                 await other
         await replica.worker.refresh(asked.turn)
         turn = await ends(harness, replica, asked)

@@ -194,7 +194,7 @@ async def test_hooks_are_called_for_every_draft_and_the_submission(harness: Harn
         (OUTPUT, '{"year":1}'),
         (OUTPUT, "1 is a draft of ada"),
         ("submit", "{}"),
-        ("submit", "The output was taken."),
+        ("submit", "The output was accepted."),
     ]
 
 

@@ -122,7 +122,7 @@ async def test_the_model_calls_its_tools_and_then_writes_output_by_the_schema(
     assert ended(turn) == ("complete", "output", '{"year": 1969}')
     assert results_of(turn)["toolu_1"].text == "seen"
     wrong = "The output is not right. that year is in the future"
-    assert verdicts(turn) == [(wrong, True), ("The output was taken.", False)]
+    assert verdicts(turn) == [(wrong, True), ("The output was accepted.", False)]
     assert stage.problems == []
     assert [format_of(request) for request in stage.asked] == [json.loads(STRICT)] * 3
     asked = stage.asked[2]

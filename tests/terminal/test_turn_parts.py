@@ -220,7 +220,7 @@ def test_files_that_are_not_sent_any_more_are_counted() -> None:
 
 
 def test_a_verdict_shows_the_problem_of_a_rejected_output() -> None:
-    assert line_of(verdict("The output was taken.", taken=True)) == SummaryLine("ok", "output accepted")
+    assert line_of(verdict("The output was accepted.", taken=True)) == SummaryLine("ok", "output accepted")
     wrong = line_of(verdict("The output is not right. `year` is\nnot there.", taken=False))
     assert wrong == SummaryLine("failed", "output not accepted", note="`year` is not there.")
 

@@ -119,7 +119,7 @@ def check_attachments(model: Model, blocks: Sequence[Block]) -> None:
     for place, block in enumerate(blocks):
         if (ability := NEEDED_ABILITY.get(block.type)) is not None and not model.supports(ability):
             field = f"blocks.{place}.type"
-            raise RequestRefused(f"`{field}` must not be {block.type}: model {model.id} reads none.", field=field)
+            raise RequestRefused(f"`{field}` must not be {block.type}: model {model.id} cannot read it.", field=field)
 
 
 async def _block_of(
@@ -192,7 +192,7 @@ async def _upload(
     media_type = found.name if found else None
     if source.media_type not in {None, media_type}:
         raise RequestRefused(
-            f"`{field}.media_type` must fit the bytes, which are not {source.media_type}; it may be left out.",
+            f"`{field}.media_type` must match the bytes, which are not {source.media_type}; the field may be left out.",
             field=f"{field}.media_type",
         )
     if media_type is not None and media_type in allowed:
@@ -215,7 +215,7 @@ async def store_upload(
         return stored
     what = "bytes of files" if stored.name == "upload_bytes" else "files"
     detail = f"The owner keeps {stored.used:,} {what}, and the limit `{stored.name}` of the plan is {stored.limit:,}."
-    raise TooMany(f"{detail} Delete some that are not needed.", UNTIL_DELETED, stored.name)
+    raise TooMany(f"{detail} Delete unneeded ones.", UNTIL_DELETED, stored.name)
 
 
 def _decoded(source: Base64In, most: int, field: str) -> bytes:

@@ -37,9 +37,9 @@ def check_named(sent: BaseModel, place: str = "") -> None:
     held = held_options()
     for name in type(sent).model_fields if held else ():
         if name in held and getattr(sent, name) is not None:
-            why = "the token fixes it" if name in CALLER.get().fixed else "the token has not the scope `chat`"
+            why = "the token fixes it" if name in CALLER.get().fixed else "the token lacks the scope `chat`"
             if CALLER.get().member:
-                why = "the options of a member's turns are those of the chat"
+                why = "the chat has the options of members' turns"
             raise Forbidden(f"`{place}{name}` must be left out: {why}.", field=f"{place}{name}")
 
 
@@ -73,4 +73,4 @@ def check_turn(turn: Turn | None) -> None:
     """
     reached, request = CALLER.get().documents, turn.request if turn else None
     if reached != "" and request is not None and request.documents not in {None, reached}:
-        raise Forbidden("The turn was asked for by a credential that reaches more documents than the token does.")
+        raise Forbidden("The credential of the turn reaches more documents than the token of this request.")

@@ -113,7 +113,7 @@ class Resolver:
     def _model(self, name: str) -> Model:
         model = self.models.check(name)
         if not self.allowed.has_model(model.id):
-            detail = f"`model` must be one that the operator of this server has allowed, not {name}."
+            detail = f"`model` must be a model that the operator of this server allows, not {name}."
             raise RequestRefused(detail, field="model")
         return model
 
@@ -332,8 +332,8 @@ class Resolver:
             if isinstance(item, ProviderToolIn):
                 if not self.allowed.has_provider_tool(item.definition):
                     raise RequestRefused(
-                        f"`{field}.{place}.definition.type` must be one that the operator of this server has allowed"
-                        " (TURNSTREAM_PROVIDER_TOOLS_ALLOW): this definition can reach what belongs to its account.",
+                        f"`{field}.{place}.definition.type` must be a type that the operator of this server allows"
+                        " (TURNSTREAM_PROVIDER_TOOLS_ALLOW): such a tool can reach data of the operator's account.",
                         field=f"{field}.{place}.definition.type",
                     )
                 provider[msgspec.json.encode(item.definition).decode()] = None
@@ -349,7 +349,7 @@ class Resolver:
                 raise RequestRefused(str(error), field=f"{field}.{place}") from None
             if chosen.setdefault(spec.name, spec) != spec:
                 raise RequestRefused(
-                    f"`{field}.{place}` must have another name: two tools are called {spec.name}.",
+                    f"`{field}.{place}` must have another name: two tools have the name {spec.name}.",
                     field=f"{field}.{place}",
                 )
         return _Tools(tuple(chosen.values()), tuple(provider))

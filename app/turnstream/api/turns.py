@@ -83,7 +83,7 @@ async def get_path(request: Request) -> Response:
     chat, limit = id_of(request, "chat"), limit_of(request, default=100, most=500)
     leaf, through, before, after = (id_in_query(request, name) for name in ("leaf", "through", "before", "after"))
     if before and (leaf or through or after):
-        raise RequestRefused("`before` must stand alone: one path leads to a turn.", field="before")
+        raise RequestRefused("`before` excludes `leaf`, `through` and `after`: a turn has one path.", field="before")
     newest_of = through or (None if leaf else after)
 
     async def read(storage: ReadStorage) -> Response:

@@ -175,7 +175,8 @@ def bound(settings: Settings, shared: bool = False) -> socket.socket:
         own_socket.close()
         address = f"TURNSTREAM_HOST {settings.host}, TURNSTREAM_PORT {settings.port}"
         raise ConfigError(
-            f"the server cannot listen on {address}: {error.strerror or error}; set another, or stop what uses it"
+            f"the server cannot listen on {address}: {error.strerror or error}; choose another"
+            " address, or stop the program that uses it"
         ) from None
     return own_socket
 

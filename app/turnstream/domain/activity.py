@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-# The present work of a running turn; `retrying` is the wait before a failed model call is made again,
-# `waiting` the wait for a rate limit of the provider.
+# The present work of a running turn. `retrying`: the pause before the next try of a failed model call. `waiting`: the
+# wait for a rate limit of the provider.
 Stage = Literal["processing", "waiting", "streaming", "executing", "retrying"]
 
 REPORTS = 3.0  # seconds between two reports of a replica about its turns
@@ -12,7 +12,7 @@ REPORTS = 3.0  # seconds between two reports of a replica about its turns
 
 @dataclass(frozen=True, slots=True)
 class RunningCall:
-    """A tool call that runs, for so many seconds."""
+    """A running tool call. `seconds` is the time since its start."""
 
     name: str
     seconds: float
@@ -20,8 +20,8 @@ class RunningCall:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """The state of a turn in the memory of its replica. `silent` is how long ago the provider sent the last bytes in a
-    model call that is open. `readers` counts the readers on this replica. Times are in seconds.
+    """The state of a turn in the memory of its replica. `silent` is the time since the last bytes of the provider, in
+    an open model call. `readers` counts the readers on this replica. Times are in seconds.
     """
 
     stage: Stage | None = None

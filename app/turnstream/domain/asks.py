@@ -9,7 +9,7 @@ from uuid import UUID
 from turnstream.domain.blocks import Block, CallKey
 
 AskKind = Literal["client", "approval", "elicitation", "sign_in"]
-# Asks with a question of their own. Others show the call.
+# These asks have a question. Clients show the call for all other asks.
 QUESTIONS: Final = frozenset[AskKind]({"elicitation", "sign_in"})
 # `result`, `approve` and `deny` come from a person. An ask without an answer expires, or a steer supersedes it.
 AnswerKind = Literal["result", "approve", "deny", "expired", "superseded"]
@@ -17,10 +17,10 @@ AnswerKind = Literal["result", "approve", "deny", "expired", "superseded"]
 
 @dataclass(frozen=True, slots=True)
 class AskAnswer:
-    """The answer to an ask. `text` is the result of a client tool, or the reason why a call was denied; `layout`
-    describes a result with files (turnstream.domain.results), `client_data` is its JSON text for clients alone.
-    `input`, as JSON text, replaces the input of the call. `grant` is the permission that answered instead of a person,
-    at the moment of the ask. `by` is the person who decided, if it was not the owner.
+    """The answer to an ask. `text` is the result of a client tool, or the reason of a denial. `layout` describes a
+    result with files (turnstream.domain.results), `client_data` is its JSON text for clients alone. `input`, as JSON
+    text, replaces the input of the call. `grant` is the stored permission that answered the ask at once, without a
+    person. `by` is the person who decided, if another person than the owner decided.
     """
 
     kind: AnswerKind
@@ -36,17 +36,18 @@ class AskAnswer:
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A call that waits for a person: for the result of a tool that the client runs (`client`), or for permission to
-    run it here (`approval`). `attempt` made the ask. `digest` identifies the exact call (`digest_of`). `tool_digest`
-    identifies the tool as the person was shown it, if an approval may be remembered for the chat.
+    run a tool here (`approval`). `attempt` made the ask. `digest` identifies the exact call (`digest_of`).
+    `tool_digest` identifies the tool as the person has seen the tool, if the chat may remember an approval.
 
-    An `elicitation` is a question of a tool to the person while its call runs. `question` is its JSON text, its
-    `tool_use_id` the call's with a number (`elicitation_id`). It is open while the attempt that made it runs. That of a
-    job has the attempt of the job, and is open until the job is over, or runs again (`Turn.waits_for`).
+    An `elicitation` is a question of a tool to the person while its call runs. `question` is its JSON text. Its
+    `tool_use_id` is the id of the call with a number (`elicitation_id`). The question is open while its attempt runs.
+    The question of a job has the attempt of the job, and is open until the job is over or runs again
+    (`Turn.waits_for`).
 
-    A `sign_in` has a question as well, with a link: the call was not made, because its server wants the person to sign
-    in. The call is made when that is done, in any attempt.
+    A `sign_in` has a question with a link. The server of the tool requires a sign-in, so the call was not made. After
+    the sign-in any attempt makes the call.
 
-    `approvers` are the principals who alone may answer (`Identity.principals`); without them the owner answers.
+    Only the principals in `approvers` may answer (`Identity.principals`). Without approvers the owner answers.
     """
 
     round: int
@@ -58,7 +59,7 @@ class Ask:
     expires_at: datetime | None = None
     answer: AskAnswer | None = None
     tool_digest: str | None = None
-    asked_at: datetime | None = field(default=None, compare=False)  # as the rows have it; None until they are read
+    asked_at: datetime | None = field(default=None, compare=False)  # from the rows; else None
     answered_at: datetime | None = field(default=None, compare=False)
 
     question: str | None = None
@@ -66,24 +67,24 @@ class Ask:
 
     @property
     def key(self) -> CallKey:
-        """The call that waits, or the question of one."""
+        """The waiting call, or the question of a call."""
         return self.round, self.tool_use_id
 
     @property
     def is_marked(self) -> bool:
-        """Whether it has a place in the log. An ask that a grant answered was never shown; an elicitation comes at any
-        time, in the middle of a block too, and is shown by a notice. So is a sign-in.
+        """Whether the log has a mark of the ask. A client never receives an ask that a grant has answered. Elicitations
+        and sign-ins come at any time, also in the middle of a block, so clients receive them as notices.
         """
         return self.question is None and (self.answer is None or self.answer.grant is None)
 
     @property
     def holds_call(self) -> bool:
-        """Whether the call is not run before the answer. A question of a tool comes while its call runs."""
+        """Whether the call waits for the answer before it runs. A question of a tool comes while its call runs."""
         return self.answer is None and self.kind != "elicitation"
 
     @property
     def is_of_job(self) -> bool:
-        """Whether a job has asked it."""
+        """Whether a job has made the ask."""
         return self.question is not None and self.tool_use_id.rpartition("#")[2].startswith("j")
 
     @property
@@ -94,9 +95,9 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A person's permission to run further calls of one tool in a chat, until it is revoked. `digest` identifies the
-    tool as it was then. `when`, as JSON text, has a condition for each of some members of the input. The approval of
-    the call `tool_use_id` in `turn` gave it.
+    """A person's permission for further calls of one tool in a chat, valid until its revocation. `digest` identifies
+    the tool at the time of the approval. `when`, as JSON text, has conditions on members of the input. The grant comes
+    from the approval of the call `tool_use_id` in `turn`.
     """
 
     id: UUID
@@ -110,8 +111,8 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Steer:
-    """A message of the user to a turn that is open, or the report of a job. It becomes blocks of the turn when the turn
-    takes it in. `stored` is the JSON text as it was read: the turn takes in what the row has.
+    """A message of the user to an open turn, or the report of a job. The turn applies a steer as new blocks. `stored`
+    is the JSON text of the row, from which the turn makes the blocks.
     """
 
     id: UUID
@@ -120,15 +121,15 @@ class Steer:
 
 
 def elicitation_id(tool_use_id: str, attempt: int, number: int) -> str:
-    """The id of an elicitation, which no other one of the turn has."""
+    """The id of an elicitation, unique within the turn."""
     return f"{tool_use_id}#{attempt}.{number}"
 
 
 def job_question_id(tool_use_id: str, attempt: int, number: int) -> str:
-    """The id of a question of a job in this attempt of it. 0 is that with which the job has detached."""
+    """The id of a question of a job in this attempt of the job. Number 0 is the question of `Detached`."""
     return f"{tool_use_id}#j{attempt}.{number}"
 
 
 def digest_of(call: Block) -> str:
-    """SHA-256 of the call's round and of its input as streamed, in hexadecimal digits. Ids alone may be used again."""
+    """SHA-256 of the call's round and of its input as streamed, in hexadecimal digits. An id alone may repeat."""
     return sha256(f"{call.round} {call.text}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -11,11 +11,11 @@ from turnstream.domain.kinds import TEXT, TOOL_RESULT
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Turn, TurnError
 
-# The stop reason of the round that holds the answer, and of the turn. No model is sent the blocks of such a round.
+# The stop reason of the round with the answer, and of the turn. Model requests omit the blocks of such a round.
 ASSEMBLED = "assembled"
-# The stop reason of such a round and turn with the answer of an agent, and the note of the result that is the answer.
+# The stop reason of a round and turn with the answer of an agent; the result with that answer has a note of this name.
 HANDOFF = "handoff"
-# Rounds that were no model call.
+# Stop reasons of rounds without a model call.
 WRITTEN_HERE = frozenset({ASSEMBLED, HANDOFF})
 
 _MOST_RESULTS = 20
@@ -24,14 +24,14 @@ _LONGEST_INPUT = 120
 
 
 def can_be_assembled(turn: Turn) -> bool:
-    """True if a tool has given a result that is no error. A structured turn has no other answer than its output."""
+    """True if a tool has returned a result without an error. The only answer of a structured turn is its output."""
     assert turn.request is not None
     wanted = turn.request.limits.on_provider_failure == "assemble" and turn.request.output is None
     return wanted and any(block.type == TOOL_RESULT and not block.is_error for block in turn.blocks)
 
 
 def assembled_answer(turn: Turn, error: TurnError, number: int) -> tuple[Round, Block]:
-    """The answer in round `number`, behind all blocks of the turn: what failed, then each call with its result."""
+    """The answer in round `number`, behind all blocks of the turn: the failure, then each call with its result."""
     results = [block for block in turn.blocks if block.type == TOOL_RESULT]
     quoted = results[-_MOST_RESULTS:]
     parts = [
@@ -43,12 +43,12 @@ def assembled_answer(turn: Turn, error: TurnError, number: int) -> tuple[Round, 
         parts.insert(2, f"(Only the last {len(quoted)}: {left_out} before them are not quoted.)")
     notes = {ASSEMBLED: {"error": error.type, "message": error.message, "request_id": error.request_id}}
     block = Block(len(turn.blocks), number, turn.attempt, TEXT, text="\n\n".join(parts), notes=json.dumps(notes))
-    # A round counts one message at least; this one has no request.
+    # A round must count at least one message, although this round has no request.
     return Round(number, turn.attempt, messages=1, stop_reason=ASSEMBLED), block
 
 
 def handed_over(turn: Turn, number: int) -> Block | None:
-    """The result that is the answer of the turn: of the only call of round `number`, if its tool has taken over."""
+    """The result of the only call of round `number`, if its agent has taken over the turn; it is then the answer."""
     results = [block for block in turn.blocks if block.type == TOOL_RESULT and block.round == number]
     notes = json.loads(results[0].notes or "{}") if len(results) == 1 else {}
     return results[0] if notes.get(HANDOFF) and not results[0].is_error else None
@@ -71,7 +71,7 @@ def _quoted(result: Block, blocks: Sequence[Block]) -> str:
     if result.is_error:
         head += " (failed)"
     text = _excerpt(result.text.strip() or "(no text)", _LONGEST_RESULT)
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))  # longer than any in the text
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))  # longer than every fence in the text
     return f"{head}\n\n{fence}\n{text}\n{fence}"
 
 

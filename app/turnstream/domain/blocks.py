@@ -1,4 +1,4 @@
-"""Blocks: the pieces a turn is made of."""
+"""Blocks: the parts of a turn."""
 
 import json
 from collections.abc import Sequence
@@ -7,19 +7,19 @@ from typing import Any, Literal
 
 from turnstream.domain.kinds import TOOL_USE
 
-READ_RESULT = "read_result"  # the tool that reads the part of a result that was omitted
+READ_RESULT = "read_result"  # the tool for reading the omitted part of a result
 
-# The `data` of a verdict: whether the output was accepted.
+# The `data` of a verdict on an output.
 ACCEPTED, REJECTED = '{"type":"verdict","taken":true}', '{"type":"verdict","taken":false}'
 
-# The member of the notes of a message's first block that names its author, if that is not the owner.
+# The author of a message, a member of the notes of its first block; missing if the owner is the author.
 AUTHOR = "author"
 
-# The text of the result of a call that was cut short by the end of its turn; {} is the turn's stop reason.
+# The text of the result of a call whose turn ended first; {} is the turn's stop reason.
 CUT_SHORT = "This call has no result: the turn ended ({})."
 
 
-# The round and the id of a call: an id may come again in a later round.
+# The round and the id of a call: a later round may use the same id again.
 CallKey = tuple[int, str]
 
 
@@ -35,7 +35,7 @@ class PreliminaryOutput:
 
     @property
     def key(self) -> CallKey:
-        """The call that runs."""
+        """The running call."""
         return self.round, self.tool_use_id
 
 
@@ -44,13 +44,13 @@ CallState = Literal["started", "settled", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One closed block, as its row holds it.
+    """One closed block, as in its row.
 
-    `text` is the streamed text: prose, thinking, or the JSON text of a tool input; for a tool_result the text that the
-    tool returned. `data` is the provider's own JSON object for the block, in which the streamed member stays as it
-    began; for a tool_result its layout (turnstream.domain.results); None if `text` is all there is. `attempt` wrote the
-    block. `notes` is a JSON object of ours about a tool_result (cut, tried again, answered by another tool) or about a
-    message, and `client_data` the JSON text that the tool gave for clients beside it; no provider sees either.
+    `text` is the streamed text: prose, thinking, or the JSON text of a tool input; for a tool_result the returned text.
+    `data` is the provider's own JSON object for the block, with the streamed member in its initial state; for a
+    tool_result its layout (turnstream.domain.results); None if `text` is the whole block. `attempt` wrote the block.
+    `notes` is a JSON object of this server about a tool_result (cut, tried again, answered by another tool) or about a
+    message. `client_data` is the JSON text of the tool for clients. Model requests contain neither.
     """
 
     index: int
@@ -68,24 +68,24 @@ class Block:
 
     @property
     def key(self) -> CallKey:
-        """The id of the call: this block itself, or the call that it answers."""
+        """The key of the call: of this block, or of the call that this block answers."""
         return self.round, self.tool_use_id or ""
 
     @property
     def is_call(self) -> bool:
-        """True for a tool_use whose input is complete. Such a call has exactly one result in the end."""
+        """True for a tool_use with a complete input. Such a call has exactly one result in the end."""
         return self.type == TOOL_USE and not self.interrupted
 
 
 def author_of(blocks: Sequence[Block]) -> str | None:
-    """The author of a message, if that is not the owner."""
+    """The author of a message; None for the owner."""
     notes = blocks[0].notes if blocks else None
     author: str | None = json.loads(notes).get(AUTHOR) if notes is not None else None
     return author
 
 
 def caller_of(block: Block) -> str | None:
-    """Returns the id of the server call, a program, that made this call. None for calls of the model."""
+    """Returns the id of the server call (a program) that made this call. None for calls of the model."""
     if block.data is None or '"caller"' not in block.data:
         return None
     members = json.loads(block.data)

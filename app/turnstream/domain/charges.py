@@ -1,4 +1,4 @@
-"""Charges: what model calls have used and cost, as the ledger keeps it."""
+"""Charges: the tokens and the cost of model calls in the ledger."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ ChargeKind = Literal["round", "summary", "title", "embedding", "guard"]
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """One model call of a turn, or beside it: the summary of a result, the title of its chat, the check of a guard.
-    Embeddings have no turn. `call` is the name of the call within the turn. `cost` is None if the prices are not known.
+    """One model call of a turn, or a side call: the summary of a result, the title of its chat, the check of a guard.
+    Embeddings have no turn. `call` is the name of the call within the turn. `cost` is None if the prices are unknown.
     """
 
     kind: ChargeKind
@@ -26,7 +26,7 @@ class Charge:
 
 
 def charges_of(rounds: Iterable[Round], turn: Turn) -> Sequence[Charge]:
-    """The charges of rounds of the turn. An answer that the server has written was no model call."""
+    """The charges of rounds of the turn. Answers of the server itself have no charge."""
     assert turn.request is not None
     return [
         Charge("round", call_of(round), round.model or turn.request.model, billed_tokens(round.spent), round.cost)
@@ -36,7 +36,7 @@ def charges_of(rounds: Iterable[Round], turn: Turn) -> Sequence[Charge]:
 
 
 def root_of(turn: Turn) -> UUID | None:
-    """The turn at the root of the family that the turn was made for; None if it was not made for another one."""
+    """The root turn of the family, if the turn works for another turn; else None."""
     return None if turn.request is None else turn.request.root_turn
 
 

@@ -9,17 +9,18 @@ from uuid import UUID
 from turnstream.domain.errors import Conflict
 from turnstream.domain.turns import Turn
 
-# The effect of a message on a busy branch. `reject`: it is refused. `enqueue`: its answer waits for the end of the
-# open turns. `interrupt`: they are cancelled. `steer`: it goes into one of them. `branch`: it is beside them.
+# The effect of a message on a busy branch. `reject`: the server refuses the message. `enqueue`: the answer waits for
+# the end of the open turns. `interrupt`: the server cancels the open turns. `steer`: an open turn receives the message.
+# `branch`: the message begins a branch beside the open turns.
 OnBusy = Literal["reject", "enqueue", "interrupt", "steer", "branch"]
 
-LONGEST_TITLE = 60  # characters of one that the server gives
+LONGEST_TITLE = 60  # characters of a title that the server chooses
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A tree of turns of one owner. `settings` are the defaults of its turns, as the API takes them (model, params,
-    tools, limits). `updated_at` grows with every change and every turn that is made, by the database's clock.
+    """A tree of turns of one owner. `settings` are the defaults of its turns in the form of the API (model, params,
+    tools, limits). `updated_at` grows with every change and every new turn, by the database's clock.
     """
 
     id: UUID
@@ -33,8 +34,8 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The place of a message: after the answer `before`, or at the root; or into the first of `steerable` turns that is
-    still open. The turns in `interrupted` are to stop.
+    """The position of a new message: after the answer `before`, or at the root; or inside the first open turn of
+    `steerable`. The server cancels the turns in `interrupted`.
     """
 
     before: Turn | None
@@ -43,8 +44,8 @@ class Placement:
 
 
 def place_message(before: Turn | None, branch: Sequence[Turn], on_busy: OnBusy) -> Placement:
-    """Decides the place of a message that follows the answer `before`. `branch` leads to that answer, oldest first: all
-    of its turns are open but perhaps the first. Raises Conflict if one is open and `on_busy` is `reject`.
+    """Decides the position of a message that follows the answer `before`. `branch` leads to that answer, oldest first;
+    only its first turn may have ended. Raises Conflict if a turn is open and `on_busy` is `reject`.
     """
     busy = [turn for turn in branch if not turn.ended]
     if before is None or not busy:
@@ -65,16 +66,16 @@ def place_message(before: Turn | None, branch: Sequence[Turn], on_busy: OnBusy) 
 
 
 def branch_is_busy(turn: Turn, otherwise: str = "") -> Conflict:
-    """The refusal of a message for the sake of an open turn. `otherwise` adds a remedy."""
+    """The refusal of a message because of an open turn. `otherwise` adds a remedy."""
     if turn.status == "waiting":
         waits = f"Turn {turn.id} on this branch waits for an action or a background tool"
-        return Conflict(f"{waits}; answer it or cancel it{otherwise}.", code="turn_waiting")
-    detail = f"Turn {turn.id} is still running on this branch; wait for its end or cancel it{otherwise}."
+        return Conflict(f"{waits}; answer or cancel the turn{otherwise}.", code="turn_waiting")
+    detail = f"Turn {turn.id} is still running on this branch; wait for its end or cancel the turn{otherwise}."
     return Conflict(detail, code="turn_running")
 
 
 def title_from(text: str) -> str | None:
-    """The title of a chat that has no other: the first words of a text, in one line. None for a blank text."""
+    """The title of a chat without a chosen title: the first words of a text, in one line. None for a blank text."""
     line = " ".join(text.split())
     if len(line) <= LONGEST_TITLE:
         return line or None

@@ -1,8 +1,8 @@
-"""Compaction: when a conversation is too long for its model, and how it is made shorter.
+"""Compaction of a conversation that is too long for its model.
 
-Older tool results are sent shortened; if that is not enough, the turns before are summarised; if there are none,
-the older results of the running turn are omitted whole. The size of a request is estimated in tokens: from the usage of
-the last one, and from the length of the content since then.
+First, requests contain older tool results in part. If that is not enough, a summary replaces earlier turns. If there
+are no earlier turns, requests omit older results of the running turn. The size of a request is an estimate in tokens,
+from the usage of the last request and the length of later content.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,34 +31,33 @@ from turnstream.domain.results import count_files
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Turn, TurnRequest
 
-CONTEXT_EDITING = "context_editing"  # the provider leaves out older tool results
+CONTEXT_EDITING = "context_editing"  # the provider omits older tool results
 COMPACTION = "compaction"  # the provider summarises
-EDITS = (CONTEXT_EDITING, COMPACTION)  # what a provider may do by itself
-FILE_TOKENS = 1600  # of an image; of a document too, whose number of pages is not known here
+EDITS = (CONTEXT_EDITING, COMPACTION)  # edits that a provider may make by itself
+FILE_TOKENS = 1600  # of an image, and of a document, because its number of pages is unknown
 
 _CHARACTERS_PER_TOKEN = 4
 _FIGURES = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 
 # Shares of the context window.
-_KEPT = 0.25  # sent word for word: the newest turns, and the newest results
-_WORTHWHILE = 0.1  # saved by shortening: for less the provider's cache is not given up
+_KEPT = 0.25  # sent in full: the newest turns, and the newest results
+_WORTHWHILE = 0.1  # the least saving by shortening, because each shortening loses the provider's cache
 
-_LOW_WATER = 0.75  # of the limit: shortening that does not get below it is followed by a summary
-_HEAD = 500  # characters that are sent of a shortened result; none if that is not enough
+_LOW_WATER = 0.75  # of the limit: a summary follows a shortening that stays above
+_HEAD = 500  # characters of a shortened result in a request; zero if that is still too long
 
 
 def may_need_compaction(path: Sequence[Turn]) -> bool:
-    """True if the estimate cannot tell whether the path is too long, so that counting its tokens is worthwhile."""
+    """True if the estimate is too uncertain to decide. The provider should then count the tokens."""
     limit = _limit(path[-1])
     return limit is not None and estimate_size(path).is_uncertain_about(limit)
 
 
 def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False) -> Block | UUID | None:
-    """The work before the next model call of the turn at the end of `path`: the block that records which results are
-    shortened, or the id of the turn up to which the path is summarised. None if the path fits, or cannot be made
-    shorter.
+    """The work before the next model call of the turn at the end of `path`: a block that records the shortened results,
+    or the id of the last turn to summarise. None if the path fits, or cannot become shorter.
 
-    `tokens` is the size of the request if it was counted; `forced`: the provider has refused it as too long.
+    `tokens` is the counted size of the request, if known. `forced`: the provider has refused the request as too long.
     """
     limit = _limit(path[-1])
     size = estimate_size(path).tokens if tokens is None else tokens
@@ -66,7 +65,7 @@ def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced
         return None
     window = _request(path[-1]).limits.context_window or size
     path = with_earlier_results(path)
-    if forced:  # the provider has refused a request of this size, so the window is smaller
+    if forced:  # the provider refuses this size, so the window is smaller
         window = min(window, size)
     ours = forced or CONTEXT_EDITING not in _edits(path[-1])
     old = list(_old_rounds(path, window * _KEPT)) if ours else []
@@ -84,7 +83,7 @@ def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced
 
 
 def _limit(running: Turn) -> float | None:
-    """The size above which a request is too long; None if it is unknown, or the provider compacts by itself."""
+    """The maximum size of a request; None if unknown, or if the provider compacts by itself."""
     window = _request(running).limits.context_window
     if window is None or COMPACTION in _edits(running):
         return None
@@ -108,7 +107,7 @@ _Results = tuple[Position, Sequence[Block]]
 
 
 def _shortening(path: Sequence[Turn], rounds: Sequence[_Results], head: int, window: int) -> Shortening | None:
-    """A shortening of all results of `rounds` that are sent with more than `head`; None if it saves too little."""
+    """A shortening of all results of `rounds` sent with more than `head` characters; None for a small saving."""
     known = shortenings_on(path)
     positions: list[Position] = []
     left_out = files = 0
@@ -131,8 +130,8 @@ def _shortening(path: Sequence[Turn], rounds: Sequence[_Results], head: int, win
 
 
 def _old_rounds(path: Sequence[Turn], room: float) -> Iterator[_Results]:
-    """The rounds with results but those newest that fit into `room`. The newest one is omitted in any case, since the
-    model may not have seen its results.
+    """The rounds with results, except the newest rounds that fit into `room`. The newest round is always excepted,
+    because the model may not have seen its results.
     """
     newest_first = reversed(list(_rounds_with_results(path)))
     for number, (position, blocks) in enumerate(newest_first):
@@ -144,7 +143,7 @@ def _old_rounds(path: Sequence[Turn], room: float) -> Iterator[_Results]:
 
 
 def _shortening_of_newest(path: Sequence[Turn], window: int) -> Shortening | None:
-    """A shortening of results that the model has not seen: no request has room for them. They share a part of it."""
+    """A shortening of unseen results that no request has room for. Together these results get a share of the window."""
     rounds = list(_rounds_with_results(path))[-1:]
     results = sum(len(blocks) for _, blocks in rounds) or 1
     return _shortening(path, rounds, int(window * _KEPT * _CHARACTERS_PER_TOKEN / results), window)
@@ -166,9 +165,7 @@ def _saved(shortening: Shortening) -> int:
 
 
 def last_turn_to_summarise(path: Sequence[Turn], window: int) -> UUID | None:
-    """The turn up to which the path is summarised, so that the turns after it fill a share of the window; None if no
-    turn is left to be summarised.
-    """
+    """The last turn to summarise, so that the later turns fill a share of the window; None if there is no such turn."""
     kept = turns_after_summary(path)
     end = len(kept) - 2  # the running turn and the user turn that it answers stay
     room = window * _KEPT - sum(map(size_of_turn, kept[max(0, end) :]))
@@ -180,7 +177,7 @@ def last_turn_to_summarise(path: Sequence[Turn], window: int) -> UUID | None:
 
 
 def earlier_cut(path: Sequence[Turn], through: UUID) -> UUID | None:
-    """A turn halfway to `through`, for a summary that was itself too long to be asked for; None at the first turn."""
+    """A turn halfway to `through`, if the request for the summary was too long; None at the first turn."""
     answers = [turn.id for turn in turns_after_summary(path) if turn.role == "assistant"]
     place = answers.index(through)
     return answers[place // 2] if place else None
@@ -191,13 +188,13 @@ def earlier_cut(path: Sequence[Turn], through: UUID) -> UUID | None:
 
 @dataclass(frozen=True, slots=True)
 class SizeEstimate:
-    """The size of a request in tokens, of which `guessed` were guessed by the length of texts."""
+    """The size of a request in tokens. `guessed` of these tokens are estimated from the length of texts."""
 
     tokens: int
     guessed: int
 
     def is_uncertain_about(self, tokens: float) -> bool:
-        """True if the size may be above `tokens` or below: the guessed part may be half of the guess, or twice."""
+        """True if the size may be above or below `tokens`: the guessed part may really be half or twice the guess."""
         return self.tokens - self.guessed / 2 <= tokens < self.tokens + self.guessed
 
 
@@ -215,7 +212,7 @@ def estimate_size(path: Sequence[Turn]) -> SizeEstimate:
     ]
     added = sum(map(size_of_block, since)) + sum(map(size_of_turn, path[place + 1 :]))
     if {"whole"} != {earlier_results_of(path[place].request), earlier_results_of(path[-1].request)}:
-        # The request of that round had other results of earlier turns than the next one has.
+        # The request of that round has a different share of earlier results than the next request.
         then, now = with_earlier_results(path[: place + 1]), with_earlier_results(path)[: place + 1]
         added += sum(map(size_of_turn, now)) - sum(map(size_of_turn, then))
     saved = sum(_saved(shortening) for shortening in shortenings_on(path) if shortening.made >= (place, round.number))
@@ -223,17 +220,17 @@ def estimate_size(path: Sequence[Turn]) -> SizeEstimate:
 
 
 def _newest_figures(path: Sequence[Turn]) -> tuple[int, Round] | None:
-    """The newest sealed round, if its usage says how long its request was and the path is still sent that way."""
+    """The newest sealed round, if its usage has the size of its request and later requests have the same form."""
     for place in range(len(path) - 1, -1, -1):
         for round in reversed(path[place].rounds):
-            if round.sealed and round.stop_reason not in WRITTEN_HERE:  # that was no model call
+            if round.sealed and round.stop_reason not in WRITTEN_HERE:  # such a round has no model call
                 usable = round.stop_reason != COMPACTED and round.usage.get("input_tokens")
                 return (place, round) if usable and _same_edits(path[place], path[-1]) else None
     return None
 
 
 def _same_edits(then: Turn, now: Turn) -> bool:
-    """False if the provider was to cut one of the two requests and not the other: their sizes do not compare."""
+    """False if only one of the two requests asked the provider for edits: their sizes are not comparable."""
     if then.request is None or now.request is None:
         return then.request is now.request
     requests = (then.request, now.request)
@@ -265,7 +262,7 @@ def size_of_turn(turn: Turn) -> int:
 
 
 def size_of_block(block: Block, head: int | None = None) -> int:
-    """The size in tokens; with `head` only so many of its characters are sent."""
+    """The size in tokens. With `head`, requests contain only that many characters of the block."""
     size = kind_of(block.type).size
     if size == "none":
         return 0
@@ -282,7 +279,7 @@ def size_of_block(block: Block, head: int | None = None) -> int:
 
 
 def size_of_reply(blocks: Sequence[Block], round: int) -> int:
-    """The estimated tokens that the model has written in a round: its text, thoughts and inputs of calls."""
+    """The estimated output of the model in a round, in tokens: its text, thoughts and inputs of calls."""
     return sum(_size(block.text) for block in blocks if block.round == round and block.text)
 
 

@@ -1,4 +1,4 @@
-"""Cursors: positions in the content of a turn, which are the ids of its events."""
+"""Cursors: positions in the content of a turn. The ids of events are cursors."""
 
 import re
 from typing import NamedTuple
@@ -7,8 +7,8 @@ _FORM = re.compile("(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,14})
 
 
 class Cursor(NamedTuple):
-    """The position up to which a client has received a turn: `attempt` wrote the client's content, `place` counts the
-    passed marks, `offset` the characters of the text after them. Cursors of one turn compare as tuples, and only grow.
+    """The end of the content that a client has received. `attempt` wrote the content, `place` counts the received
+    marks, `offset` the characters after these marks. Cursors of one turn compare as tuples, and only grow.
     """
 
     attempt: int = 0
@@ -20,7 +20,7 @@ class Cursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Cursor":
-        """Raises ValueError for a text that is no cursor."""
+        """Raises ValueError for any other text."""
         found = _FORM.fullmatch(text)
         if found is None:
             raise ValueError("a cursor is the id of an event, such as 1-4-120")

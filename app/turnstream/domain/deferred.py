@@ -1,5 +1,5 @@
-"""Deferred tools: their definitions are not in the requests of the model, which finds them by a search and calls them
-through one generic tool. So the tools of all requests of a chat are the same text, which the provider caches.
+"""Deferred tools: requests of the model omit their definitions. The model searches for such a tool, and calls it
+through one generic tool. So all requests of a chat have the same text of tools, and the provider caches that text.
 """
 
 import json
@@ -13,8 +13,8 @@ CALL_TOOL = "call_tool"
 
 
 class NamedCalls:
-    """Reads calls of the generic tool as calls of the tools that they name. If the request defers no tool, a tool of
-    that name is another one, and no call is changed. Each call is read once: its input may be long.
+    """Reads calls of the generic tool as calls of the named tools. If the request defers no tool, a tool with the
+    generic name is an ordinary tool, and no call changes. The reader parses each call once, because inputs may be long.
     """
 
     def __init__(self, request: TurnRequest | None) -> None:
@@ -23,7 +23,7 @@ class NamedCalls:
         self._read: dict[CallKey, tuple[Block, Block]] = {}
 
     def call(self, call: Block) -> Block:
-        """The call with the name and the input of the named tool. A call that names no tool of this server is returned
+        """The call with the name and the input of the named tool. A call without a named tool of this server stays
         unchanged; the generic tool then reports the mistake.
         """
         if not self._tools or call.name != CALL_TOOL or not call.is_call:
@@ -45,14 +45,14 @@ class NamedCalls:
 
 
 def input_of(call: Block, name: str) -> str:
-    """The input of the call for the tool `name`, which the ask for the call has too."""
+    """The input of the call for the tool `name`. The ask for the call has the same input."""
     if call.name != CALL_TOOL or name == CALL_TOOL:
         return call.text
     return _named_in(call.text)[1]
 
 
 def _named_in(text: str) -> tuple[object, str]:
-    """The name in the input of the generic tool, None without one, and the input for that tool as JSON."""
+    """The name in the input of the generic tool (None if missing), and the input for that tool as JSON."""
     try:
         given = json.loads(text)
         return (given.get("name"), json.dumps(given.get("input", {}))) if isinstance(given, dict) else (None, "{}")

@@ -1,4 +1,4 @@
-"""Degraded turns: the policies (retry, fallback, …) that a turn needed to get through, as its rows record them."""
+"""Degraded turns: the policies (retry, fallback, …) that acted on a turn, from its rows."""
 
 import json
 from collections.abc import Iterator
@@ -15,18 +15,18 @@ FALLBACK_MODEL = "fallback_model"
 ASSEMBLED_ANSWER = "assembled_answer"
 ALL_TOOLS_FAILED = "all_tools_failed"
 HOOK_FAILURES = "hook_failures"
-REWRITTEN = "rewritten"  # a part that readers had seen was taken back
+REWRITTEN = "rewritten"  # readers have seen a part that was deleted later
 CONTINUED = "continued"  # a reply was interrupted, and its text stays
-_LOOKED_AT = frozenset({TOOL_USE, TOOL_RESULT, USER_TEXT})  # by what is counted here
-# Notes on results that needed no policy.
+_LOOKED_AT = frozenset({TOOL_USE, TOOL_RESULT, USER_TEXT})  # types of blocks with counted policies
+# Notes on results without a policy.
 _NOT_DEGRADED = frozenset({"started_at", "seconds", "summarised", "cached", "memo", "approval", "job", HANDOFF})
 
 
 @dataclass(frozen=True, slots=True)
 class Degraded:
-    """A policy, `what`, that was needed for the tool_result at `index`; without an index, for the whole turn. A reply
-    that was cut off has its `round` and the output that it cost, `estimated` if the provider did not report it. A
-    reached limit has its name, its amount and the `used` amount.
+    """A policy, `what`, that acted on the tool_result at `index`; without an index, on the whole turn. A cut-off reply
+    has its `round` and its lost output, `estimated` if the provider did not report the tokens. A reached limit has its
+    name, its amount and the `used` amount.
     """
 
     what: str
@@ -40,9 +40,9 @@ class Degraded:
 
 
 def degraded(turn: Turn) -> tuple[Degraded, ...]:
-    """The policies that the turn needed. Policies of tool results come first."""
+    """The policies that acted on the turn. Policies of tool results come first."""
     found: list[Degraded] = []
-    # Nothing below looks at other blocks, of which there may be thousands.
+    # The code below needs no other blocks, and a turn may have thousands.
     turn = replace(turn, blocks=tuple(block for block in turn.blocks if block.type in _LOOKED_AT))
     for block in turn.blocks:
         if block.type == TOOL_RESULT and block.notes is not None:
@@ -64,7 +64,7 @@ def degraded(turn: Turn) -> tuple[Degraded, ...]:
 
 
 def _cut_off(turn: Turn) -> Iterator[Degraded]:
-    """The replies that were interrupted after their first text, and then rewritten or continued."""
+    """The interrupted replies with text, later rewritten or continued."""
     for round in turn.rounds:
         whats = {VOIDED: REWRITTEN, INTERRUPTED: CONTINUED}
         tokens = round.spent.get("output_tokens")

@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-# The causes of a refusal, for programs: a client decides by its code, and shows the sentence to people.
+# The causes of a refusal, for programs: a client decides by the code, and shows the sentence to people.
 RefusalCode = Literal[
     "call_answered",
     "call_over",
@@ -67,8 +67,8 @@ class TurnstreamError(Exception):
 
 
 class RequestRefused(TurnstreamError):
-    """The caller must change the request. `field` names the wrong field, if there is one. A `code` replaces the code of
-    the class, if a client may have to distinguish it.
+    """The caller must change the request. `field` is the name of the wrong field, if any. A `code` replaces the code of
+    the class, if clients may have to distinguish the refusal.
     """
 
     status = 422
@@ -97,7 +97,7 @@ class Unauthorized(RequestRefused):
 
 
 class Forbidden(RequestRefused):
-    """The credential of the request does not allow it. One of `scopes` would."""
+    """The credential does not allow the request. A credential with one of `scopes` would."""
 
     status = 403
     title = "Not allowed"
@@ -117,7 +117,7 @@ class NotFound(RequestRefused):
 
 
 class NoSuchPage(RequestRefused):
-    """`before` names no page."""
+    """`before` is not the `next` of a page."""
 
     status = 400
     title = "The request cannot be read"
@@ -130,14 +130,14 @@ class NoSuchPage(RequestRefused):
 
 
 class OfAnotherCell(RequestRefused):
-    """The request is of an owner of `cell`. It went to `here`, another cell."""
+    """The owner belongs to `cell`. This server belongs to `here`, another cell."""
 
     status = 421
     title = "The owner is in another cell"
     code = "other_cell"
 
     def __init__(self, cell: str, here: str) -> None:
-        super().__init__(f"The credential of the request is one of the cell {cell}; this server is one of {here}.")
+        super().__init__(f"The owner belongs to the cell {cell}; this server belongs to the cell {here}.")
         self.cell = cell
 
 
@@ -157,7 +157,7 @@ class MessageBlocked(RequestRefused):
 
 
 class GuardFailed(RequestRefused):
-    """A guardrail could not check the message, which nobody may read unchecked."""
+    """A guardrail could not check the message, and no model may receive an unchecked message."""
 
     status = 503
     title = "Temporarily unavailable"
@@ -165,7 +165,7 @@ class GuardFailed(RequestRefused):
 
 
 class TooMany(RequestRefused):
-    """The `limit` of the owner is reached. After `retry_after` seconds there may be room again."""
+    """The owner has reached `limit`. A retry may succeed after `retry_after` seconds."""
 
     status = 429
     title = "Too many requests"
@@ -182,7 +182,7 @@ class TooMany(RequestRefused):
 
 
 class ProviderError(TurnstreamError):
-    """A model API refused or failed. `type` is the provider's name for it, `request_id` its id for the call."""
+    """A model API refused or failed. `type` is the provider's name of the error, `request_id` its id of the call."""
 
     def __init__(
         self,
@@ -207,21 +207,21 @@ class ProviderError(TurnstreamError):
 
 
 class TransientError(ProviderError):
-    """Trying again may help. `retry_after` is the pause in seconds that the provider asks for. `busy`: it has no room
-    for the call now, because of a rate limit or an overload.
+    """A retry may succeed. `retry_after` is the pause in seconds that the provider asks for. `busy`: the provider has
+    no capacity for the call now, because of a rate limit or an overload.
     """
 
 
-MODEL_NOT_AVAILABLE = "model_not_available"  # no provider of a model is configured
+MODEL_NOT_AVAILABLE = "model_not_available"  # no configured provider has the model
 
 
 class PermanentError(ProviderError):
-    """Trying again will not help."""
+    """A retry cannot succeed."""
 
 
 class AccountRefused(PermanentError):
-    """The account that the operator has with the provider does not allow the call: its key, its rights or its balance.
-    The words of the provider are for the operator alone.
+    """The operator's account at the provider does not allow the call, because of its key, rights or balance. Only the
+    operator sees the provider's text.
     """
 
     @property
@@ -230,7 +230,7 @@ class AccountRefused(PermanentError):
 
 
 class TooLong(PermanentError):
-    """The request is longer than the model takes."""
+    """The request is longer than the model accepts."""
 
 
 class StorageError(TurnstreamError):
@@ -238,38 +238,40 @@ class StorageError(TurnstreamError):
 
 
 class StorageUnavailable(StorageError):
-    """Postgres cannot be reached, or cannot do it now: trying again may help."""
+    """Postgres is unreachable, or cannot execute the statement now. A retry may succeed."""
 
 
 class Overloaded(StorageUnavailable):
-    """Requests arrive faster than Postgres answers them. This one would only wait behind the others."""
+    """Requests arrive faster than Postgres answers. Another request would only wait behind the others."""
 
 
 class StatementTooLong(StorageUnavailable):
-    """The statement has reached a time limit of its own. Postgres is there, and at once it would take as long again."""
+    """The statement has exceeded its own time limit. Postgres works; an immediate retry would take as long again."""
 
 
 class StatementRefused(StorageError):
-    """Postgres refuses this statement or its values: trying again will not help. A bug, or another version's tables."""
+    """Postgres refuses the statement or its values. No retry can succeed. The cause is a bug or another version's
+    tables.
+    """
 
 
 class CannotOpen(TurnstreamError):
-    """A value or key was encrypted with another key, for another place, or was changed since."""
+    """A value or key was encrypted with another key or for another row, or has changed since."""
 
 
 class ClaimLost(TurnstreamError):
-    """Another attempt owns the turn, or it has ended. The run that receives this stops and writes no row."""
+    """Another attempt owns the turn, or the turn has ended. The run stops and writes no row."""
 
 
 class IllegalTransition(TurnstreamError):
-    """A bug: the table of states does not allow this change of status."""
+    """The table of states does not allow this change of status. The cause is a bug."""
 
     def __init__(self, now: str, then: str) -> None:
         super().__init__(f"a turn cannot go from {now} to {then}")
 
 
 class ConfigError(TurnstreamError):
-    """Settings are wrong. Each argument is a sentence that names one and a right value."""
+    """Settings are wrong. Each argument is a sentence with the name of a setting and a right value."""
 
     def __str__(self) -> str:
         return " ".join(map(str, self.args))
@@ -277,7 +279,7 @@ class ConfigError(TurnstreamError):
 
 @contextmanager
 def errors_named(place: str, kind: type[Exception] = ConfigError) -> Iterator[None]:
-    """Turns a ValueError into a ConfigError, or another kind, whose text begins with the place of the mistake."""
+    """Turns a ValueError into a ConfigError, or an error of the class `kind`. The text begins with `place`."""
     try:
         yield
     except ValueError as error:
@@ -286,7 +288,7 @@ def errors_named(place: str, kind: type[Exception] = ConfigError) -> Iterator[No
 
 @contextmanager
 def errors_collected(problems: list[str]) -> Iterator[None]:
-    """Adds the sentences of a ConfigError to `problems`, so that one start shows all of them."""
+    """Adds the sentences of a ConfigError to `problems`, so that one start shows all mistakes."""
     try:
         yield
     except ConfigError as error:

@@ -1,7 +1,7 @@
 """Events that a client receives: marks are entries of the turn's log, deltas are text between marks, notices are
 neither stored nor replayed.
 
-The `attempt` of a mark is the attempt that put it into the log. A cursor of an earlier attempt is void from there on.
+The `attempt` of a mark is the attempt that appended the mark. Cursors of earlier attempts are void from that mark on.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ IN_THE_BACKGROUND = "It runs in the background."
 
 @dataclass(frozen=True, slots=True)
 class TurnStart:
-    """The first mark of a turn; `turn_attempt` is the attempt that the turn is in."""
+    """The first mark of a turn; `turn_attempt` is the present attempt of the turn."""
 
     attempt: int
     turn: UUID
@@ -34,7 +34,7 @@ class TurnStart:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A call of the round before, whose result the new round reacts to."""
+    """A call of the previous round. The request of the new round contains its result."""
 
     tool_use_id: str
     name: str
@@ -43,7 +43,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class RoundStart:
-    """The start of a model call: `messages` were sent, after the calls in `answered` had their results."""
+    """The start of a model call. `messages` counts the sent messages; `answered` has calls with new results."""
 
     attempt: int
     round: int
@@ -65,7 +65,7 @@ class BlockStart:
 
 @dataclass(frozen=True, slots=True)
 class BlockStop:
-    """The end of a block, as it is stored."""
+    """The end of a block, with the stored block."""
 
     attempt: int
     block: Block
@@ -83,9 +83,7 @@ class RoundStop:
 
 @dataclass(frozen=True, slots=True)
 class RequiredAction:
-    """A call that waits for a person. `input` is JSON text, as it was streamed. `can_remember`: an approval may be
-    remembered for the chat.
-    """
+    """A call that waits for a person. `input` is JSON text. `can_remember`: the chat may store approvals."""
 
     tool_use_id: str
     name: str
@@ -129,7 +127,7 @@ class BlockDelta:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Makes the client drop the blocks from `index` on: `attempt` writes them again."""
+    """The client drops the blocks from `index` on: `attempt` writes these blocks again."""
 
     attempt: int
     index: int
@@ -143,7 +141,7 @@ class Notice:
     data: Mapping[str, Any]
 
 
-# The client has all that there was when it connected. Only for a client that asks for it.
+# The client has received all content up to its connect. Only clients that ask for this notice receive it.
 CAUGHT_UP = Notice("caught_up", {})
 
 

@@ -1,9 +1,9 @@
-"""Names of guards that rows and readers know: the places of checked texts, and the ends of turns by a guard."""
+"""Names of guards in rows and events: the origins of checked texts, and the ends of turns by a guard."""
 
 from typing import Final, Literal
 
 Place = Literal["input", "tool_result", "text", "thinking"]
 
-# The stop reason, and the type of the error, of a turn that a guard has ended; the error of one whose check failed.
+# The stop reason and error type of a turn that a guard has ended; the error type after a failed check.
 GUARDRAIL: Final = "guardrail"
 GUARDRAIL_FAILED: Final = "guardrail_failed"

@@ -1,7 +1,7 @@
-"""The history that a model is sent: summaries represent older turns, and older tool results are shortened.
+"""The history in model requests: summaries replace older turns, and older tool results are shortened.
 
-Summaries and shortenings are blocks of the turn that ran when they were made. A branch that began before them does not
-have them, and is sent its own history.
+Summaries and shortenings are blocks of the turn that ran at the time. A branch that began before these blocks does not
+contain them, and its requests have its own history.
 """
 
 import json
@@ -15,9 +15,9 @@ from turnstream.domain.kinds import SHORTENED, SUMMARY, TOOL_RESULT, TOOL_USE
 from turnstream.domain.results import count_files, result_as_text
 from turnstream.domain.turns import WITHDRAWN, EarlierResults, Turn, TurnRequest
 
-_NOTE = 100  # characters, about, of the note instead of what is omitted
+_NOTE = 100  # characters, about, of the note in place of the omitted part
 COMPACTED = "compacted"  # the stop reason of a round that made a summary
-EARLIER_HEAD = 500  # characters that are sent of a long result of an earlier turn, if these are sent shortened
+EARLIER_HEAD = 500  # characters of a long result of an earlier turn in requests, if `earlier_results` is `short`
 
 _CALL_AND_RESULT = frozenset({TOOL_USE, TOOL_RESULT})
 
@@ -27,7 +27,7 @@ Position = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The newest summary of a path, made in round `round` of the turn at `place`, of all turns up to `through`."""
+    """The newest summary of a path, of all turns up to `through`, made by round `round` of the turn at `place`."""
 
     place: int
     round: int
@@ -37,9 +37,9 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Shortening:
-    """A shortening of tool results: of each large result from round `first` to round `last`, the first `head`
-    characters are sent, and no files. It was made at `made`. It cuts `results` results for the first time or further:
-    `left_out` more characters and `files` more files are omitted.
+    """A shortening of tool results: of each large result from round `first` to round `last`, requests contain the first
+    `head` characters, and no files. `made` is its own position. `results` results lose `left_out` more characters and
+    `files` more files than before.
     """
 
     made: Position
@@ -54,23 +54,23 @@ class Shortening:
         return self.first <= position <= self.last and can_be_shortened(block, self.head)
 
     def invalidates(self, position: Position) -> bool:
-        """True if thoughts do not hold any more: a result before them was sent whole when they were made."""
+        """True if thoughts are invalid: the model wrote these thoughts after a result that is now shortened."""
         return self.first < position <= self.made
 
 
 def without_withdrawn(path: Sequence[Turn]) -> Sequence[Turn]:
-    """The turns of a path that a model is sent: without messages that were cancelled before their turns began."""
+    """The turns of a path for model requests, without messages that were cancelled before their turns began."""
     gone = {id for turn in path if turn.stop_reason == WITHDRAWN for id in (turn.id, turn.parent_id)}
     return [turn for turn in path if turn.id not in gone] if gone else path
 
 
 def earlier_results_of(request: TurnRequest | None) -> EarlierResults:
-    """How a turn sends the results of tools in the turns before it."""
+    """The form of earlier turns' tool results in the requests of a turn."""
     return "whole" if request is None else request.limits.earlier_results
 
 
 def with_earlier_results(path: Sequence[Turn]) -> Sequence[Turn]:
-    """The path as the turn at its end sends it: the results of tools in the turns before are whole, shortened to their
+    """The path as the requests of its last turn contain it: tool results of earlier turns are whole, cut to their
     beginning, or omitted together with their calls. A turn without such results is the same object.
     """
     request, mode = path[-1].request, earlier_results_of(path[-1].request)
@@ -104,7 +104,7 @@ def _beginning_of(block: Block, can_read_on: bool) -> Block:
 
 
 def shortening_of(position: Position, block: Block, shortenings: Sequence[Shortening]) -> Shortening | None:
-    """The shortening that decides how much is sent of a block: the smallest remainder."""
+    """The shortening that leaves the smallest remainder of a block."""
     mine = (shortening for shortening in shortenings if shortening.shortens(position, block))
     return min(mine, key=lambda shortening: shortening.head, default=None)
 
@@ -114,7 +114,7 @@ def can_be_shortened(result: Block, head: int) -> bool:
 
 
 def omitted_characters(result: Block, head: int) -> int:
-    """The number of characters that are omitted of a shortened result; 0 for a text that is hardly longer anyway."""
+    """The number of omitted characters of a shortened result; 0 for a text that is hardly longer than `head`."""
     return len(result.text) - head if len(result.text) > 2 * max(head, _NOTE) else 0
 
 
@@ -140,7 +140,7 @@ def turns_after_summary(path: Sequence[Turn]) -> Sequence[Turn]:
 
 
 def shortenings_on(path: Sequence[Turn]) -> tuple[Shortening, ...]:
-    """The shortenings of a path, in the order in which they were made."""
+    """The shortenings of a path, oldest first."""
     found: list[Shortening] = []
     place_of: dict[str, int] = {}
     for place, turn in enumerate(path):
@@ -156,7 +156,7 @@ def shortenings_on(path: Sequence[Turn]) -> tuple[Shortening, ...]:
 
 
 def shortening_block(shortening: Shortening, path: Sequence[Turn]) -> Block:
-    """The block that stores and shows a shortening: one of the turn at the end of `path`."""
+    """The block that stores and shows a shortening, as a block of the last turn of `path`."""
     running = path[-1]
     data = {
         "type": SHORTENED,

@@ -1,4 +1,4 @@
-"""Identities: the result of every authentication, and the only description of the caller behind it."""
+"""Identities: the result of every authentication. Later code knows the caller only by the identity."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -11,25 +11,25 @@ from turnstream.domain.errors import Forbidden
 
 Scope = Literal["read", "send", "chat", "approve", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-# The members of a turn's options that a credential may fix for all turns that it posts.
+# The options of a turn that a credential may fix for all its turns.
 FIXABLE = ("model", "system_prompt", "params", "tools", "limits")
-# The rights of a person over their own data: `chat` allows all that `send` does. `admin` reaches other owners.
+# The rights of a person over their own data: `chat` includes `send`. `admin` reaches other owners.
 OF_A_PERSON: frozenset[Scope] = frozenset({"read", "chat", "approve"})
 LONGEST_OWNER = 255
 # The owner of all rows while a server needs no token.
 LOCAL_OWNER = "local"
-# Ends of the names under which a move keeps an owner's rows out of reach (arriving_name, departed_name).
+# Suffixes of owners' names during a move: no request reaches the rows of such an owner (arriving_name, departed_name).
 _OF_A_MOVE = re.compile(r" \((arriving|moved to [^()]*)\)\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The owner on whose behalf a request is made, and what its credential allows. `credential` is the credential's id
-    if it has one, `plan` the name of the limits that it comes with, `cell` the cell that it names. A bound credential
-    reaches its `chat` or `turn` only. `folder` is the folder of documents that a restricted credential reaches. `fixed`
-    are options of all turns that it posts, as the API takes them: members of `FIXABLE`. `roles` are those that the
-    credential names: a policy may name them as approvers. `member` is the owner whose credential it is, if the request
-    is that of a member of a chat: `owner` is the chat's then. Raises ValueError for values that no row can hold.
+    """The owner of a request, and the rights of its credential. `credential` is the id of the credential, if any,
+    `plan` the name of its limits, `cell` the named cell. A bound credential reaches its `chat` or `turn` only. `folder`
+    is the only folder of documents that a restricted credential reaches. `fixed` are options of all its turns, in the
+    form of the API: members of `FIXABLE`. `roles` are the roles that the credential names: a policy may name roles as
+    approvers. `member` is the owner of the credential in a request to the chat of another owner; `owner` is then the
+    owner of the chat. Raises ValueError for values that rows cannot store.
     """
 
     owner: str
@@ -66,7 +66,7 @@ class Identity:
 
     @property
     def actor(self) -> str:
-        """The caller as the audit trail names it: the credential, or the owner of one without an id."""
+        """The caller in the audit trail: the id of the credential, or the owner if the credential has no id."""
         return self.credential or f"owner:{self.person}"
 
     @property
@@ -81,18 +81,18 @@ class Identity:
 
     @property
     def is_restricted(self) -> bool:
-        """Whether its messages and its turns reach less than what the owner has."""
+        """Whether its messages and turns reach less than the owner's data."""
         return self.is_bound or "chat" not in self.scopes
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has all rights of a person over what the owner has, and nothing narrows them."""
+        """Whether the credential has all rights of a person, without a restriction."""
         return self.scopes >= OF_A_PERSON and not self.is_restricted and not self.fixed
 
     @property
     def documents(self) -> str | None:
-        """The beginning of the paths of all documents that its messages may name and its turns' tools may read: empty
-        for every document, None for none.
+        """The common beginning of the paths of documents that its messages may name and its turns' tools may read:
+        empty for every document, None for no document.
         """
         if not self.is_restricted:
             return ""
@@ -102,11 +102,11 @@ class Identity:
         return self.expires_at is not None and self.expires_at <= now
 
     def require_reach(self, chat: UUID | None, turn: UUID | None = None) -> None:
-        """Raises Forbidden if the credential is bound to another chat or turn, or to one alone."""
+        """Raises Forbidden if the credential is bound to another chat or turn, or only to a turn of the chat."""
         if self.chat not in {None, chat}:
-            raise Forbidden(f"{'A member' if self.member else 'The token'} reaches the chat {self.chat} alone.")
+            raise Forbidden(f"{'A member' if self.member else 'The token'} reaches only the chat {self.chat}.")
         if self.turn not in {None, turn}:
-            raise Forbidden(f"The token reaches the turn {self.turn} alone, not what is around it.")
+            raise Forbidden(f"The token reaches only the turn {self.turn}, not the rest of its chat.")
 
     def require(self, *scopes: Scope) -> None:
         """Raises Forbidden unless the credential has one of `scopes`."""
@@ -118,7 +118,7 @@ class Identity:
 
 
 def arriving_name(owner: str) -> str:
-    """Returns the owner's temporary name in the new cell, for the rows that a move has copied ahead."""
+    """Returns the owner's temporary name in the new cell, for rows that a move copies in advance."""
     return f"{owner} (arriving)"
 
 
@@ -128,17 +128,17 @@ def departed_name(owner: str, cell: str) -> str:
 
 
 def owner_before_move(name: str) -> str:
-    """Returns the owner whose rows a move keeps under this name; any other name as it is."""
+    """Returns the owner behind a name of a move; any other name unchanged."""
     return _OF_A_MOVE.sub("", name)
 
 
 def known_scopes(names: Collection[str]) -> frozenset[Scope]:
-    """The scopes among `names`; a later version may know others."""
+    """The known scopes among `names`; a later version may have others."""
     return frozenset(scope for scope in SCOPES if scope in names)
 
 
 def checked_scopes(names: Collection[str]) -> list[Scope]:
-    """The scopes in the order of `SCOPES`. Raises ValueError for a name that is none."""
+    """The scopes in the order of `SCOPES`. Raises ValueError for an unknown name."""
     if unknown := sorted(set(names) - set(SCOPES)):
         raise ValueError(f"{unknown[0]!r} is no scope; scopes are {', '.join(SCOPES)}")
     return [scope for scope in SCOPES if scope in names]

@@ -1,4 +1,4 @@
-"""Jobs: calls that run apart from their turn, which waits for them without memory."""
+"""Jobs: calls that run apart from their turn. A turn that waits for a job uses no memory."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -12,9 +12,9 @@ from turnstream.domain.blocks import CallKey
 # Extensions have others.
 JobKind = str
 
-# `running` has a runner; the job of a runner that is gone is `running` until another one claims it. A `detached` one
-# continues elsewhere: its handle says where. `settled` has an outcome. `stopped`: the call got another result.
-# tests/integration/test_states.py runs every statement against this.
+# `running`: a runner executes the job. The job of a dead runner is `running` until another runner claims the job.
+# `detached`: the work continues elsewhere, and the handle names it. `settled`: the job has an outcome. `stopped`: the
+# call got another result. tests/integration/test_states.py runs every statement against this.
 JobState = Literal["due", "running", "detached", "settled", "stopped"]
 JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     "due": frozenset({"running", "settled", "stopped"}),
@@ -23,18 +23,18 @@ JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     "settled": frozenset(),
     "stopped": frozenset(),
 }
-# The states of a job that is not over.
+# The states of an open job.
 OpenJobState = Literal["due", "running", "detached"]
-# The delivery of a report: `steered` went into an open turn, `started` has started one, `discarded`: the turn of the
-# call was cancelled.
+# The delivery of a report. `steered`: an open turn has received the report. `started`: the report has started a turn.
+# `discarded`: the turn of the call was cancelled.
 Delivery = Literal["steered", "started", "discarded"]
-# So many turns in a row may be started by reports. A call of the last one is waited for.
+# The most turns in a row that reports may start. The last of these turns waits for its calls.
 MOST_STARTED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class JobChild:
-    """The turn that works on a job of the kind `child`. `cost` is the known cost of its sealed rounds."""
+    """The turn that does the work of a job of the kind `child`. `cost` is the known cost of its sealed rounds."""
 
     chat: UUID
     turn: UUID
@@ -44,13 +44,13 @@ class JobChild:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The job of a call, as the turn sees it. `progress` is what it last reported, `since` when the call was made a
-    job. A job that is `settled` is over; its `outcome`, as JSON text, is None once the call has its result.
+    """The job of a call, as its turn sees it. `progress` is the last reported progress, `since` the time when the call
+    became a job. A `settled` job is over. Its `outcome`, as JSON text, is None after the call has its result.
 
-    The turn does not wait for a job that `reports`: its call has a result at once, and the outcome is delivered as a
-    report, to the turn `delivered_to`, which may be another one of the branch. It was applied behind `delivered_round`,
-    0 for before the first one; None until then. `ended` is the kind of its outcome. `attempt` counts its runs: readers
-    do not see it.
+    The turn does not wait for a job that `reports`: its call has a result at once. A report with the outcome goes to
+    the turn `delivered_to`, perhaps another turn of the branch, behind its round `delivered_round`: 0 means before the
+    first round, None not yet applied. `ended` is the kind of its outcome. `attempt` counts its runs, for the server
+    only.
     """
 
     id: UUID

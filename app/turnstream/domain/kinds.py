@@ -1,8 +1,7 @@
-"""Block kinds: one table of how every part of the system treats each type of block.
+"""Block kinds: one table with the rules of every part of the system for each type of block.
 
-To add a kind, add its row here. tests/unit/test_kinds.py then fails for each client, dialect and provider that does not
-know it. Providers also send types that have no row: `kind_of` gives them a row of their own, and they are kept as they
-came.
+To add a kind, add its row here. tests/unit/test_kinds.py then fails for each client, dialect and provider without rules
+for the kind. Providers also send types without a row: `kind_of` makes rows for these types.
 """
 
 from collections.abc import Mapping
@@ -16,19 +15,20 @@ TOOL_USE = "tool_use"
 TOOL_RESULT = "tool_result"
 SERVER_TOOL_USE = "server_tool_use"
 MCP_TOOL_USE = "mcp_tool_use"
-SERVER_RESULT = "_tool_result"  # how the types of results end that a provider's own tools return
+SERVER_RESULT = "_tool_result"  # the end of the types of results of a provider's own tools
 IMAGE = "image"
 DOCUMENT = "document"
-PROVIDER_SUMMARY = "compaction"  # written by a provider that makes the conversation shorter by itself
-SUMMARY = "summary"  # of the turns before, if they are too long for the model
-SHORTENED = "shortened"  # which earlier tool results are sent shortened from there on
-USER_TEXT = "user_text"  # from the user, while the turn ran
-REPORT = "report"  # the outcome of a call that continued in the background after its turn had continued
-VERDICT = "verdict"  # on an output that a structured turn's model wrote as text
+PROVIDER_SUMMARY = "compaction"  # the summary of a provider that compacts by itself
+SUMMARY = "summary"  # a summary of earlier turns that are too long for the model
+SHORTENED = "shortened"  # the range of earlier tool results that later requests contain in part
+USER_TEXT = "user_text"  # a message of the user to the running turn
+REPORT = "report"  # the outcome of a background call, after its turn had continued
+VERDICT = "verdict"  # the verdict on an output that the model wrote as text
 
 Family = Literal["prose", "thought", "call", "server_call", "result", "server_result", "file", "steer", "note", "other"]
-# `in_place`: where it is, under the role of its turn. `after_call`: by the user's side, behind the call it answers.
-# `as_user_text`: by the user's side, behind its round. `for_history`: instead of the turns it summarises.
+# `in_place`: at the position of the block, in the role of its turn. `after_call`: as the user's content, behind the
+# call that the block answers. `as_user_text`: as the user's content, behind the round. `for_history`: replaces the
+# summarised turns.
 Sent = Literal["in_place", "after_call", "as_user_text", "for_history", "never"]
 Shown = Literal["prose", "thought", "hidden_thought", "call", "inside_call", "file", "user_text", "note", "raw"]
 Size = Literal["none", "text", "text_and_data", "text_and_files", "one_file"]
@@ -36,14 +36,14 @@ Size = Literal["none", "text", "text_and_data", "text_and_files", "one_file"]
 
 @dataclass(frozen=True, slots=True)
 class BlockKind:
-    """One row of the table: how a type of block is treated.
+    """One row of the table: the rules for a type of block.
 
-    `streams` is the member of the block's JSON object that arrives piece by piece; without one the block arrives
-    whole. The log has `after_seal` blocks behind `round_stop`: they are written once the model's reply is sealed.
-    `sent` is where later model requests carry the block, `shown` how clients show it, `size` what counts when the
-    length of a request is estimated. A `portable` block is sent to another provider too, without its `data`.
-    `cacheable` blocks may carry a cache mark of Anthropic's. `guarded` is the guards' name for the text of the model.
-    Blocks `with_turn_ids` name turns in their data, which a copy of the chat changes.
+    `streams` is the member of the block's JSON object that arrives in pieces; without this member the block arrives
+    whole. Blocks `after_seal` come behind `round_stop` in the log: the server writes these after the seal of the
+    model's reply. `sent` is the position of the block in later model requests, `shown` its form in clients, `size` the
+    part that counts in the estimated length of a request. Requests to another provider contain a `portable` block
+    without its `data`. `cacheable` blocks may have a cache mark of Anthropic. `guarded` is the guards' name for the
+    text of the model. Blocks `with_turn_ids` have ids of turns in their data; a copy of the chat changes these ids.
     """
 
     name: str
@@ -90,9 +90,9 @@ _ROWS = (
     ),
     BlockKind(SHORTENED, "note", after_seal=True, sent="never", shown="note", size="none", with_turn_ids=True),
     BlockKind(USER_TEXT, "steer", after_seal=True, sent="as_user_text", shown="user_text"),
-    # The call has its one result already, so a provider takes no second one.
+    # The call already has its only result, and providers accept no second result.
     BlockKind(REPORT, "note", after_seal=True, sent="as_user_text", shown="note", size="text"),
-    # Sent only if the output was not accepted.
+    # Requests contain only the verdict on a rejected output.
     BlockKind(VERDICT, "note", after_seal=True, sent="as_user_text", shown="note"),
 )
 KINDS: Mapping[str, BlockKind] = {kind.name: kind for kind in _ROWS}
@@ -102,7 +102,7 @@ _OTHER = BlockKind("", "other")
 
 
 def kind_of(type: str) -> BlockKind:
-    """The row of this type of block. A type without one gets a new row: providers invent types."""
+    """The row of this type of block. An unknown type gets a new row, because providers invent types."""
     if known := KINDS.get(type):
         return known
     return replace(_SERVER_RESULT if type.endswith(SERVER_RESULT) else _OTHER, name=type)
@@ -116,14 +116,14 @@ CALLS = _names_of("call", "server_call")
 SERVER_CALLS = _names_of("server_call")
 THOUGHTS = _names_of("thought")
 FILES = _names_of("file")
-# Their `data` may name uploads. In this order an index has them.
+# The `data` of these blocks may name uploads. An index has the types in this order.
 WITH_FILES = (*(kind.name for kind in _ROWS if kind.family == "file"), TOOL_RESULT)
 STREAMED_MEMBERS: Mapping[str, str] = {kind.name: kind.streams for kind in _ROWS if kind.streams is not None}
-STEERED = frozenset({USER_TEXT, REPORT})  # what a steer becomes: the model is called because of it
+STEERED = frozenset({USER_TEXT, REPORT})  # the blocks of an applied steer: each leads to a model call
 AFTER_SEAL = frozenset(kind.name for kind in _ROWS if kind.after_seal)
-# Sent in another place or form than their own, or not at all.
+# Requests contain these at another position, in another form, or not at all.
 NOT_SENT_IN_PLACE = frozenset(kind.name for kind in _ROWS if kind.sent != "in_place")
-# Written after the round's usage was known, and part of the next request.
+# These blocks follow the usage of the round, and are part of the next request.
 ADDED_TO_REQUEST = frozenset(kind.name for kind in _ROWS if kind.after_seal and kind.sent != "never")
 PORTABLE = frozenset(kind.name for kind in _ROWS if kind.portable)
 CACHEABLE = frozenset(kind.name for kind in _ROWS if kind.cacheable)

@@ -1,6 +1,6 @@
-"""Limits inside a turn: the reached ones, from its rows. Pure functions.
+"""The reached limits of a turn, computed from its rows. Pure functions.
 
-A budget (tokens, cost, seconds) is looked at before each model call and each tool: a running step runs to its end.
+The executor checks budgets (tokens, cost, seconds) before each model or tool call. Running steps always complete.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from turnstream.domain.kinds import TOOL_RESULT
 from turnstream.domain.rounds import billed_tokens, exact_sum
 from turnstream.domain.turns import Turn
 
-BUDGET = "budget"  # the name of the failure of a turn whose budget is spent
+BUDGET = "budget"  # the failure of a turn with a spent budget
 
 
 @dataclass(frozen=True, slots=True)
 class ReachedLimit:
-    """A limit that was reached, by its name in the API, and how much was `used` of it."""
+    """A reached limit, with its name in the API and the `used` amount."""
 
     name: str
     limit: float
@@ -29,16 +29,14 @@ class ReachedLimit:
 
 @dataclass(frozen=True, slots=True)
 class FamilyUse:
-    """The tokens and the cost that the turns of a family have used, or use by calls of models that run."""
+    """The tokens and the cost of all turns of a family, running model calls included."""
 
     tokens: int
     cost: float
 
 
 def family_of(turn: Turn) -> UUID | None:
-    """The turn at the root of the family with which the turn shares a budget of tokens or cost. None if it has no such
-    budget, or no family.
-    """
+    """The root turn of the family that shares the turn's budget of tokens or cost. None without such a budget."""
     assert turn.request is not None
     limits = turn.request.limits
     if limits.budget_tokens is None and limits.budget_cost is None:
@@ -49,13 +47,13 @@ def family_of(turn: Turn) -> UUID | None:
 
 
 def rounds_with_calls(blocks: Sequence[Block]) -> list[int]:
-    """The numbers of the tool rounds."""
+    """The numbers of the rounds with tool calls."""
     return sorted({block.round for block in blocks if block.is_call})
 
 
 def round_limit(turn: Turn, last: int | None = None) -> int:
-    """The number of tool rounds that the turn may have. With `hard_max_rounds` it grows beyond `max_rounds` by one
-    round after each that made progress. `last` is the last round that is looked at.
+    """The maximum of tool rounds of the turn. With `hard_max_rounds` the maximum grows beyond `max_rounds` by one round
+    after each round with progress. Rounds after `last` do not count.
     """
     assert turn.request is not None
     limits = turn.request.limits
@@ -71,7 +69,7 @@ def round_limit(turn: Turn, last: int | None = None) -> int:
 
 
 def makes_progress(blocks: Sequence[Block], number: int) -> bool:
-    """Whether the round has a new result: a result without an error that no identical call had before."""
+    """Whether the round has a new result: without an error, and unlike the results of earlier identical calls."""
     calls = {block.key: (block.name, block.text) for block in blocks if block.is_call}
     results = [block for block in blocks if block.type == TOOL_RESULT and not block.is_error]
     known = {(calls.get(block.key), block.text, block.data) for block in results if block.round < number}
@@ -94,15 +92,15 @@ def calls_over_limit(turn: Turn) -> tuple[Block, ...]:
 
 
 def calls_are_spent(turn: Turn, last: int | None = None) -> bool:
-    """True if the turn may run no other tool after round `last`, or the last of all."""
+    """True if the turn may run no other tool after round `last`, or after its last round."""
     assert turn.request is not None
     most = turn.request.limits.max_calls
     return most is not None and sum(last is None or call.round <= last for call in counted_calls(turn)) >= most
 
 
 def spent_budget(turn: Turn, now: datetime | None, family: FamilyUse | None = None) -> ReachedLimit | None:
-    """The first budget that is used up; None if there is some left of each. Without `now` time does not count. `family`
-    is what the turn's family has used, the turn included.
+    """The first spent budget; None if each budget has some left. Without `now`, the time does not count. `family` is
+    the use of the turn's family, this turn included.
     """
     assert turn.request is not None
     limits = turn.request.limits
@@ -129,7 +127,7 @@ def budget_sentence(spent: ReachedLimit, family: FamilyUse | None = None) -> str
 
 
 def figure(amount: float) -> str:
-    """An amount as text: a whole one has no decimals."""
+    """An amount as text, without decimals for a whole number."""
     return f"{int(amount):,}" if amount == int(amount) else f"{amount:,}"
 
 
@@ -142,10 +140,10 @@ def _cost(turn: Turn) -> float:
 
 
 def seconds_used(turn: Turn, now: datetime) -> float:
-    """The time since the turn was first claimed, without the times in which it waited for a person."""
+    """The seconds since the first claim of the turn, without its waits for a person."""
     if turn.started_at is None:
         return 0.0
-    # A question of a job that is gone without an answer kept nobody waiting.
+    # The turn did not wait for an unanswered question of a job that is over.
     asked = [ask for ask in turn.asks if ask.answer is not None or not ask.is_of_job or turn.waits_for(ask)]
     waits = [_wait(list(asks), now) for _, asks in groupby(asked, key=lambda ask: ask.round)]
     return (now - turn.started_at).total_seconds() - sum(waits)

@@ -1,8 +1,8 @@
 """The log of a turn: its marks, and the event that follows a cursor.
 
-A log is a list of marks, and the text of the block that is still open. It is the same for a turn that runs (the live
-view appends to it) and for a turn that has ended (`marks_of` makes it from rows), so one reader serves both. Within one
-attempt a log only grows. A deletion of a part starts a new attempt, so a cursor into that part is recognised as void.
+A log is a list of marks, and the text of the open block. The live view appends to the log of a running turn; `marks_of`
+makes the log of an ended turn from rows. Both logs are equal, so one reader serves both. Within one attempt a log only
+grows. A deletion starts a new attempt, so that cursors into the deleted part are void.
 """
 
 from collections import defaultdict
@@ -34,14 +34,14 @@ from turnstream.domain.output import phase_of
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Turn
 
-# Characters. The bound limits the memory that a reader which stalls can hold.
+# Characters. This bound limits the memory of a stalled reader.
 LONGEST_DELTA = 131_072
 
 M = TypeVar("M", RoundStart, ActionRequired)
 
 
 class Log(Protocol):
-    """The log as readers need it. `open_text` is the open block's text from an offset, at most LONGEST_DELTA long."""
+    """The log for readers. `open_text` is the open block's text from an offset, at most LONGEST_DELTA characters."""
 
     @property
     def attempt(self) -> int: ...
@@ -59,7 +59,7 @@ def end_of(turn: Turn) -> TurnEnd:
 
 
 def start_of_round(round: Round, blocks: Sequence[Block]) -> RoundStart:
-    """The mark of a round's start. `blocks` is the turn so far, with the results that the round answers."""
+    """The mark of a round's start. `blocks` are all blocks of the turn, with the results of the previous round."""
     answered = tuple(
         Answered(block.tool_use_id or "", block.name or "", block.is_error)
         for block in blocks
@@ -73,16 +73,14 @@ def start_of_block(block: Block) -> BlockStart:
 
 
 def stop_of_block(block: Block, closed_by: int) -> BlockStop:
-    """The mark of a block's end. An interrupted block is closed at its stored end by the attempt that settles its
-    round. A client that has the block as complete, from commits that a failover has lost, must begin the block again.
+    """The mark of a block's end. The attempt that settles an interrupted round closes the block at its stored end.
+    After a failover with lost commits, a client may have more of the block, and must receive the block again.
     """
     return BlockStop(closed_by if block.interrupted else block.attempt, block)
 
 
 class Marks(Sequence[Mark]):
-    """The marks of a log. A reply may have thousands of blocks, so the two marks of a whole block are made when they
-    are read: the block itself is in both places.
-    """
+    """The marks of a log. A reply may have thousands of blocks, so the marks of whole blocks are made on access."""
 
     __slots__ = ("_entries",)
 
@@ -121,7 +119,7 @@ class Marks(Sequence[Mark]):
         self._entries.append(mark)
 
     def add(self, blocks: Iterable[Block], closed_by: int | None = None) -> None:
-        """Appends both marks of closed blocks; if one was open, its start is there already."""
+        """Appends both marks of closed blocks. The log already has the start of a block that was open."""
         entries = self._entries
         for block in blocks:
             if entries and isinstance(last := entries[-1], BlockStart) and last.index == block.index:
@@ -136,19 +134,19 @@ class Marks(Sequence[Mark]):
         return isinstance(last, BlockStart) and last.index == block.index
 
     def places_of(self, kind: type[M]) -> Iterator[tuple[int, M]]:
-        """The marks of a kind that is not one of blocks, each with its place."""
+        """The marks of the class `kind`, each with its index. `kind` is no mark of blocks."""
         return ((place, entry) for place, entry in enumerate(self._entries) if isinstance(entry, kind))
 
     def remove_from(self, place: int) -> None:
         del self._entries[place:]
 
     def length_until(self, attempt: int, most: int) -> int:
-        """The number of marks before the first one of a later attempt, at most `most`."""
+        """The number of marks before the first mark of a later attempt, at most `most`."""
         entries = self._entries[:most]
         return next((place for place, entry in enumerate(entries) if entry.attempt > attempt), len(entries))
 
     def blocks_before(self, place: int) -> int:
-        """The number of blocks that begin before `place`, which is not between the marks of a block."""
+        """The number of blocks before the index `place`. The index is not between the marks of a block."""
         entries = self._entries[:place]
         return (
             sum(isinstance(entry, BlockStart) for entry in entries)
@@ -157,7 +155,7 @@ class Marks(Sequence[Mark]):
 
 
 def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[RequiredAction, ...]:
-    """The actions that these asks require, in the order of their calls."""
+    """The required actions of these asks, in the order of their calls."""
     by_call = {ask.key: ask for ask in asks}
     calls = [(ask, block) for block in blocks if block.is_call and (ask := by_call.get(block.key)) is not None]
     return tuple(
@@ -173,7 +171,7 @@ def open_actions_of(turn: Turn) -> tuple[RequiredAction, ...]:
     """The actions that wait for a person. A question ends with its call, an elicitation with its run."""
     asks = [ask for ask in turn.asks if ask.answer is None]
     if not asks:
-        return ()  # without a look at the blocks, of which there may be thousands
+        return ()  # before the loop over blocks: a turn may have thousands
     results = {block.key for block in turn.blocks if block.type == TOOL_RESULT}
     questions = tuple(
         RequiredAction(ask.call_id, ask.name, ask.kind, ask.question, ask.digest, ask.expires_at)
@@ -186,7 +184,7 @@ def open_actions_of(turn: Turn) -> tuple[RequiredAction, ...]:
 
 
 def elicited(turn: Turn) -> ActionRequired | None:
-    """All waiting calls, if a question is among them: a reader finds no mark of that. None otherwise."""
+    """All waiting calls, if one of them has a question, because questions have no mark. Otherwise None."""
     actions = open_actions_of(turn)
     if not any(action.kind in QUESTIONS for action in actions):
         return None
@@ -194,7 +192,7 @@ def elicited(turn: Turn) -> ActionRequired | None:
 
 
 def action_required(asks: Sequence[Ask], blocks: Sequence[Block]) -> ActionRequired:
-    """The mark of the asks of one round. One attempt made them all, before any call of the round had its result."""
+    """The mark of the asks of one round. One attempt made all of these asks, before any result of the round."""
     return ActionRequired(asks[0].attempt, asks[0].round, required_actions_of(asks, blocks))
 
 
@@ -228,9 +226,9 @@ def _add_round(marks: Marks, round: Round, by_round: Mapping[int, Sequence[Block
 
 
 def resume(log: Log, cursor: Cursor) -> tuple[Cursor, Reset | None]:
-    """The cursor from which a client with `cursor` continues, and the reset before that, if it needs one."""
+    """The cursor from which a client with `cursor` continues, and the reset before the next event, if necessary."""
     if not log.has_had(cursor.attempt):
-        # Of a past that this database does not have: nothing vouches for more than the first mark.
+        # The database has no such attempt, for example after a failover: only the first mark is certain.
         return Cursor(log.attempt, min(1, cursor.place)), Reset(log.attempt, 0)
     # Marks of a later attempt have replaced the client's marks.
     kept = log.marks.length_until(cursor.attempt, cursor.place)
@@ -249,10 +247,10 @@ def _text_length(log: Log, place: int) -> int:
 
 
 def next_event(log: Log, cursor: Cursor) -> tuple[Event, Cursor] | None:
-    """The event after `cursor` and the cursor after that event; None when the client has everything.
+    """The event after `cursor` and the cursor after that event; None if the client has the whole log.
 
-    `resume` or this function returned `cursor` for this log's attempt. The log of a mirror that lost its journal may
-    end before it.
+    `cursor` is a result of `resume` or of this function, for this log's attempt. The log of a mirror with a lost
+    journal may end before the cursor.
     """
     attempt, place, offset = cursor
     marks = log.marks
@@ -274,5 +272,5 @@ def _delta(log: Log, cursor: Cursor, text: str) -> tuple[Event, Cursor]:
 
 
 def end_cursor(log: Log) -> Cursor:
-    """The cursor of a client that has received everything."""
+    """The cursor of a client with the whole log."""
     return Cursor(log.attempt, len(log.marks), log.open_length)

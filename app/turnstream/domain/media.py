@@ -1,8 +1,8 @@
 """Media types: one table of the files that messages and results may contain. The first bytes decide the type of a file;
-a declared type is not trusted.
+the server does not trust a declared type.
 
 To add a type, add its row here. tests/unit/domain/test_media.py then fails for the page, and for each dialect and each
-provider that has no form for it.
+provider without a form of the type.
 """
 
 import re
@@ -16,7 +16,7 @@ from turnstream.domain.kinds import DOCUMENT, IMAGE
 @dataclass(frozen=True, slots=True)
 class MediaType:
     """One row of the table. `block` is the type of block that shows such a file. `beginning` is a pattern of its first
-    bytes; a file without one is UTF-8 text, which providers get as text, and which a tool's result has as its text.
+    bytes. A file without a pattern is UTF-8 text: providers get the text, and a tool's result has the text as its own.
     """
 
     name: str
@@ -41,12 +41,12 @@ MEDIA: Final[Mapping[str, MediaType]] = {row.name: row for row in _ROWS}
 
 
 def media_shown_as(block: str) -> frozenset[str]:
-    """The names of the types that a block of this type shows."""
+    """The media types that a block of this type shows."""
     return frozenset(row.name for row in _ROWS if row.block == block)
 
 
 def media_type_of(content: bytes) -> MediaType | None:
-    """The type of a file; None for a type that has no row."""
+    """The type of a file; None for a type without a row."""
     for row in _ROWS:
         if row.beginning is not None and row.beginning.match(content):
             return row

@@ -1,4 +1,4 @@
-"""The decision that a replica is gone: a function of what another one has seen of it. It reads no clock and no row."""
+"""The decision that a replica is dead: a function of another replica's observations, without clock and rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,16 +6,16 @@ from datetime import datetime
 from math import inf
 from uuid import UUID
 
-LOOK = 0.4  # seconds between two looks at the peers
-# Seconds without a session after which a peer is gone, unless the sessions of all replicas were cut, or it renews its
-# lease at each look: it lives, and cannot open one.
+LOOK = 0.4  # seconds between two reads of the peers
+# A peer without a session for so many seconds is dead. Exceptions: the sessions of all replicas were cut, or the peer
+# renews its lease at each read, because such a peer lives and cannot open a session.
 MISSED = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
     """Another replica. `connected`: its session is alive. `lapsed`: its lease has expired. `has_own_address`: its
-    address is this replica's. It is an earlier process, or two servers share a host name and a port.
+    address is this replica's address. Such a peer is an earlier process, or two servers share a host name and a port.
     """
 
     id: UUID
@@ -28,9 +28,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One read of the peers' rows. Times are seconds of this replica's monotonic clock; the clock of Postgres is
-    `ahead` of this clock.
-    """
+    """One read of the peers' rows. Times are seconds of the monotonic clock; the clock of Postgres is `ahead` of it."""
 
     peers: Sequence[Peer]
     asked: float
@@ -40,9 +38,9 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """The observations of a replica until its last look, in the times of `Look`. Expired leases count a lease after
-    `reachable_since`; nothing counts until a lease after `doubted_at`. `missed`: since when a peer with this end of its
-    lease has had no session.
+    """The observations of a replica up to its last read, in the times of `Look`. Expired leases count when one lease
+    time has passed since `reachable_since`; nothing counts before one lease time after `doubted_at`. `missed` has the
+    time since when a peer, with the present end of its lease, has had no session.
     """
 
     looked: float = -inf
@@ -52,17 +50,17 @@ class Observations:
     missed: Mapping[tuple[UUID, datetime], float] = field(default_factory=dict)
 
     def unreachable(self, now: float) -> "Observations":
-        """Postgres could not be asked until now. The peers could not renew their leases either."""
+        """Postgres was unreachable until now, so the peers could not renew their leases."""
         return replace(self, looked=now, reachable_since=now, missed={})
 
     def doubted(self, now: float) -> "Observations":
-        """Something has stopped all replicas alike, or cut all their sessions. They need time to come back."""
+        """One cause has stopped all replicas, or cut all their sessions. Replicas need time to recover."""
         return replace(self, reachable_since=now, doubted_at=now, missed={})
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The peers that are `gone`. `stalled`: the seconds of a stop, or of a step of the clock, that raised doubts."""
+    """`gone` has the dead peers. `stalled`: seconds of a pause or a clock step, after which no judgement is safe."""
 
     gone: Sequence[UUID]
     seen: Observations
@@ -70,19 +68,19 @@ class Judgement:
 
 
 def predecessors(peers: Sequence[Peer]) -> Sequence[UUID]:
-    """Returns the earlier processes at this replica's address that have no session any more. This replica takes over
-    their turns when it starts. A process that has a session may be a running server with the same address.
+    """Returns the earlier processes at this replica's address without a session. This replica takes over their turns at
+    its start. A process with a session may be a running server with the same address.
     """
     return [peer.id for peer in peers if peer.has_own_address and not peer.connected]
 
 
 def judge(seen: Observations, look: Look, lease: float) -> Judgement:
-    """A peer is gone when it has had no session for long enough, or its lease of `lease` seconds has expired. After
-    an outage of Postgres, all leases look expired for a while, although the peers run.
+    """A peer is dead after a time without a session, or when its lease of `lease` seconds has expired. After an outage
+    of Postgres, all leases look expired for a while, although the peers run.
     """
     late, jump = look.answered - seen.looked, look.ahead - seen.ahead
-    # Postgres, this machine or this process stood still, so the peers were perhaps kept from renewing too; or the
-    # clock of Postgres was set forward, so all leases look expired until they are renewed.
+    # Postgres, this machine or this process has paused, so the peers perhaps could not renew their leases. Or the clock
+    # of Postgres was set forward, so all leases look expired until their renewal.
     stalled = max(late, jump) if late > LOOK + lease / 3 or jump > lease / 3 else None
     if stalled is not None:
         seen = seen.doubted(look.answered)

@@ -22,11 +22,11 @@ Failure = Literal[
 ]
 Phase = Literal["building", "iterating", "validating", "reflecting"]
 
-VALUE = "value"  # the member of an output whose schema is not one of an object
+VALUE = "value"  # the member with the output, if its schema is not the schema of an object
 
 _CANCELLED = "cancelled"
 _MOST_OF_A_COMPLAINT = 2000  # characters
-# Members of a schema that are at the root, where references find them.
+# Members of a schema that stay at the root, because references lead there.
 _OF_THE_ROOT = ("$schema", "$defs", "definitions")
 # Members whose values are no schemas.
 _LITERALS = frozenset({"const", "default", "enum", "examples"})
@@ -41,7 +41,7 @@ _WHY: dict[Failure, str] = {
     "max_tokens": "the reply was cut off at the tokens that it may have, before there was an output",
     "model_context_window_exceeded": "the reply was cut off at the model's context window, before there was an output",
 }
-# Stop reasons that would be the same in another attempt.
+# Stop reasons for which another attempt would end in the same way.
 _CUT_OFF: dict[str | None, Failure] = {
     "refusal": "refusal",
     "max_tokens": "max_tokens",
@@ -56,9 +56,9 @@ _NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
 
 @dataclass(frozen=True, slots=True)
 class OutputProgress:
-    """The state of a structured turn. `accepted` is the call whose input is the output, or the text block that is.
-    `drafted` is the call that would be submitted. `failed` attempts have ended, the last one by `failure` and after
-    `spent` model calls; the present one has had `iterations`. `complaint` is the latest mistake.
+    """The state of a structured turn. `accepted` is the call, or the text block, with the accepted output. `drafted` is
+    the call with the latest draft. `failed` counts the ended attempts; the last of these ended by `failure`, after
+    `spent` model calls. `iterations` counts the model calls of the present attempt. `complaint` is the latest mistake.
     """
 
     accepted: Block | None = None
@@ -71,8 +71,8 @@ class OutputProgress:
 
 
 def output_progress(turn: Turn) -> OutputProgress:
-    """The progress of a structured turn all of whose calls have results. A message of the user takes an output back:
-    the model has to answer that message too.
+    """The progress of a structured turn without unanswered calls. A message of the user revokes an accepted output,
+    because the model must answer that message too.
     """
     now = OutputProgress()
     for round in turn.rounds:
@@ -104,14 +104,12 @@ def failure_of(progress: OutputProgress, spec: OutputSpec) -> TurnError | None:
 
 
 def attempt_of(turn: Turn) -> int:
-    """The number of the attempt at the output, from 1, that the calls of the last round belong to."""
+    """The number of the attempt, from 1, with the calls of the last round."""
     return output_progress(replace(turn, rounds=turn.rounds[:-1])).failed + 1
 
 
 def output_of(turn: Turn) -> str | None:
-    """The output of a structured turn, JSON text as the model wrote it, or its value if it is wrapped; None while
-    there is none.
-    """
+    """The output of a structured turn: the JSON text of the model, or its value if wrapped. None without an output."""
     if turn.request is None or turn.request.output is None or turn.stop_reason != "output":
         return None
     accepted = output_progress(turn).accepted
@@ -121,7 +119,7 @@ def output_of(turn: Turn) -> str | None:
 
 
 def is_of_an_object(schema: Mapping[str, Any]) -> bool:
-    """Whether providers accept `schema` for a tool: one of an object, without a union or reference at its root."""
+    """Whether providers accept `schema` for a tool: an object, without a union or reference at its root."""
     return schema.get("type") == "object" and not _UNIONS & schema.keys()
 
 
@@ -136,7 +134,7 @@ def schema_for_model(spec: OutputSpec) -> str:
 
 
 def output_tools(spec: OutputSpec) -> tuple[ToolSpec, ...]:
-    """The tools by which a model gives its output; none when the provider enforces the schema."""
+    """The tools for the output of a model; empty when the provider enforces the schema."""
     if spec.native:
         return ()
     if spec.handler is None:
@@ -150,7 +148,7 @@ def output_tools(spec: OutputSpec) -> tuple[ToolSpec, ...]:
 
 
 def _with_moved_references(schema: Any) -> Any:
-    """The same schema, one level below the root of another one, where its definitions stay."""
+    """The schema as a member of another schema. Its definitions stay at the root."""
     if isinstance(schema, list):
         return [_with_moved_references(each) for each in schema]
     if not isinstance(schema, dict):
@@ -163,7 +161,7 @@ def _with_moved_references(schema: Any) -> Any:
 
 
 def unjudged_draft(turn: Turn) -> Block | None:
-    """The output that the model has just written as text, while it has no verdict."""
+    """The latest output that the model wrote as text, before its verdict."""
     if turn.request is None or turn.request.output is None:
         return None
     sealed = [round for round in turn.rounds if round.sealed]
@@ -173,7 +171,7 @@ def unjudged_draft(turn: Turn) -> Block | None:
 
 
 def phase_of(turn: Turn) -> Phase | None:
-    """The phase of a structured turn when it was cancelled."""
+    """The phase of a cancelled structured turn at its cancellation."""
     if turn.request is None or turn.request.output is None or turn.status != _CANCELLED:
         return None
     progress = output_progress(turn)
@@ -188,7 +186,7 @@ def phase_of(turn: Turn) -> Phase | None:
 
 
 def _role_cut_short(turn: Turn) -> ToolRole | None:
-    """The role of the last output tool that ran when the turn ended. None if the reply itself was cut off."""
+    """The role of the last output tool that ran at the end of the turn. None if the reply itself was cut off."""
     last = next((round for round in reversed(turn.rounds) if round.sealed), None)
     if last is None or last.stop_reason == _CANCELLED:
         return None
@@ -237,13 +235,13 @@ def _after_call(
 
 
 def _failed(now: OutputProgress, failure: Failure, complaint: str | None = None) -> OutputProgress:
-    # A second wrong output in one reply is the end of an attempt that had no model call of its own.
+    # A second wrong output in one reply ends an attempt without its own model call.
     spent, complaint = now.iterations or now.spent, complaint or now.complaint
     return OutputProgress(failed=now.failed + 1, failure=failure, spent=spent, complaint=complaint)
 
 
 def _draft_of(turn: Turn, round: Round) -> Block | None:
-    """The text block of a complete reply that is an output written as text."""
+    """The text block of a complete reply, if the reply is an output written as text."""
     if not _spec_of(turn).native or round.stop_reason in _NO_REPLY or round.stop_reason in _CUT_OFF:
         return None
     if round.stop_reason == COMPACTED or _calls_of(turn, round):

@@ -1,4 +1,4 @@
-"""Plans: what owners may use, and which plan an owner has."""
+"""Plans: the limits of owners, and the choice of an owner's plan."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,21 +8,21 @@ from typing import Final
 
 from turnstream.domain.limits import ReachedLimit, figure
 
-_SOON = 5  # seconds until a reservation may have come back
+_SOON = 5  # seconds after which a reservation may be released
 PERIODS: Final = ("minute", "day", "month")
-# `requests` ask for answers or go to turns that run, `writes` change other rows, `calls` run tools; `tokens` and `cost`
-# count model calls.
+# `requests` ask for answers or go to running turns, `writes` change other rows, `calls` run tools. `tokens` and `cost`
+# measure model calls.
 MEASURES: Final = ("requests", "writes", "calls", "tokens", "cost")
-COUNTED: Final = frozenset({"requests", "writes", "calls"})  # the others are known afterwards
-# Limits of amounts at one time.
+COUNTED: Final = frozenset({"requests", "writes", "calls"})  # tokens and cost are known after the call
+# Limits of amounts at the same time.
 KEPT: Final = ("running_turns", "queued_turns", "streams", "uploads", "upload_bytes", "documents", "document_bytes")
 RATES: Final = tuple(f"{measure}_per_{period}" for measure in MEASURES for period in PERIODS)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The limits of an owner. `rates` are by name (`tokens_per_day`); periods are those of UTC. `upload_bytes` and
-    `document_bytes` are the bytes of all files and documents that are kept. A missing member means no limit.
+    """The limits of an owner. `rates` are by name (`tokens_per_day`), with periods in UTC. `upload_bytes` and
+    `document_bytes` limit the bytes of all stored files and documents. A missing member means no limit.
     """
 
     name: str
@@ -46,8 +46,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """Which plan an owner has: what `plan_of` returns, a plan or the name of one; else the plan that the credentials
-    name; else that in `owners`; else the `default`.
+    """The choice of an owner's plan: first the result of `plan_of`, a plan or its name; then the plan that the
+    credentials name; then the plan in `owners`; then the `default`.
     """
 
     default: Plan = Plan("default")
@@ -61,8 +61,8 @@ class Plans:
         return bool(self.named) or self.plan_of is not None
 
     def of(self, owner: str, name: str | None = None) -> Plan:
-        """`name` is the plan in the credentials. An unknown name means the lowest of all plans, so that a misspelt name
-        does not lift limits.
+        """`name` is the plan in the credentials. An unknown name means the lowest limits of all plans, so that a
+        misspelt name does not lift limits.
         """
         chosen = None if self.plan_of is None else self.plan_of(owner)
         if isinstance(chosen, Plan):
@@ -82,8 +82,8 @@ class Plans:
 
 
 def reached_rate(plan: Plan, used: Mapping[str, float], adding: Mapping[str, float]) -> ReachedLimit | None:
-    """The first rate of the plan that the added amount would exceed. Tokens and cost are counted afterwards, so any
-    remainder is enough for them.
+    """The first rate of the plan that the added amount would exceed. The server counts tokens and cost after a call, so
+    any remainder is enough for the call.
     """
     for name, limit in plan.rates.items():
         measure = name.partition("_per_")[0]
@@ -97,7 +97,7 @@ def reached_rate(plan: Plan, used: Mapping[str, float], adding: Mapping[str, flo
 
 
 def seconds_to_next(period: str, now: datetime) -> int:
-    """Seconds until the next period begins, one at least."""
+    """Seconds until the next period begins, at least one."""
     match period:
         case "minute":
             then = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
@@ -111,8 +111,8 @@ def seconds_to_next(period: str, now: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The rate that leaves no room, at the time of the database. `passing`: reservations fill it, which may come back
-    before the period is over.
+    """The exhausted rate, at the time of the database. `passing`: reservations fill the rate, and may be released
+    before the end of the period.
     """
 
     reached: ReachedLimit
@@ -121,7 +121,7 @@ class Refusal:
 
     @property
     def retry_after(self) -> int:
-        """Seconds after which there may be room."""
+        """Seconds after which a retry may succeed."""
         return _SOON if self.passing else seconds_to_next(self.reached.name.rpartition("_")[2], self.at)
 
 

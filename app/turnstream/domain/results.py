@@ -1,7 +1,7 @@
-"""Tool results that hold files besides text.
+"""Tool results with files besides text.
 
-The row of a result keeps all of its texts in one text, with a line break between two. Its `data` is the layout: a list
-of `{"type": "text", "length": n}` for the next `n` characters, and of images and documents by their sources.
+The row of a result has all its texts in one text, with a line break between two. Its `data` is the layout: a list of
+`{"type": "text", "length": n}` for the next `n` characters, and of the sources of images and documents.
 """
 
 import json
@@ -22,7 +22,7 @@ def joined_texts(parts: Sequence[ResultPart]) -> str:
 
 
 def layout_of(parts: Sequence[ResultPart]) -> str | None:
-    """The layout of a result of these texts and files; None for a single text."""
+    """The layout of a result with these texts and files; None for a single text."""
     if len(parts) <= 1 and all(isinstance(part, str) for part in parts):
         return None
     content = [{"type": TEXT, "length": len(part)} if isinstance(part, str) else part for part in parts]
@@ -58,7 +58,7 @@ def result_as_text(result: Block, instead: str) -> Block:
 
 
 def summary_notes(results: Iterable[Block]) -> Iterator[Json]:
-    """The note of each result that was summarised: `model`, `usage` and `cost`."""
+    """The note of each summarised result: `model`, `usage` and `cost`."""
     for result in results:
         if result.type == TOOL_RESULT and result.notes is not None and '"summarised"' in result.notes:
             yield json.loads(result.notes)["summarised"]

@@ -1,4 +1,4 @@
-"""Rounds: one model call each, with the tools that it called; sums of usage, and its cost."""
+"""Rounds: a model call each, with the called tools; sums of usage, and costs."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -7,12 +7,12 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeGuard
 
-# The member of a round's `data` with the reference to an answer that the provider keeps; null once it is read whole.
+# The member of a round's `data` with the reference to an answer that the provider keeps; null after the last byte.
 RETAINED = "retained"
 
 _MILLION = 1_000_000
 _FIGURES = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
-_MOST = 2**53  # of one figure: what a provider reports is added up in columns of a database
+_MOST = 2**53  # of one figure, because columns of the database have sums of providers' figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class BilledTokens:
-    """The tokens of model calls by what they are billed as. `input` are those without a cache."""
+    """The tokens of model calls by price category. `input` are tokens outside of the cache."""
 
     input: int = 0
     cache_read: int = 0
@@ -51,9 +51,7 @@ class BilledTokens:
 
 
 def billed_tokens(usage: Mapping[str, Any]) -> BilledTokens:
-    """The tokens of a round's usage. The figures of the provider's own summaries are in `iterations`, not in the
-    figures of the message.
-    """
+    """The tokens of a round's usage. Only `iterations` has the figures of the provider's own summaries."""
     iterations = usage.get("iterations") or ()
     figures = (usage, *(each for each in iterations if each.get("type") == "compaction"))
     return BilledTokens(*(sum(_count(each.get(name)) for each in figures) for name in _FIGURES))
@@ -65,12 +63,12 @@ def _count(figure: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One model call. `usage` is the provider's object, with the latest figures. `data` is JSON text: what else the
-    provider reported of the message and may need back (container, stop_details). Several attempts may have begun a
-    round with the same number; at most one round is sealed, by attempt `sealed_by`. `model` was called, if known.
-    `estimated_tokens` is the output of a reply that was cut off, estimated from its length, because providers report
-    the true figure at the end of a reply. `cost` is by the prices of the time when the round was sealed or voided; None
-    if they are not known.
+    """One model call. `usage` is the provider's object, with the latest figures. `data` is JSON text with other
+    reported members that the provider may need back (container, stop_details). Several attempts may have begun a round
+    with the same number; at most one of these rounds is sealed, by the attempt `sealed_by`. `model` is the called
+    model, if known. `estimated_tokens` is the output of a cut-off reply, estimated from its length, because providers
+    report the true figure at the end of a reply. `cost` is by the prices at the time of the seal or the deletion; None
+    if the prices are unknown.
     """
 
     number: int
@@ -94,34 +92,34 @@ class Round:
 
     @property
     def voided(self) -> bool:
-        """True for a call whose blocks were deleted again. Its usage still counts."""
+        """True for a call whose blocks were deleted. The usage of the call still counts."""
         return self.stop_reason == "voided"
 
     @property
     def retained(self) -> Mapping[str, Any] | None:
-        """The provider's reference to its answer, if it keeps the answer and finishes it without a reader."""
+        """The provider's reference to its answer, if the provider keeps and completes the answer without a reader."""
         data = json.loads(self.data) if self.data and f'"{RETAINED}"' in self.data else {}
         found = data.get(RETAINED)
         return found if isinstance(found, Mapping) else None
 
     @property
     def is_estimated(self) -> bool:
-        """True if more output was received than the provider has reported."""
+        """True if the received output is longer than the reported output."""
         return (self.estimated_tokens or 0) > (self.usage.get("output_tokens") or 0)
 
     @property
     def spent(self) -> Mapping[str, Any]:
-        """The usage, with the estimate if that is higher: an interrupted reply is billed too."""
+        """The usage, with the estimate if the estimate is higher, because providers bill interrupted replies too."""
         return {**self.usage, "output_tokens": self.estimated_tokens} if self.is_estimated else self.usage
 
 
 def merge_usage(known: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, Any]:
-    """The usage of one message, updated: later figures overwrite, missing ones stay."""
+    """The usage of one message, updated: later figures replace earlier figures."""
     return {**known, **{key: value for key, value in news.items() if value is not None}}
 
 
 def add_usage(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
-    """The sum of two usages, nested objects included. Lists are joined, any other value is the later one."""
+    """The sum of two usages, nested objects included. Lists are joined; of other values the later value stays."""
     total = dict(left)
     for key, value in right.items():
         known = total.get(key)
@@ -138,7 +136,7 @@ def add_usage(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, An
 
 
 def exact_sum(values: Iterable[float]) -> float:
-    """The sum of the decimal numbers that the values represent: 0.1 and 0.2 are 0.3."""
+    """The sum as decimal numbers: 0.1 and 0.2 are 0.3."""
     return float(sum((Decimal(str(value)) for value in values), Decimal()))
 
 

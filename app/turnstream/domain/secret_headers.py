@@ -1,6 +1,6 @@
-"""Secrets of tools that requests declare: values that are kept for the calls, and shown as stars.
+"""Secrets of tools that requests declare. The server stores these values for the calls, and shows them as stars.
 
-They are the headers of HTTP tools, and the credentials with which a provider calls a server of the caller.
+Secrets are the headers of HTTP tools, and the credentials with which a provider calls a server of the caller.
 """
 
 import re
@@ -11,12 +11,12 @@ MASK = "********"
 # The name of an operator's secret is no secret.
 REFERENCE = re.compile(r"([A-Za-z]+ )?\$\{secret:\w+\}")
 CREDENTIALS = ("authorization", "authorization_token")
-# The parameter that has definitions of servers as tools of providers do.
+# The parameter with definitions of servers, in the form of providers' tools.
 SERVERS_OF_PARAMS = "mcp_servers"
 
 
 def servers_of(params: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The servers that model parameters define, or none if their value has another form."""
+    """The servers in model parameters; empty if the value has another form."""
     servers = params.get(SERVERS_OF_PARAMS)
     if isinstance(servers, list) and all(isinstance(each, Mapping) for each in servers):
         return servers
@@ -24,7 +24,7 @@ def servers_of(params: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a chat as they are shown."""
+    """The settings of a chat, with masked secrets."""
     masked = dict(settings)
     if settings.get("tools"):
         masked["tools"] = list(map(masked_tool, settings["tools"]))
@@ -34,14 +34,14 @@ def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def masked_tool(tool: Any, mask: str = MASK) -> Any:
-    """A tool as it is stored in settings, or in the request of a turn, or a server that a provider calls."""
+    """A tool of settings or of a turn's request, or a server that a provider calls, with masked secrets."""
     if not isinstance(tool, Mapping):
         return tool
     return {name: _masked(name, value, mask) for name, value in tool.items()}
 
 
 def has_secrets(tool: Any) -> bool:
-    """Whether a tool or a server has a secret, or the mask of one."""
+    """Whether a tool or a server has a secret or a mask."""
     return bool(masked_tool(tool, "") != tool)
 
 

@@ -21,8 +21,8 @@ Compaction = Literal["own", "provider"]
 EarlierResults = Literal["whole", "short", "none"]
 ToolRole = Literal["output", "submit"]
 
-# status -> the statuses it may become. An ended turn has no way out. tests/integration/test_states.py runs every
-# statement that writes a status against this table.
+# status -> the allowed next statuses. An ended turn never changes its status. tests/integration/test_states.py runs
+# every statement that writes a status against this table.
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "queued": frozenset({"running", "cancelled"}),
     "running": frozenset({"queued", "waiting", "complete", "cancelled", "error"}),
@@ -33,11 +33,11 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 }
 ENDED: frozenset[Status] = frozenset(status for status, ways_out in TRANSITIONS.items() if not ways_out)
 OPEN: frozenset[Status] = frozenset(TRANSITIONS) - ENDED
-# The least distance between the numbers of two attempts (turnstream.storage.runs.attempts).
+# The minimum distance between the numbers of two attempts (turnstream.storage.runs.attempts).
 LEAST_STEP = 64
-# The stop reason that readers get for a turn that was deleted while it was open.
+# The stop reason that readers get after the deletion of an open turn.
 DELETED = "deleted"
-# The stop reason of a turn that its user cancelled before it began: later turns do not send its message.
+# The stop reason of a turn that its user cancelled before its begin. Requests of later turns omit its message.
 WITHDRAWN = "withdrawn"
 
 
@@ -49,7 +49,7 @@ def check_transition(now: Status, then: Status) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HttpCall:
-    """The endpoint of a tool that was declared with the request. `headers` may hold secrets and are never shown."""
+    """The endpoint of a tool that the request declared. `headers` may contain secrets, and responses mask them."""
 
     url: str
     timeout: float = 30.0
@@ -58,11 +58,11 @@ class HttpCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as the model sees it, frozen into the turn. `input_schema` is JSON text. A tool that is neither
-    `read_only` nor `retry_safe` is never run twice for one call. A `client` tool is run by the client; its turn is
-    cancelled when a call has waited for `expiry` seconds. A tool with `http` was declared with the request. A tool with
-    a `role` takes the output of a structured turn. The server knows any other tool by its name. The model does not see
-    one that is `deferred` until it finds it (turnstream.domain.deferred).
+    """A tool as the model sees it, frozen into the turn. `input_schema` is JSON text. The server never runs a call
+    twice unless the tool is `read_only` or `retry_safe`. The client runs a `client` tool; a call that has waited for
+    `expiry` seconds cancels the turn. The request declared a tool with `http`. A tool with a `role` receives the output
+    of a structured turn. The server finds every other tool by its name. The model does not see a `deferred` tool before
+    its search finds the tool (turnstream.domain.deferred).
     """
 
     name: str
@@ -79,13 +79,13 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one turn. `context_window` is in tokens; a conversation that fills `compact_at` of it is made
-    shorter: by us (`own`), or by the `provider` with those `provider_edits` that it offers for the model.
-    `earlier_results` is how results of tools in the turns before are sent.
+    """The limits of one turn. `context_window` is in tokens. Compaction begins when a conversation fills `compact_at`
+    of the window: by the server (`own`), or by the `provider`, with those `provider_edits` that the provider offers for
+    the model. `earlier_results` is the form of earlier turns' tool results in requests.
 
-    `max_rounds` may stretch to `hard_max_rounds` while rounds make progress. `max_calls` counts calls of tools. The
-    budgets are spent in tokens of all kinds, in cost by `prices` (by the name of the model), and in seconds since the
-    first claim. With `tell_rounds` the model is sent how many tool rounds are left.
+    `max_rounds` may grow to `hard_max_rounds` while rounds make progress. `max_calls` limits calls of tools. The
+    budgets are in tokens of all categories, in cost by `prices` (by the name of the model), and in seconds since the
+    first claim. With `tell_rounds`, requests contain the number of remaining tool rounds.
     """
 
     max_rounds: int = 5
@@ -112,10 +112,10 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
     """The output of a structured turn: JSON that meets `schema` (JSON text). The program may have registered a
-    `validator` that judges an output, and a `handler` that refines it. An attempt at an output ends with one, or after
-    `max_iterations` model calls. `native`: the provider holds the model to the schema, and the output is its text, not
-    the call of a tool. `wrapped`: providers refuse a schema that is not of a plain object, so
-    the model writes an object with the output as its `value`. Names and descriptions of the tools; None for ours.
+    `validator` of outputs, and a `handler` of drafts. An attempt ends with an output, or after `max_iterations` model
+    calls. `native`: the provider enforces the schema, and the output is the text of the model, not the call of a tool.
+    `wrapped`: the model writes an object with the output as its `value`, because providers refuse a schema other than
+    of a plain object. Names and descriptions of the tools; None for the defaults.
     """
 
     schema: str
@@ -133,9 +133,9 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The parts of a request that a model name means, if it is the name of an agent: a listed `model` (None:
-    the default one), a system prompt, names of tools of the server, and, if they are given, the limit of rounds and the
-    output. A turn cannot have others. `description` is for people.
+    """The parts of the request of a turn that names an agent as its model: a listed `model` (None: the default model),
+    a system prompt, names of tools of the server, and, if set, the limit of rounds and the output. A turn cannot
+    replace these parts. `description` is for people.
     """
 
     description: str
@@ -148,15 +148,15 @@ class Preset:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """The request of an assistant turn, frozen when the turn was created, so that a retry is the same request.
+    """The request of an assistant turn, frozen at the creation of the turn, so that a retry repeats the same request.
 
     `params` are the model parameters as given (max_tokens, thinking, …). `provider_tools` run at the provider; their
-    definitions are JSON text and passed on unchanged. `record` asks for a recording of the model calls. `plan` is the
-    owner's, if the credentials of the request name one. `labels` are the client's, for itself. `trace` is the span that
-    made the turn, as a header `traceparent`; None if nothing is traced. `documents` is the common beginning of the
+    definitions are JSON text and reach the provider unchanged. `record` asks for a recording of the model calls. `plan`
+    is the owner's plan, if the credentials of the request name a plan. `labels` are for the client alone. `trace` is
+    the span of the request, as a header `traceparent`; None without tracing. `documents` is the common beginning of the
     paths of documents that the turn's tools may read: empty for every document, None for no document. `root_turn` is
-    the root of the turn's family: the family shares its budgets of tokens and cost. `author` is the member of the chat
-    who asked for the turn; None for the owner.
+    the root of the turn's family, which shares its budgets of tokens and cost. `author` is the member of the chat who
+    asked for the turn; None for the owner.
     """
 
     model: str
@@ -176,15 +176,15 @@ class TurnRequest:
 
     @property
     def defined_tools(self) -> tuple[ToolSpec, ...]:
-        """The tools whose definitions are in the requests of the model."""
+        """The tools with a definition in model requests."""
         return tuple(spec for spec in self.tools if not spec.deferred)
 
 
 @dataclass(frozen=True, slots=True)
 class TurnError:
-    """The reason why a turn ended as `error`. `type` is the provider's or ours, `request_id` the provider's. `details`
-    are figures of it as JSON: the used-up budget, and its amount; `retry_after`, the seconds that the provider asks to
-    wait.
+    """The reason why a turn ended as `error`. `type` is a name of the provider or of this server, `request_id` an id of
+    the provider. `details` are figures as JSON: the spent budget and its amount, or `retry_after`, the provider's pause
+    in seconds.
     """
 
     type: str
@@ -198,18 +198,18 @@ class TurnError:
 
     @property
     def wait(self) -> Mapping[str, float]:
-        """`retry_after` as a member of an error's JSON, if the provider asks for it."""
+        """`retry_after` as a member of an error's JSON, if the provider asks for a pause."""
         return {} if self.retry_after is None else {"retry_after": self.retry_after}
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn with its rounds and blocks, as the rows hold it. `steers` are the steers that are not applied yet.
-    `preliminary` is the output of running tools so far; the rows may be a second behind. `jobs` are the jobs of its
-    calls while the turn is open; reporting jobs stay. `recoveries` counts interruptions without progress, `deaths` the
-    deaths of processes that it may have caused. `arrivals` counts the answers and steers that reached it while it was
-    open, `hook_failures` the hooks that failed. `forked_from` is the original of a copied turn. `lineage` has the
-    numbers of its attempts, oldest first; it is empty while there is only one.
+    """One turn with its rounds and blocks, as in the rows. `steers` are the unapplied steers. `preliminary` is the
+    present output of running tools, perhaps a second old. `jobs` are the jobs of its calls while the turn is open;
+    reporting jobs stay. `recoveries` counts interruptions without progress, `deaths` the process deaths that the turn
+    may have caused. `arrivals` counts the answers and steers that reached the open turn, `hook_failures` the failed
+    hooks. `forked_from` is the original of a copied turn. `lineage` has the numbers of its attempts, oldest first, and
+    is empty while there is only one attempt.
     """
 
     id: UUID
@@ -250,16 +250,16 @@ class Turn:
 
     @property
     def open_jobs(self) -> tuple[Job, ...]:
-        """The jobs that the turn waits for."""
+        """The jobs for which the turn waits."""
         return tuple(job for job in self.jobs if not job.settled and not job.reports)
 
     @property
     def waits_for_person(self) -> bool:
-        """Whether the turn waits for the answer to an ask, and not for jobs alone."""
+        """Whether the turn waits for an answer to an ask, and not only for jobs."""
         return self.status == "waiting" and (not self.open_jobs or any(map(self.waits_for, self.asks)))
 
     def waits_for(self, ask: Ask) -> bool:
-        """Whether the ask is open. A question of a tool is gone with the run that asked it, of the turn or a job."""
+        """Whether the ask is open. A question of a tool ends with its run, the run of a turn or a job."""
         if ask.answer is not None or ask.kind != "elicitation":
             return ask.answer is None
         if not ask.is_of_job:
@@ -269,20 +269,20 @@ class Turn:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether a call of a program has expired: nobody waits for the answer any more."""
+        """Whether a call of a program has expired: the program does not wait for the answer any more."""
         programs = {spec.name for spec in self.request.tools if spec.client and spec.expiry} if self.request else ()
         return any(ask.answer and ask.answer.kind == "expired" and ask.name in programs for ask in self.asks)
 
     def has_had(self, attempt: int) -> bool:
-        """Whether this is a later state of the turn as it was in `attempt`. Numbers up to the first one that was kept
-        all count: attempts before it were counted up one by one.
+        """Whether `attempt` is an earlier or the present attempt of this turn. All numbers up to the first stored
+        attempt count, because earlier attempts had consecutive numbers.
         """
         first = self.lineage[0] if self.lineage else self.attempt
         return attempt <= first or attempt in self.lineage
 
     @property
     def has_run_before(self) -> bool:
-        """Whether this attempt is not the first one."""
+        """Whether the turn has had an earlier attempt."""
         return len(self.lineage) > 2 or (self.lineage[0] > 0 if self.lineage else self.attempt > 1)
 
     def in_attempt(self, attempt: int) -> "Turn":

@@ -487,9 +487,9 @@ class Executor:
         """Settles the open round of an earlier attempt. Raises PermanentError after too many recoveries."""
         crash = TransientError("interrupted", "The server stopped while the answer was being written.")
         if self.turn.recoveries > self.request.limits.max_recoveries:
-            raise PermanentError(crash.type, f"{crash.message} That happened too often without progress.")
+            raise PermanentError(crash.type, f"{crash.message} The turn was interrupted too often without progress.")
         if self.turn.deaths > _MOST_DEATHS:
-            raise PermanentError(crash.type, f"{crash.message} That happened {self.turn.deaths} times.")
+            raise PermanentError(crash.type, f"{crash.message} The turn may have caused {self.turn.deaths} such stops.")
         # The round was charged when the lease expired.
         await self._settle_open_round(crash, recoveries=self.turn.recoveries)
 
@@ -531,7 +531,7 @@ class Executor:
                 await self._void_open_round(recoveries, unpaid=is_retained)
             case "give_up":
                 raise PermanentError(
-                    error.type, f"{sentence(error.message)} It was given up after too many interruptions."
+                    error.type, f"{sentence(error.message)} The server gave up after too many interruptions."
                 )
             case _:
                 assert_never(settlement)

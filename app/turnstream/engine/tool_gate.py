@@ -271,7 +271,7 @@ def is_over_limit(call: Block, blocks: Iterable[Block], limit: int | None) -> bo
 
 
 def over_limit(call: Block, limit: int) -> Outcome:
-    text = f"This call was not run: {call.name} may be called {limit} times in one turn, and was."
+    text = f"This call was not run: {call.name} has reached its limit of {limit} calls in one turn."
     return Outcome(text, kind="refused", notes={"calls_per_turn": limit})
 
 

@@ -196,7 +196,7 @@ class TurnRun:
             return owner, (*warm.turns, *path), warm.entries
         before = await retry_while_unavailable(lambda: turns.path_to(leaf))
         if not before:
-            raise ClaimLost(f"turn {self.turn} was deleted, with all from {leaf} on")
+            raise ClaimLost(f"turn {self.turn} was deleted, with all turns from {leaf} on")
         return owner, (*before, *path), KnownEntries()
 
     async def call_hooks(self) -> None:
@@ -270,7 +270,7 @@ async def _stop(cause: StopCause, executor: Executor, recorder: Recorder) -> Non
         case "release":
             await recorder.release()
         case "lost":
-            raise ClaimLost("this replica has claimed the turn anew")
+            raise ClaimLost("this replica has claimed the turn again")
         case _:
             assert_never(cause)
 

@@ -75,7 +75,7 @@ def identity_from(owner: object, scopes: frozenset[Scope], prefix: str = "", **m
         name = owner_name(owner) if isinstance(owner, str) else ""
         return Identity(name and f"{prefix}{name}", scopes, **more)
     except ValueError as error:
-        raise Unauthorized(f"The owner that the credential names cannot be one here: {error}.") from None
+        raise Unauthorized(f"The owner in the credential cannot be an owner here: {error}.") from None
 
 
 def check_origin_of_cookie(request: Request, cookie: str, origins: Collection[str] = ()) -> None:
@@ -86,7 +86,7 @@ def check_origin_of_cookie(request: Request, cookie: str, origins: Collection[st
     own = request.headers.get("sec-fetch-site") == "same-origin"
     if not own and origin not in origins and (origin is not None or request.method not in {"GET", "HEAD"}):
         others = f", and of {', '.join(sorted(origins))}" if origins else ""
-        raise Unauthorized(f"The cookie `{cookie}` counts for pages of this server's own origin{others}.")
+        raise Unauthorized(f"The cookie `{cookie}` is accepted from pages of this server's own origin{others}.")
 
 
 def owner_name(given: str) -> str:

@@ -289,7 +289,7 @@ class Database:
         if not isinstance(first, TimeoutError):
             raise _sorted(error) from error
         if not lent:
-            raise StorageUnavailable("All connections to Postgres are busy, or none can be opened.") from first
+            raise StorageUnavailable("All connections to Postgres are busy, or no connection can be opened.") from first
         # A host that is gone, or a frozen one: the connections without an answer meanwhile lead there too.
         self._pool.expire(monotonic() - self._timeout)
         raise StorageUnavailable("Postgres does not answer.") from first
@@ -369,7 +369,7 @@ def limit_of(statement: Statement, *connections: Any) -> Iterator[None]:
                 terminate(connection)
         if statement.timeout is None:
             raise
-        raise StatementTooLong(f"A statement took longer than it may, up to {statement.timeout:g} seconds.") from error
+        raise StatementTooLong(f"A statement exceeded its time limit of {statement.timeout:g} seconds.") from error
 
 
 async def _fetch(raw: Any, statement: Statement, sql: str, arguments: Sequence[Any]) -> Sequence[Row]:

@@ -23,11 +23,11 @@ _FIELD = re.compile(r"^:param[ ](?:[^:\n]*[ ])?(?P<name>\w+):[ ]*(?P<text>.*(?:\
 
 
 class BadArguments(Exception):
-    """An input that does not fit the schema. The message is for the model, which may correct it."""
+    """An input violates the schema. The message is for the model, which may correct the input."""
 
 
 class _Schema(GenerateJsonSchema):
-    """Without pydantic's titles: they only repeat the names, and are sent with every request."""
+    """Omits pydantic's titles: titles only repeat the names, and make every request longer."""
 
     def field_title_should_be_set(self, schema: CoreSchema | Any) -> bool:  # noqa: ARG002
         return False
@@ -35,7 +35,7 @@ class _Schema(GenerateJsonSchema):
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """`names` are the arguments a model may send; `context` is the parameter that receives the ToolContext, if any."""
+    """`names` are the arguments of the model; `context` is the parameter that receives the ToolContext, if any."""
 
     names: tuple[str, ...]
     context: str | None
@@ -44,7 +44,7 @@ class Arguments:
 
     @classmethod
     def of(cls, function: Callable[..., Any], descriptions: Mapping[str, str], *, context_type: type) -> "Arguments":
-        """`descriptions` are from the docstring. Raises TypeError for a parameter that a model could not fill."""
+        """`descriptions` are from the docstring. Raises TypeError for a parameter that a model cannot send."""
         hints = get_type_hints(function, include_extras=True)
         context: str | None = None
         names: list[str] = []
@@ -58,7 +58,7 @@ class Arguments:
             if parameter.kind not in _BY_NAME:
                 raise TypeError(f"a tool cannot have the parameter {parameter}: a model sends arguments by name")
             if isinstance(parameter.default, FieldInfo):
-                raise TypeError(f"the Field of {name} belongs into its type: Annotated[…, Field(…)] = default")
+                raise TypeError(f"the Field of {name} must be part of its type: Annotated[…, Field(…)] = default")
             if name not in hints:
                 raise TypeError(f"the parameter {name} needs a type: the schema for the model is made from it")
             default = ... if parameter.default is Parameter.empty else parameter.default
@@ -75,7 +75,7 @@ class Arguments:
         return cls(tuple(names), context, model, msgspec.json.encode(schema).decode())
 
     def parse(self, input_json: str) -> dict[str, Any]:
-        """The validated values by parameter name, with defaults for those left out. Raises BadArguments."""
+        """The validated values by parameter name, with defaults for omitted arguments. Raises BadArguments."""
         try:
             values = self.model.model_validate_json(input_json)
         except ValidationError as error:
@@ -85,7 +85,7 @@ class Arguments:
         try:
             value = from_json(input_json)
         except ValueError as problem:
-            raise BadArguments(f"It is not valid JSON: {problem}.") from None
+            raise BadArguments(f"The input is not valid JSON: {problem}.") from None
         sentences = [self._sentence(detail, value) for detail in details[:_MAX_ERRORS]]
         if len(details) > _MAX_ERRORS:
             sentences.append(f"There are {len(details) - _MAX_ERRORS} more errors.")
@@ -96,7 +96,7 @@ class Arguments:
         if detail["type"] == "missing":
             return f"`{'.'.join(filter(None, (path, str(detail['loc'][-1]))))}` is required."
         if detail["type"] == "extra_forbidden":
-            known = f"the arguments are {', '.join(self.names)}" if self.names else "it takes no arguments"
+            known = f"the arguments are {', '.join(self.names)}" if self.names else "there are no arguments"
             return f"There is no `{path}`" + (f"; {known}." if len(detail["loc"]) == 1 else ".")
         message = detail["msg"].removeprefix("Value error, ")
         got = json.dumps(detail["input"], ensure_ascii=False, default=str)
@@ -105,7 +105,7 @@ class Arguments:
 
 
 def _description(hint: Any, of_docstring: str | None) -> dict[str, Any]:
-    """The first of: the description of a Field, a string in Annotated, the docstring."""
+    """The description of a parameter, from the first of: a Field, a string in Annotated, the docstring."""
     notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     if any(isinstance(note, FieldInfo) and note.description for note in notes):
         return {}
@@ -131,8 +131,8 @@ def _path(loc: tuple[int | str, ...], value: Any) -> str:
 def split_docstring(text: str) -> tuple[str, dict[str, str]]:
     """Splits a clean docstring into the description of the tool and the descriptions of its parameters, by name.
 
-    A parameter is described by `:param name: text`, or a line `name: text` of an `Args:` section; a deeper indented
-    line continues the line before.
+    The description of a parameter is `:param name: text`, or a line `name: text` of an `Args:` section. A line with
+    more indentation continues the previous line.
     """
     bodies = [dedent(found["body"]) for found in _SECTION.finditer(text)]
     entries = [found for body in bodies for found in _ENTRY.finditer(body)]

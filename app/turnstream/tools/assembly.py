@@ -1,4 +1,4 @@
-"""Tools of installed packages and of a module, which a setting names."""
+"""Tools of installed packages, and of the module that a setting names."""
 
 import re
 import sys
@@ -27,16 +27,16 @@ _REFERENCE = re.compile(r"[\w.]+:[\w.]+")
 
 
 async def load_toolset(reference: str, stack: AsyncExitStack, environment: Mapping[str, str]) -> LoadedTools:
-    """Loads the tools of `package.module:attribute`. Context managers are entered on `stack`. Raises ConfigError.
+    """Loads the tools of `package.module:attribute`. `stack` enters and exits context managers. Raises ConfigError.
 
-    The attribute is a tool, several tools, a Toolset, or an object whose methods are tools; or a class, a function or
-    an async function that makes one of these, or an async context manager of one. It is called without arguments, or
+    The attribute is a tool, several tools, a Toolset, or an object with tools as methods. A class, a function or an
+    async function may make one of these, or an async context manager of one. The loader calls it without arguments, or
     with `environment` if that is its only parameter.
     """
     if not _REFERENCE.fullmatch(reference):
         raise ConfigError(f"TURNSTREAM_TOOLSET: {reference} must have the form package.module:attribute")
     folder = str(Path.cwd())
-    if folder not in sys.path:  # `python -m` has it; the path of a console script does not
+    if folder not in sys.path:  # `python -m` adds the folder; a console script does not
         sys.path.append(folder)
     return await _load(EntryPoint("", reference, GROUP), f"TURNSTREAM_TOOLSET: {reference}", stack, environment)
 

@@ -1,6 +1,6 @@
-"""Grants of approvals: the tool and the inputs that a remembered approval holds for.
+"""Grants of approvals: the tool and the inputs that a remembered approval covers.
 
-Every doubt means that the grant does not cover the call, and a person is asked.
+In doubt the grant does not cover the call, and a person must decide.
 """
 
 import json
@@ -18,14 +18,14 @@ from turnstream.tools.schemas import InputSchema
 
 
 def digest_of_tool(frozen: ToolSpec, current: ToolSpec) -> str:
-    """SHA-256 of a tool, in hexadecimal digits: as the turn has it, and as it would be run now. A tool with another
-    description, schema, URL or header is another tool; a tool that is deferred is not.
+    """SHA-256 of a tool, in hexadecimal digits: as frozen in the turn, and as this server would run the tool now. A
+    change of description, schema, URL or header changes the digest; a change of `deferred` does not.
     """
     return sha256(encode([_compared(frozen), _compared(current)])).hexdigest()
 
 
 def _compared(spec: ToolSpec) -> dict[str, Any]:
-    """The members that digests are made of. Stored grants have digests of these alone."""
+    """The members in the digest. Stored grants have digests of these members alone."""
     members: dict[str, Any] = to_builtins(spec)
     del members["deferred"]
     return members
@@ -39,8 +39,8 @@ def covers(grant: Grant, tool: str, digest: str | None, input_json: str) -> bool
 
 
 def meets(when: Mapping[str, Any], input_json: str) -> bool:
-    """Whether each member that `when` names is in the input, and meets its condition: `const`, `enum`, `minimum`,
-    `maximum`. An input that two parsers may read differently, or that has too many values, meets none.
+    """Whether the input has each member of `when`, and each meets its condition: `const`, `enum`, `minimum`, `maximum`.
+    False for an input that two parsers may read differently, or with too many values.
     """
     if has_too_many_values(input_json):
         return False
@@ -48,7 +48,7 @@ def meets(when: Mapping[str, Any], input_json: str) -> bool:
         value = json.loads(input_json or "{}", object_pairs_hook=_object_of, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return False
-    # JSON Schema lets `minimum` pass for a text.
+    # In JSON Schema a text passes `minimum`.
     members = {name: ({"type": "number"} if {"minimum", "maximum"} & c.keys() else {}) | c for name, c in when.items()}
     schema = {"type": "object", "properties": members, "required": list(when)}
     return InputSchema(json.dumps(schema)).accepts(value)

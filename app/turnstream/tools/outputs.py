@@ -1,4 +1,4 @@
-"""Outputs of structured turns: the tools by which a model gives them, and their validation."""
+"""Outputs of structured turns: the output tools, and the validation of outputs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,16 +20,16 @@ from turnstream.tools.tool import Outcome, ToolContext
 log = structlog.get_logger(__name__)
 
 OUTPUT = "output"  # the label in metrics
-_ACCEPTED = "The output was taken."
+_ACCEPTED = "The output was accepted."
 
-# Returns what is wrong with an output, as a text for the model; None or an empty text for a valid output.
+# Returns the mistake in an output, as a text for the model; None or an empty text for a valid output.
 Validator = Callable[[Any], str | Awaitable[str | None] | None]
-# Returns what the model reads about its draft, so that it may refine it.
+# Returns a text about a draft, with which the model may refine the draft.
 Handler = Callable[[Any, ToolContext], Awaitable[str]]
 
 
 def as_call(draft: Block, name: str = OUTPUT) -> Block:
-    """An output that a model wrote as text, as a call of the output tool."""
+    """Represents an output that a model wrote as text as a call of the output tool."""
     return replace(draft, name=name, tool_use_id=f"{OUTPUT}_{draft.round}")
 
 
@@ -42,7 +42,7 @@ class Outputs:
     timeout: float = 30.0
 
     def check(self, spec: OutputSpec) -> None:
-        """Raises RequestRefused for a schema that is not valid, or a name that is not registered."""
+        """Raises RequestRefused for an invalid schema or an unregistered name."""
         try:
             InputSchema.checked(schema_for_model(spec))
         except ValueError as error:
@@ -50,7 +50,7 @@ class Outputs:
         self.find(spec)
 
     def find(self, spec: OutputSpec) -> None:
-        """Raises RequestRefused for a name that is not registered."""
+        """Raises RequestRefused for an unregistered name."""
         for kind, name, known in (
             ("validator", spec.validator, self.validators),
             ("handler", spec.handler, self.handlers),
@@ -60,7 +60,7 @@ class Outputs:
                 raise RequestRefused(detail, field=f"output.{kind}")
 
     async def settle(self, role: ToolRole, spec: OutputSpec, draft: str | None, context: ToolContext) -> Outcome:
-        """The outcome of a call of an output tool. `draft` is JSON text; None when there is nothing to submit."""
+        """The outcome of a call of an output tool. `draft` is JSON text; None without a draft to submit."""
         if draft is None:
             return Outcome(f"There is nothing to submit yet: call {spec.name} first.", is_error=True)
         try:

@@ -9,16 +9,16 @@ from typing import Any, Literal
 from turnstream.domain.turns import ToolSpec
 from turnstream.telemetry import TOOL_POLICIES
 
-# Whether a person must allow a call: as a function, of the input (the parsed JSON object).
+# Whether a person must allow a call. A function decides by the input (the parsed JSON object).
 Approval = Literal["never", "always"] | Callable[[Mapping[str, Any]], bool]
 ResultForm = Literal["json", "text"]
-# How far one approval may reach: this call, or all later calls of the tool in the chat.
+# The scope of one approval: this call, or all later calls of the tool in the chat.
 ApprovalScope = Literal["call", "chat"]
 _APPROVER = re.compile(r"(role|person):\S(.*\S)?")
-# Fields of Policy that were chosen, by name. Policy checks names and values.
+# Chosen fields of Policy, by name. Policy checks names and values.
 PolicyOptions = Mapping[str, Any]
 
-# The keys of a result's notes that say that a policy was needed (docs/tool-policies.md). The engine writes six of them.
+# The keys of a result's notes about policies that acted on it (docs/tool-policies.md). The engine writes six.
 POLICY_NOTES = frozenset(
     {
         "retries", "timeout", "breaker", "fallback", "cut", "data_left_out", "waited", "summarised",
@@ -29,7 +29,7 @@ POLICY_NOTES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """Opens after `failures` broken calls in a row (not ToolErrors), for `pause` seconds; then one call may try."""
+    """Rejects calls for `pause` seconds after `failures` failures in a row (not ToolErrors); then tries one call."""
 
     failures: int = 5
     pause: float = 30.0
@@ -42,10 +42,10 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """The tool that is run when another one has failed, and its input.
+    """The tool that runs after a failure of another tool, and its input.
 
     `input` maps each member of the new input to a member of the failed call's input, or is a function of that input;
-    None for the same input. `add` are members with values of their own.
+    None for the same input. `add` are further members with fixed values.
     """
 
     tool: str
@@ -59,7 +59,7 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class Summarise:
-    """Results of more than `above` characters are summarised by `model`; None for the one of the server's settings."""
+    """`model` summarises results of more than `above` characters. None means the model of the server's settings."""
 
     above: int = 8000
     model: str | None = None
@@ -71,28 +71,28 @@ class Summarise:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How the calls of one tool are run. `@tool` and the tables of a tools file take their options from these fields.
+    """The rules for calls of one tool. These fields are the options of `@tool` and of the tables of a tools file.
 
-    Raises ValueError for a value that makes no sense.
+    Raises ValueError for an invalid value.
     """
 
     timeout: float | None = None  # seconds for the whole call, retries included; None: 30, in the background 3600
-    background: bool = False  # the call runs apart from its turn, which waits for it without memory
-    reports: bool = False  # in the background: the turn does not wait, and the outcome follows in a report
+    background: bool = False  # the call runs apart from its turn; the waiting turn uses no memory
+    reports: bool = False  # in the background: the turn does not wait; a report has the outcome
     concurrency: int | None = None  # calls at once on one replica
     calls_per_turn: int | None = None  # counted from the rows of the turn, so a crash does not reset it
     max_result_chars: int | None = None  # None: the limit of the server
     summarise: Summarise | None = None  # a long result, by a smaller model
     retries: int = 1  # after a failure that may pass; only for tools that are read-only or safe to retry
     memo: bool = False  # answer an identical call of the same turn from the first one; only for read-only tools
-    cache_seconds: float | None = None  # an answer holds so long, over all turns of its owner; only for read-only tools
-    results: ResultForm = "json"  # the form of a result that is not text
-    fallback: str | Fallback | None = None  # runs when this tool has failed; a name: with the same input
+    cache_seconds: float | None = None  # validity of a result in all turns of its owner; only for read-only tools
+    results: ResultForm = "json"  # the form of a result other than text
+    fallback: str | Fallback | None = None  # runs after a failure of this tool; a name: with the same input
     breaker: Breaker | None = field(default_factory=Breaker)
     approval: Approval = "never"
     approval_expiry: float | None = None  # seconds that a person has to decide
     approval_scope: ApprovalScope = "chat"  # the most that a person may allow at once
-    approvers: Sequence[str] = ()  # who alone may answer, as `role:NAME` or `person:OWNER`; empty: the owner
+    approvers: Sequence[str] = ()  # the only persons who may answer, as `role:NAME` or `person:OWNER`; empty: the owner
 
     @property
     def seconds(self) -> float:
@@ -135,7 +135,7 @@ class Policy:
 
 
 def policy_of(spec: ToolSpec, options: PolicyOptions) -> Policy:
-    """The policy of a tool; raises ValueError for an option that makes no sense, or not for this tool."""
+    """The policy of a tool. Raises ValueError for an invalid option, or an option that does not fit the tool."""
     check_for(spec, options)
     try:
         return Policy(**options)
@@ -144,7 +144,7 @@ def policy_of(spec: ToolSpec, options: PolicyOptions) -> Policy:
 
 
 def check_for(spec: ToolSpec, options: PolicyOptions) -> None:
-    """Raises ValueError for an option that makes no sense for this tool."""
+    """Raises ValueError for an option that does not fit the tool."""
     if options.get("retries") and not repeatable(spec):
         raise ValueError(f"{spec.name} cannot have `retries`: declare it `read_only` or `retry_safe`, if it is")
     if options.get("memo") and not spec.read_only:
@@ -161,7 +161,7 @@ def repeatable(spec: ToolSpec) -> bool:
 
 
 def count_policies(tool: str, notes: Mapping[str, Any]) -> None:
-    """Counts the policies that a result's notes name; `tool` is the label of the metric."""
+    """Counts the policies in a result's notes. `tool` is the label of the metric."""
     for policy in POLICY_NOTES & notes.keys():
         TOOL_POLICIES.labels(tool, policy).inc()
     match notes.get("fallback"):

@@ -1,4 +1,4 @@
-"""Input schemas of other authors, and the check of an input against one, within limits of time and depth."""
+"""Input schemas of foreign tools, and the validation of inputs within limits of time and depth."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,11 +23,11 @@ _Check = Callable[[Any, Any, Any, Any], Iterable[ValidationError] | None]
 _MAX_ERRORS = 10  # in one complaint
 _MAX_MESSAGE_CHARS = 300
 _MAX_UNIQUE_ITEMS = 1000
-# Bounds of a schema: what checks inputs against it is a Python library, in the event loop of all turns.
+# Bounds of a schema, because a Python library validates inputs in the event loop of all turns.
 _MAX_CHARS = 256_000
 _MAX_OBJECTS = 1000
 _MAX_ITEMS = 5000
-# Of an invalid schema, whose error is then named: that may repeat each item in several errors, which takes 20 ms.
+# Bound of an invalid schema with a named error: the search for the error may repeat each item, and take 20 ms.
 _MAX_NAMED_ITEMS = 500
 _DIALECTS = (
     "https://json-schema.org/draft/2020-12/schema",
@@ -38,17 +38,17 @@ _DIALECTS = (
     "http://json-schema.org/draft-04/schema#",
 )
 _MAX_SECONDS = 0.1
-# Checks within each other. Python's limit comes too late: at the end of the stack, finalizers of other objects fail.
+# Nested checks. Python's own limit is too high: at the end of the stack, finalizers of other objects fail.
 _MAX_DEPTH = 200
 
 
 class TooCostly(Exception):
-    """A check that takes too long: a short schema can need years, and all turns of a replica would wait for it."""
+    """The validation takes too long. A short schema can take years, and would block all turns of a replica."""
 
 
 @dataclass(slots=True)
 class _Budget:
-    until: float  # of `thread_time`, the processor time
+    until: float  # by `thread_time`, the processor time
     depth: int = 0
 
 
@@ -57,14 +57,14 @@ _budget: ContextVar[_Budget] = ContextVar("_budget")
 
 @dataclass(slots=True)
 class SchemaRoom:
-    """The remaining room for the schemas of one request. They are checked one after another, without a pause."""
+    """The remaining room for the schemas of one request. The server checks these schemas in one go, without a pause."""
 
     chars: int = 2 * _MAX_CHARS
     objects: int = 5 * _MAX_OBJECTS
     items: int = _MAX_ITEMS
 
     def take(self, chars: int, objects: int, items: int) -> None:
-        """Raises ValueError if they do not fit."""
+        """Raises ValueError if the room is too small."""
         self.chars, self.objects, self.items = self.chars - chars, self.objects - objects, self.items - items
         if min(self.chars, self.objects, self.items) < 0:
             most = f"{2 * _MAX_CHARS:,} characters, {5 * _MAX_OBJECTS:,} objects or {_MAX_ITEMS:,} items of lists"
@@ -73,13 +73,13 @@ class SchemaRoom:
 
 @dataclass(frozen=True, slots=True)
 class InputSchema:
-    """The schema of a tool's input. A `$ref` leads nowhere but into the schema itself."""
+    """The schema of a tool's input. Each `$ref` must lead into the schema itself."""
 
     text: str
 
     @classmethod
     def checked(cls, text: str, room: SchemaRoom | None = None) -> "InputSchema":
-        """Raises ValueError for a text that is not the schema of a JSON object, or for which there is no `room`."""
+        """Raises ValueError for a text other than the schema of a JSON object, or if the `room` is too small."""
         try:
             if len(text) > _MAX_CHARS:
                 raise ValueError(f"the input schema has more than {_MAX_CHARS:,} characters: make it smaller")
@@ -104,11 +104,11 @@ class InputSchema:
         return cls(text)
 
     def complaint(self, value: object, *, seconds: float = _MAX_SECONDS) -> str | None:
-        """The errors in an input, as sentences for the model; None for a valid one."""
+        """The errors in an input, as sentences for the model; None for a valid input."""
         try:
             errors = self._errors(value, seconds)
         except (TooCostly, RecursionError, Unresolvable):
-            return None  # the tool has to validate this input
+            return None  # the tool itself must validate this input
         sentences = []
         for error in errors:
             match = best_match([error]) or error
@@ -117,7 +117,7 @@ class InputSchema:
         return " ".join(sentences) or None
 
     def accepts(self, value: object) -> bool:
-        """Whether an input is valid. False if that cannot be found out within the limits."""
+        """Whether an input is valid. False if the validation exceeds the limits."""
         try:
             return not self._errors(value, _MAX_SECONDS)
         except (TooCostly, RecursionError, Unresolvable):
@@ -135,7 +135,7 @@ class InputSchema:
 
 
 def _size(value: object) -> tuple[int, int]:
-    """The number of objects in a JSON value, and of items of its lists."""
+    """The number of objects in a JSON value, and the number of items in its lists."""
     match value:
         case dict():
             inner = [_size(each) for each in value.values()]
@@ -153,7 +153,7 @@ def _dialect(schema: Mapping[str, Any]) -> Any:
 
 @cache
 def _limited_dialect(dialect: Any, *, with_patterns: bool) -> Any:
-    """The same dialect with a budget, and without Python's regular expressions, whose time has no bound."""
+    """The same dialect with a budget, and without Python's regular expressions, because their time has no bound."""
     checks = {**dialect.VALIDATORS, "pattern": _match_pattern}
     # Three checks of the library match names with Python's regular expressions.
     for keyword in ("patternProperties", "additionalProperties", "unevaluatedProperties") if with_patterns else ():
@@ -178,7 +178,7 @@ def _limited(check: _Check) -> _Check:
 
 
 def _unless_many(check: _Check) -> _Check:
-    """Items that cannot be sorted are compared each with each: quadratic time."""
+    """Skips the check of long lists: comparing unsortable items takes quadratic time."""
 
     def bounded(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[ValidationError] | None:
         many = isinstance(instance, list) and len(instance) > _MAX_UNIQUE_ITEMS
@@ -188,7 +188,7 @@ def _unless_many(check: _Check) -> _Check:
 
 
 def _match_pattern(validator: Any, pattern: str, text: Any, schema: Any) -> Iterator[ValidationError]:  # noqa: ARG001
-    """Matches in linear time. A pattern that this engine does not support (lookaround) counts as matched."""
+    """Matches in linear time. A pattern with unsupported syntax (lookaround) counts as matched."""
     if not isinstance(text, str):
         return
     try:
@@ -200,7 +200,7 @@ def _match_pattern(validator: Any, pattern: str, text: Any, schema: Any) -> Iter
 
 
 def _without_dialect(schema: dict[str, Any]) -> dict[str, Any]:
-    """At an inner `$schema` the library would change to a validator without limits."""
+    """Removes an inner `$schema`, because the library would switch to a validator without limits."""
     if isinstance(schema.get("$schema"), str):
         del schema["$schema"]
     return schema

@@ -1,4 +1,4 @@
-"""Secrets in rows, as the calls of tools and models read them."""
+"""Secrets in rows, and their decryption for calls of tools and models."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -14,18 +14,16 @@ SEALED: Final = "turnstream-sealed:1:"  # the beginning of an encrypted value
 
 
 class ToolSecrets:
-    """The secrets of tools that came with requests. Without the extension `keys` no encrypted one is sent."""
+    """The secrets of tools in requests. Without the extension `keys`, the server sends no encrypted secret."""
 
     async def opened_headers(self, owner: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002
-        """The headers of an owner's tool at a URL in plain text; the same object if none is encrypted. Raises
-        CannotOpen.
-        """
+        """The headers of an owner's tool in plain text; the same object if none is encrypted. Raises CannotOpen."""
         if any(value.startswith(SEALED) for value in headers.values()):
             raise CannotOpen("This server lacks the extension keys.")
         return headers
 
     async def opened_request(self, owner: str, request: TurnRequest) -> TurnRequest:  # noqa: ARG002
-        """The request with the credentials that a provider gets in plain text. Raises PermanentError."""
+        """The request with the provider's credentials in plain text. Raises PermanentError."""
         if SEALED in f"{request.provider_tools} {request.params}":
             raise locked("This server lacks the extension keys.")
         return request

@@ -10,17 +10,17 @@ from turnstream.tools.policy import ResultForm
 
 
 def serialize(value: object, form: ResultForm) -> str:
-    """Serializes any value that pydantic can; raises PydanticSerializationError for others."""
+    """Serializes any value that pydantic supports; raises PydanticSerializationError for other values."""
     if form == "text":
         return as_text(value)
     try:
         return to_json(value, inf_nan_mode="null").decode()
-    except PydanticSerializationError:  # UTF-8 has no lone surrogates; they are replaced later
+    except PydanticSerializationError:  # UTF-8 has no lone surrogates; `storable` replaces them later
         return json.dumps(to_jsonable_python(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def as_text(value: object) -> str:
-    """`key: value` lines and `- ` bullets; what is nested, or has several lines, is indented below."""
+    """`key: value` lines and `- ` bullets, with nested and multi-line values indented below."""
     return "\n".join(_lines(to_jsonable_python(value)))
 
 

@@ -1,4 +1,4 @@
-"""Tools from elsewhere: what a module, an installed package or an extension gives to a toolset."""
+"""Tools of a module, an installed package or an extension, for a toolset."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -11,9 +11,9 @@ from turnstream.tools.tool import Offer, Tool, ToolSource
 
 @dataclass(frozen=True, slots=True)
 class LoadedTools:
-    """`sources` list more tools, which come and go; the names of these begin with one of `prefixes`. `declared`
-    makes the tool of a spec that came with a request, or raises ValueError. `offer` decides which tools of a
-    request are deferred. `connections` are open while the toolset is used.
+    """`sources` list further tools, which may appear and disappear; the names of these tools begin with one of
+    `prefixes`. `declared` makes the tool of a spec that a request declared, or raises ValueError. `offer` decides which
+    tools of a request are deferred. `connections` are open during the use of the toolset.
     """
 
     tools: Sequence[Tool] = ()
@@ -31,8 +31,8 @@ def _unchanged(tools: Sequence[Tool], _: Sequence[str]) -> Sequence[Tool]:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTools:
-    """The tools that the operator declares. `with_policies` returns all tools of the server with the policies declared
-    for them. Its second argument are the prefixes of tools that are listed later. It may raise ConfigError.
+    """The tools that the operator declares. `with_policies` returns all tools of the server with their declared
+    policies. Its second argument has the prefixes of tools that sources list later. Raises ConfigError.
     """
 
     loaded: Sequence[LoadedTools] = ()

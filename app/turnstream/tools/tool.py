@@ -21,14 +21,14 @@ _P = ParamSpec("_P")
 OutcomeKind = Literal["ok", "error", "timeout", "unknown", "bad_input", "unavailable", "refused"]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-GOES_ON = "The call goes on elsewhere."
+GOES_ON = "The call continues elsewhere."
 RETURNED_NOTHING = "The call succeeded and returned nothing."
 
 
 @dataclass(frozen=True, slots=True)
 class PersonQuestion:
-    """A question that a tool asks the person while its call runs. It asks for an answer by `schema` (JSON text of a
-    flat JSON schema), or for an action at `url`. After `seconds` without an answer, the answer is None.
+    """A question of a running tool to the person: for an answer by `schema` (JSON text of a flat JSON schema), or for
+    an action at `url`. After `seconds` without an answer, the answer is None.
     """
 
     message: str
@@ -47,23 +47,23 @@ class PersonQuestion:
 
 @dataclass(frozen=True, slots=True)
 class PersonAnswer:
-    """`content` is what was accepted, by the schema of the question."""
+    """`content` is the accepted value, by the schema of the question."""
 
     action: Literal["accept", "decline", "cancel"]
     content: Mapping[str, Any] | None = None
 
 
-# Asks the person; None if nobody answered in time.
+# Asks the person. None without an answer in time.
 AskPerson = Callable[[PersonQuestion], Awaitable[PersonAnswer | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """Returned by a background tool whose work continues elsewhere. The job keeps `handle`, a JSON value, and no slot.
-    It is run again with that handle after `after` seconds; with None only when it is woken, or at its deadline. A
-    program that has the job's `result_address` may settle it before. `message` is shown as progress. With
-    a `question` to the person it is run again at the answer, or when that is late; the time of the call does not run
-    meanwhile.
+    """The return value of a background tool whose work continues elsewhere. The job keeps `handle`, a JSON value, and
+    no slot. The next run of the call gets the handle, after `after` seconds; with None only after a wake-up, or at its
+    deadline. A program with the job's `result_address` may settle the job earlier. Clients see `message` as progress.
+    With a `question` to the person, the next run follows the answer, or the end of the question's time. A pending
+    question does not use up the time of the call.
     """
 
     handle: Any
@@ -73,7 +73,7 @@ class Detached:
 
     def __post_init__(self) -> None:
         if self.handle is None:
-            raise ValueError("`handle` must be a JSON value, not None: the next run of the call is known by it")
+            raise ValueError("`handle` must be a JSON value, not None: the next run of the call receives it")
         if self.after is not None and not 0 <= self.after < math.inf:
             raise ValueError(f"`after` must be a number of seconds, 0 or more, not {self.after}")
 
@@ -81,14 +81,14 @@ class Detached:
 @dataclass(frozen=True, slots=True)
 class ResultAddress:
     """The address to which another program posts the result of a job: `path` of this server, with `token` as bearer.
-    The token is valid for this alone, until the job is over.
+    The token is valid for this path alone, until the job is over.
     """
 
     path: str
     token: str
 
 
-_ONLY_IN_BACKGROUND = "only a call of a tool with `background` can go on elsewhere"
+_ONLY_IN_BACKGROUND = "only a call of a tool with `background` can continue elsewhere"
 
 
 def _goes_on_nowhere(_detached: Detached) -> None:
@@ -100,25 +100,25 @@ async def _no_address() -> ResultAddress:
 
 
 async def _keep_nothing(_value: Any) -> None:
-    """The checkpoint of a tool that runs inside its turn."""
+    """Replaces the checkpoint for a tool that runs inside its turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """The call that a tool is run for.
+    """The call that runs a tool.
 
-    `idempotency_key` is the same when the call is run again after a crash; a tool with effects hands it on. `progress`
-    shows a short text to the clients that follow the turn, and `preliminary` shows the result so far: a text, a value,
-    or a ToolResult. The model sees neither. `ask` asks the person; the time of the call does not run meanwhile. Outside
-    of a turn there is nobody to ask. `documents` is the common beginning of the paths of documents that the call may
-    read: empty for every document, None for no document (as in a turn of a restricted token). A tool that reads other
-    things of the owner should not do so unless it is empty. `offered` are all tools of the turn. A background tool can
-    `checkpoint` a JSON value. If its process dies, `checkpointed` is the last one in the next run of the call; else it
-    is None. `deadline` is when the call is stopped. Other tools keep nothing. A background tool whose work continues
-    elsewhere returns `Detached`, or calls `detach`, and then returns anything. `job` is the id of its job. `handle` is
-    the handle of the run before, None in the first run. `answer` answers the question with which that run has detached:
-    None if nobody has answered in time. For a call that reports, nobody is asked. `result_address` makes a new address
-    for the result and revokes the address before.
+    `idempotency_key` is the same in each run of the call, also after a crash; a tool with effects passes the key on.
+    `progress` shows a short text to the clients of the turn, and `preliminary` the result so far: a text, a value, or a
+    ToolResult. The model receives neither. `ask` asks the person; a pending question does not use up the time of the
+    call. Outside of a turn `ask` is None. `documents` is the common beginning of the paths of documents that the call
+    may read: empty for every document, None for no document (as in a turn of a restricted token). Unless it is empty,
+    the tool should not read other data of the owner. `offered` are all tools of the turn. A background tool can
+    `checkpoint` a JSON value. After a death of its process, the next run of the call finds the last value in
+    `checkpointed`; else `checkpointed` is None. For other tools, `checkpoint` stores nothing. At `deadline` the server
+    stops the call. A background tool whose work continues elsewhere returns `Detached`, or calls `detach` and returns
+    any value. `job` is the id of its job. `handle` is the handle of the previous run, None in the first run. `answer`
+    is the answer to the question of the previous run's `Detached`; None without an answer in time. A call that reports
+    cannot ask. `result_address` makes a new address for the result, and revokes the previous address.
     """
 
     owner: str
@@ -142,14 +142,14 @@ class ToolContext:
 
     @property
     def may_detach(self) -> bool:
-        """Whether the call may continue elsewhere, as that of a background tool, and of a tool that `detaches`."""
+        """Whether the call may continue elsewhere: for background tools, and tools that `detaches`."""
         return self.detach is not _goes_on_nowhere
 
 
 @dataclass(frozen=True, slots=True)
 class StoppedCall:
-    """A call of a background tool that was stopped while it continued elsewhere, with the `handle` of its job. Its turn
-    was cancelled, its time was up, the user stopped it, or its chat was deleted. `idempotency_key` is that of the call.
+    """A stopped call of a background tool that had continued elsewhere, with the `handle` of its job. Its turn was
+    cancelled, its time was up, the user stopped the call, or its chat was deleted.
     """
 
     owner: str
@@ -160,13 +160,13 @@ class StoppedCall:
     handle: Any
 
 
-# Stops what continues elsewhere. It may be called again for the same job.
+# Stops work that continues elsewhere. The server may call this again for the same job.
 Stopped = Callable[[StoppedCall], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A PNG, JPEG, GIF or WebP image or a PDF document in a result. `called` describes it if it cannot be shown."""
+    """A PNG, JPEG, GIF or WebP image or a PDF document in a result. `called` describes a file that cannot be shown."""
 
     content: bytes
     called: str = "file"
@@ -178,8 +178,8 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """The person must sign in to `server`, with these `scopes`, before a call can be made. `url` leads there. `recheck`
-    answers the ask at once if the sign-in came before it. With `approvers` these sign in for the owner.
+    """The person must sign in to `server`, with these `scopes`, before a call. `url` leads to the sign-in. `recheck`
+    answers the ask at once if the person has signed in before. `approvers`, if any, sign in for the owner.
     """
 
     server: str
@@ -198,7 +198,7 @@ OutcomePart = str | File
 
 
 def join_texts(parts: Iterable[OutcomePart], separator: str) -> list[OutcomePart]:
-    """Joins texts that are side by side."""
+    """Joins adjacent texts."""
     joined: list[OutcomePart] = []
     for part in parts:
         if isinstance(part, str) and joined and isinstance(joined[-1], str):
@@ -210,14 +210,14 @@ def join_texts(parts: Iterable[OutcomePart], separator: str) -> list[OutcomePart
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a call, as the model receives it. A failure is an outcome too; `kind` classifies it for metrics and
-    policies.
+    """The result of a call, as the model receives it. A failure is an outcome too. `kind` classifies outcomes for
+    metrics and policies.
 
-    `more` are files, and texts between them, that follow `text`. Once its files are uploaded, an outcome has a `layout`
-    instead: the places of the files in `text`, which then holds all texts (turnstream.domain.results). `whole` is the
-    full text if the model receives only a part. `notes` name the policies that were needed, for readers of the block.
-    `data` is JSON (or what can be serialized as JSON) for clients alone: no model receives it. With `sign_in` the call
-    was not made, and is made when the person has signed in. A call inside its turn that is `detached` becomes a job.
+    `more` are files, and texts between files, after `text`. After the upload of its files, an outcome has a `layout`
+    instead: the positions of the files in `text`, which then has all texts (turnstream.domain.results). `whole` is the
+    full text if the model receives only a part. `notes` name the policies that acted on the call, for readers of the
+    block. `data` is JSON (or a value that can be serialized as JSON) for clients alone: no model receives it. With
+    `sign_in` the call was not made, and follows the person's sign-in. A `detached` call inside its turn becomes a job.
     """
 
     text: str
@@ -232,7 +232,7 @@ class Outcome:
     detached: Detached | None = None
 
     def __post_init__(self) -> None:
-        # Either of `is_error` and `kind` may be given alone.
+        # Callers may set only one of `is_error` and `kind`.
         if self.is_error != (self.kind != "ok"):
             object.__setattr__(self, "is_error", True)
             object.__setattr__(self, "kind", "error" if self.kind == "ok" else self.kind)
@@ -257,8 +257,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The return value of a function that gives clients more than the model: `content` becomes the result as if it had
-    been returned alone, `data` is JSON for clients.
+    """The return value of a function with more content for clients than for the model: `content` becomes the result,
+    like a plain return value, and `data` is JSON for clients.
     """
 
     content: object
@@ -266,17 +266,17 @@ class ToolResult:
 
 
 class ToolError(Exception):
-    """Raised by a tool to report on purpose that the call failed: the model receives the message."""
+    """A tool raises ToolError to report a failed call on purpose: the model receives the message."""
 
 
 class ToolUnavailable(ToolError):
-    """Raised by a tool when something that it needs is away: unlike a ToolError, the call may be retried, and the
-    breaker counts it. An outcome of the kind `unavailable` has the same effect.
+    """A tool raises ToolUnavailable when a service behind the tool is unavailable. Unlike after a ToolError, the server
+    may retry the call, and the breaker counts it. An outcome of the kind `unavailable` has the same effect.
     """
 
 
 class Tool(Protocol):
-    """A tool may raise anything: the toolset makes an outcome of it."""
+    """A tool may raise any exception: the toolset makes an outcome of it."""
 
     @property
     def spec(self) -> ToolSpec: ...
@@ -287,7 +287,7 @@ class Tool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
-    """A tool made by `@tool`. In a class it is a method: reached through an instance, it is bound to it."""
+    """A tool made by `@tool`. In a class the tool is a method, and attribute access binds it to the instance."""
 
     spec: ToolSpec
     policy: Policy
@@ -332,12 +332,12 @@ class FunctionTool:
         return result if isinstance(result, str) else serialize(result, self.policy.results)
 
 
-# Changes the tools of a request before it is stored. Its result does not change if it is called again.
+# Changes the tools of a request before the request is stored. A second call changes nothing.
 Offer = Callable[[TurnRequest], TurnRequest]
 
 
 class ToolSource(Protocol):
-    """Tools by name that come and go. Asked at every lookup, so it must be quick."""
+    """Tools by name that may appear and disappear. Every lookup calls `tools`, so it must be quick."""
 
     def tools(self) -> Mapping[str, Tool]: ...
 
@@ -347,7 +347,7 @@ class CheckedSource(ToolSource, Protocol):
     """A source that `turnstream doctor --ping` examines."""
 
     async def failures(self) -> Mapping[str, str]:
-        """Returns for the name of each connection why it fails, or an empty text if it works."""
+        """Returns the reason of failure for the name of each connection, or an empty text for a working connection."""
         ...
 
 
@@ -400,15 +400,14 @@ def tool(
     stopped: Callable[..., Awaitable[None]] | None = None,
     **options: Any,
 ) -> FunctionTool | Callable[[Callable[..., Awaitable[object]]], FunctionTool]:
-    """Makes a tool of an async function: its schema from the signature, its description from the docstring.
+    """Makes a tool of an async function. The schema comes from the signature, the description from the docstring.
 
-    The function takes the arguments that the model sends and, if it has a parameter of that type, a ToolContext. It
-    returns a str, a File, a list of texts and files, any value that can be serialized as JSON, a ToolResult of one of
-    these, or an Outcome; in the background also Detached.
-    `read_only` promises that it has no effects, `retry_safe` that it may be run again with the same idempotency key.
-    `stopped` is called with a StoppedCall when a call was stopped that continued elsewhere; for a method, with `self`
-    before it. The other options are the fields of Policy. Raises TypeError or ValueError at once for a function that
-    cannot be a tool, or not with these options.
+    The function receives the arguments of the model and, in a parameter of that type, a ToolContext. Its return value
+    is a str, a File, a list of texts and files, any value that can be serialized as JSON, a ToolResult of one of these,
+    or an Outcome; in the background also Detached. `read_only` promises a function without effects, `retry_safe` a
+    function that may run again with the same idempotency key. The server calls `stopped` with a StoppedCall after
+    stopping a call that had continued elsewhere; `stopped` of a method gets `self` first. The other options are the
+    fields of Policy. Raises TypeError or ValueError at once for an unsuitable function or option.
     """
 
     def make(function: Callable[..., Awaitable[object]]) -> FunctionTool:
@@ -430,7 +429,7 @@ def tool(
 
 
 def tools_of(holder: object) -> list[Tool]:
-    """The methods of `holder` that are tools, in the order of their definition."""
+    """The tools among the methods of `holder`, in the order of their definition."""
     names = dict.fromkeys(name for kind in reversed(type(holder).__mro__) for name in vars(kind))
     found = [name for name in names if isinstance(getattr_static(holder, name), FunctionTool)]
     return [getattr(holder, name) for name in found]

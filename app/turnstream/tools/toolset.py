@@ -34,11 +34,11 @@ _MAX_NAME_CHARS = 100  # of a name that a model made up
 class Toolset:
     """The tools of a server.
 
-    `max_parallel` calls run at once, over all turns, and beside them `max_request_tools` calls of tools that came with
-    requests. With `reserved`, no owner gets all of these slots. A tool that is cancelled has `patience` seconds to
-    stop, and is abandoned after that. A result is cut to `max_result_chars`, and `max_whole_chars` of it are kept; each
-    of its files has up to `max_file_bytes`. `sources` have more tools, which come and go. `declared` makes the tool of
-    a spec that came with a request, and `offers` change the tools of a request before it is stored.
+    `max_parallel` calls of all turns run at once, and in addition `max_request_tools` calls of tools that requests
+    declared. With `reserved`, no owner gets all of these slots. A cancelled tool has `patience` seconds to stop; then
+    the server abandons it. The model gets `max_result_chars` of a result, the rows up to `max_whole_chars`; each file
+    has up to `max_file_bytes`. `sources` have further tools, which may appear and disappear. `declared` makes the tool
+    of a spec that a request declared, and `offers` change the tools of a request before the request is stored.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Toolset:
         self._own: dict[str, Tool] = {}
         for tool in tools:
             if tool.spec.name in self._own:
-                raise ValueError(f"two tools are called {tool.spec.name}: rename one of them")
+                raise ValueError(f"two tools have the name {tool.spec.name}: rename one of them")
             self._own[tool.spec.name] = tool
         self.outputs = outputs or Outputs()
         self.sources = sources
         self._declared = declared
         self._offers = offers
-        # Whether something runs the calls of background tools.
+        # Whether a runner executes the calls of background tools.
         self.runs_jobs = True
         self.secrets = ToolSecrets()
         self._sizes = Sizes(max_result_chars, max_whole_chars, max_file_bytes)
@@ -86,12 +86,12 @@ class Toolset:
 
     @property
     def own(self) -> Sequence[Tool]:
-        """The tools that do not come from sources."""
+        """The tools without those of sources."""
         return tuple(self._own.values())
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """All tools that a turn may name, with those that sources have now: not one that is `hidden`."""
+        """All tools that a turn may name, with the present tools of sources, without `hidden` tools."""
         return tuple(tool for tool in self._tools.values() if not getattr(tool, "hidden", False))
 
     @property
@@ -105,7 +105,7 @@ class Toolset:
         return tuple(tool.spec.name for tool in self.tools)
 
     def specs(self, names: Sequence[str] | None = None) -> tuple[ToolSpec, ...]:
-        """The specs of the named tools in their order, or of all. Raises ValueError for a tool that does not exist."""
+        """The specs of the named tools in their order, or of all tools. Raises ValueError for an unknown tool."""
         tools = {tool.spec.name: tool for tool in self.tools}
         names = list(tools) if names is None else list(dict.fromkeys(names))
         for name in names:
@@ -114,19 +114,19 @@ class Toolset:
         return tuple(tools[name].spec for name in names)
 
     def lacking(self, specs: Iterable[ToolSpec]) -> Sequence[str]:
-        """The names of those that this server is to run and does not have."""
+        """The names of the specs that this server must run but does not have."""
         tools = self._tools
         own = (spec.name for spec in specs if not spec.client and spec.http is None and spec.role is None)
         return [name for name in own if name not in tools]
 
     def offered(self, request: TurnRequest) -> TurnRequest:
-        """The request as it is stored: some of its tools may be deferred."""
+        """The request for storage. Some of its tools may be deferred."""
         for offer in self._offers:
             request = offer(request)
         return request
 
     def check(self, spec: ToolSpec) -> None:
-        """Raises ValueError for a tool that came with a request and cannot be called by this server."""
+        """Raises ValueError for a declared tool of a request that this server cannot call."""
         if spec.http is None:
             return
         if self._declared is None:
@@ -134,24 +134,24 @@ class Toolset:
         self._declared(spec)
 
     def policy(self, name: str, offered: Sequence[ToolSpec] | None = None) -> Policy:
-        """The policy that applies to a call; the default one for a tool that does not exist."""
+        """The policy of a call; the default policy for an unknown tool."""
         tool = self.find(name, offered)
         return Policy() if tool is None else tool.policy
 
     def job_kind(self, name: str) -> str:
-        """The kind of job that runs the calls of a background tool, in a word for people."""
+        """The kind of the jobs of a background tool, as a word for people."""
         return getattr(self.find(name, None), "job_kind", "tool")
 
     def stopped(self, name: str) -> Stopped | None:
-        """Stops the work of a call of this tool that continues elsewhere. None for a tool that cannot."""
+        """The function that stops the tool's calls that continue elsewhere. None for a tool without such a function."""
         return getattr(self.find(name, None), "stopped", None)
 
     def detaches(self, name: str) -> bool:
-        """Whether a call that was begun inside its turn may become a job."""
+        """Whether a call that runs inside its turn may become a job."""
         return self.runs_jobs and getattr(self.find(name, None), "detaches", False)
 
     def needs_approval(self, name: str, input_json: str, offered: Sequence[ToolSpec] | None = None) -> bool:
-        """Whether a person must allow this call. When the policy cannot decide, a person must."""
+        """Whether a person must allow this call; also True when the policy fails to decide."""
         approval = self.policy(name, offered).approval
         if not callable(approval):
             return approval == "always"
@@ -162,7 +162,7 @@ class Toolset:
             return True
 
     def tool_digest(self, name: str, offered: Sequence[ToolSpec]) -> str | None:
-        """Identifies the tool that a grant is for. None if each call needs a decision of its own."""
+        """The digest of a tool for grants. None if each call needs its own decision."""
         tool, spec = self.find(name, offered), next((spec for spec in offered if spec.name == name), None)
         if tool is None or spec is None or tool.policy.approval_scope == "call" or tool.policy.approvers:
             return None
@@ -171,9 +171,10 @@ class Toolset:
     async def run(
         self, name: str, input_json: str, context: ToolContext, *, offered: Sequence[ToolSpec] | None = None
     ) -> Outcome:
-        """The outcome of one call. Raises only CancelledError, after the tool has stopped or was abandoned.
+        """The outcome of one call. Raises only CancelledError, after the tool has stopped or the server has abandoned
+        it.
 
-        `offered` are the tools that were in the request of the model; None means all.
+        `offered` are the tools in the request of the model; None means all tools.
         """
         start = perf_counter()
         known = list(self._tools) if offered is None else [spec.name for spec in offered]
@@ -192,7 +193,7 @@ class Toolset:
                 if outcome.kind in FAILURES and (stand_in := self._fallback(tool)) is not None:
                     outcome = await self._call_fallback(outcome, tool.policy, stand_in, input_json, context)
                 outcome = fit(outcome, self._sizes.of(tool.policy), context.tool_use_id, known)
-                # The name of a tool that came with a request is arbitrary: each would be a metric series for ever.
+                # The name of a declared tool is arbitrary, and each name would become a permanent metric series.
                 count_policies(tool.spec.name if tool.spec.http is None else "(declared)", outcome.notes)
             texts = [part for part in outcome.parts if isinstance(part, str)]
             sizes = {"characters": sum(map(len, texts)), "files": len(outcome.parts) - len(texts)}
@@ -212,13 +213,13 @@ class Toolset:
                     changed = storable(serialize(input_of(fallback, parse_input(input_json)), "json"))
             except BaseException as error:
                 log.error("tool.failed", exc_info=error)
-                second = Outcome(f"Its input could not be made ({type(error).__name__}).", is_error=True)
+                second = Outcome(f"The fallback's input could not be built ({type(error).__name__}).", is_error=True)
             else:
                 second = await self._limiter.call(stand_in, changed or input_json, context)
         return with_fallback(first, fallback, second, changed)
 
     def fitted(self, name: str, outcome: Outcome, tool_use_id: str, offered: Sequence[ToolSpec]) -> Outcome:
-        """Cuts an outcome from a client, or from the cache, like the outcome of a tool of this server."""
+        """Cuts an outcome of a client or of the cache to the sizes for a tool of this server."""
         sizes = self._sizes.of(self.policy(name, offered))
         return fit(outcome, sizes, tool_use_id, [spec.name for spec in offered])
 
@@ -236,7 +237,7 @@ class Toolset:
     def _resolve(
         self, name: str, input_json: str, known: Sequence[str], offered: Sequence[ToolSpec] | None
     ) -> Tool | Outcome:
-        """The tool to run, or the outcome of a call that reaches no tool."""
+        """The tool to run, or the outcome of a call without a tool."""
         if name not in known:
             return Outcome(_unknown(name, known), kind="unknown")
         try:
@@ -247,7 +248,7 @@ class Toolset:
         return Outcome(f"The tool {name} is not available at the moment.", kind="unavailable") if tool is None else tool
 
     def _fallback(self, tool: Tool) -> Tool | None:
-        """The fallback of a tool. Checked at every call: a tool of a source, or its fallback, may have come late."""
+        """The fallback of a tool. Every call checks it, because a source may have added one of the tools later."""
         tools = self._tools
         if problem := fallback_problem(tool, tools):
             log.error("tool.no_fallback", problem=problem)
@@ -255,7 +256,7 @@ class Toolset:
         return None if tool.policy.stand_in is None else tools.get(tool.policy.stand_in.tool)
 
     def find(self, name: str, offered: Sequence[ToolSpec] | None) -> Tool | None:
-        """A tool by name. When a request declared a tool of this name, that is never one of the server."""
+        """A tool by name. If the request declared a tool of this name, the server's own tool is never the result."""
         spec = next((spec for spec in offered or () if spec.name == name), None)
         if offered is not None and (spec is None or spec.client):
             return None
@@ -269,7 +270,7 @@ class Toolset:
 
     @property
     def _tools(self) -> Mapping[str, Tool]:
-        """All present tools. If two tools have one name, the first is used."""
+        """All present tools. Of two tools with the same name, the first counts."""
         tools = dict(self._own)
         for source in self.sources:
             tools |= {name: tool for name, tool in source.tools().items() if name not in tools}
@@ -286,7 +287,7 @@ def _clean(input_json: str) -> str:
 
 
 def parse_input(input_json: str) -> dict[str, Any]:
-    """The input as a dict; nothing at all means an empty object. Raises ValueError for anything else."""
+    """The input as a dict; a blank input means an empty object. Raises ValueError for other values."""
     text = _clean(input_json)
     if has_too_many_values(text):
         raise ValueError(f"has more than {MOST_VALUES:,} values")

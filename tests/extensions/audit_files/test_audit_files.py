@@ -112,7 +112,7 @@ async def test_an_entry_that_was_inserted_later_is_found(harness: Harness, call:
         "INSERT INTO audit (id, kind, owner, detail) OVERRIDING SYSTEM VALUE"
         f" VALUES ({free}, 'grant.given', 'ada', '{{}}')",
     )
-    with pytest.raises(ConfigError, match=f"has the entry {free}, which was not there"):
+    with pytest.raises(ConfigError, match=f"has the entry {free}, which did not exist"):
         await call("verify", "audit.jsonl")
 
 

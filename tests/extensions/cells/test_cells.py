@@ -102,7 +102,7 @@ async def test_an_owner_who_moves_may_read_and_not_write(site: Server, document:
         assert (await mover.get(chat)).status_code == 200
         answer = await mover.post("/api/turns", json=said("Hi"))
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-        assert "moved to the cell 08 just now; nothing was stored" in answer.json()["detail"]
+        assert "A move of the owner to the cell 08 is in progress; nothing was stored" in answer.json()["detail"]
         await site.services.storage.database.row(
             Statement("UPDATE moves SET held_until = now() - interval '1 s' WHERE owner = 'mover'")
         )

@@ -375,7 +375,7 @@ async def test_an_erasure_during_the_takeover_ends_the_move(cells: Cells, table:
     """
     for statement in deleting.split(";\n"):
         await cells.target.rows(Statement(statement))
-    with pytest.raises(ConfigError, match=f"{table} of 'ada .arriving.' were deleted in the new cell just now"):
+    with pytest.raises(ConfigError, match=f"{table} of 'ada .arriving.' were deleted in the new cell during the move"):
         await cells.move().run()
     assert of_the_owner(await cells.here()) == before
     await cells.target.rows(Statement(f"DROP TRIGGER erased ON {table}"))
@@ -388,10 +388,10 @@ async def test_of_two_moves_at_once_one_is_refused(cells: Cells, monkeypatch: py
     lock = Statement("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
     async with cells.target.transaction() as another:
         await another.rows(lock, name=ARRIVING)
-        with pytest.raises(ConfigError, match="Another command moves ada to the same cell just now"):
+        with pytest.raises(ConfigError, match="Another command is moving ada to the same cell"):
             await cells.move().run()
         monkeypatch.setattr(OwnerAhead, "copy_ahead", AsyncMock())  # it is done, and the other one is still at it
-        with pytest.raises(ConfigError, match="Another command moves ada to the same cell just now"):
+        with pytest.raises(ConfigError, match="Another command is moving ada to the same cell"):
             await cells.move().run()
         monkeypatch.undo()
         monkeypatch.setattr("turnstream.extensions.cells.owner_move.LOOK", 0)

@@ -322,7 +322,7 @@ async def test_a_proxy_that_proves_itself_names_the_owner(site: Server, document
         ),
         (
             {"jwt_issuer": "https://a.example", "jwt_audience": "x", "jwt_owner_claim": "email"},
-            "TURNSTREAM_JWT_OWNER_CLAIM is email, which users can change",
+            "TURNSTREAM_JWT_OWNER_CLAIM is email. At many issuers, users can change",
         ),
         ({"login_scopes": "read, write"}, "TURNSTREAM_LOGIN_SCOPES: 'write' is no scope"),
         ({"login_roles": "staff"}, "TURNSTREAM_LOGIN_ROLES must be such as"),

@@ -117,5 +117,7 @@ async def test_an_embedded_database_has_one_key_however_many_processes_make_it(
 def test_a_folder_in_which_no_key_can_be_made_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("TURNSTREAM_DATA_DIR", str(tmp_path / "file"))
-    with pytest.raises(ConfigError, match=r"The file of the master key, .*/file/master\.key, cannot be made or read"):
+    with pytest.raises(
+        ConfigError, match=r"The file of the master key, .*/file/master\.key, cannot be created or read"
+    ):
         master_keys(settings())

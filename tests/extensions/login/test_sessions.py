@@ -109,7 +109,7 @@ async def test_a_token_counts_before_a_cookie(site: Server, browser: CookieBrows
 async def test_a_session_makes_no_token_that_would_outlast_it(browser: CookieBrowser) -> None:
     await browser.sign_in()
     made = await browser.http.post("/api/tokens", json={})
-    assert (made.status_code, "A session makes no tokens" in made.json()["detail"]) == (403, True)
+    assert (made.status_code, "A session creates no tokens" in made.json()["detail"]) == (403, True)
 
 
 async def test_cookies_over_tls_are_secure_and_no_neighbour_can_set_them(serve: ServeLogin) -> None:

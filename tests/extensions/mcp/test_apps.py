@@ -195,7 +195,7 @@ async def test_an_app_calls_no_other_tools_and_not_without_end(
             assert (await eve.json("GET", f"/api/mcp/apps/calls?turn={turn}"))["calls"] == []
         for _ in range(3):
             await app.result(await app.call("refresh"))
-        assert "may be called 3 times" in (await app.call("refresh", 409))["detail"]
+        assert "has reached its limit of 3 calls" in (await app.call("refresh", 409))["detail"]
         monkeypatch.setattr(app_turns, "MOST_OPEN", 2)
         calls = [app.call("erase", 201, arguments={"what": "it"}) for _ in range(2)]
         await asyncio.gather(*calls)

@@ -106,7 +106,7 @@ async def test_a_server_killed_in_the_middle_of_a_call_is_an_outcome_and_is_ther
     results = results_of(turn)
     assert results["a"].is_error
     assert results["a"].text == (
-        "The MCP server time went away in the middle of the call. What the call had done by then is not known."
+        "The MCP server time went away in the middle of the call. The effects of the call are unknown."
     )
     assert json.loads(results["b"].text)["timezone"] == "Europe/Berlin"
     assert turn.status == "complete"

@@ -121,7 +121,7 @@ async def test_a_member_names_no_options_and_the_owner_pays(ada: Client, bob: Cl
     for option in ({"model": "plain"}, {"system_prompt": "x"}, {"tools": [LOOK]}, {"record": True}):
         said = {"blocks": [{"type": "text", "text": "Hi"}], **option}
         problem = await bob.json("POST", f"{chat}/turns", 403, json=said)
-        assert "those of the chat" in problem["detail"]
+        assert "the chat has the options" in problem["detail"]
     await bob.ask(chat)
     assert {row["owner"] for row in await rows_of(database_url, "SELECT owner FROM charges")} <= {"ada"}
     assert await rows_of(database_url, "SELECT FROM chats WHERE owner = 'bob'") == []
@@ -236,7 +236,7 @@ async def test_a_fork_into_a_new_chat_is_refused(ada: Client, bob: Client) -> No
     turn = await ada.ask(chat)
     await add(ada, chat, "write")
     problem = await bob.json("POST", f"{turn.url}/fork", 403, json={"into": "chat"})
-    assert "A member reaches the chat" in problem["detail"]
+    assert "A member reaches only the chat" in problem["detail"]
     await bob.json("POST", f"{turn.url}/fork", 201, json={"into": "branch"})
 
 

@@ -107,7 +107,7 @@ async def test_the_tools_of_all_requests_are_the_same_few_and_a_found_tool_is_ca
     assert found["f"].count("Schema of its input") == 2
     assert "search by the name for a definition: garden_water_" in found["f"]
     assert (found["a"], found["b"]) == ("watered door", "rang")
-    assert "ring may be called 1 times" in found["c"]
+    assert "ring has reached its limit of 1 calls" in found["c"]
     follow = {**post(model), "parent_id": turn["id"]}
     other = await ended(api, await api.json("POST", f"/api/chats/{turn['chat_id']}/turns", 201, json=follow))
     assert results(other) == {"d": "watered roof"}

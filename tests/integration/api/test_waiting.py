@@ -376,9 +376,9 @@ async def test_a_decision_is_used_once(desk: Server, clerk: Client, office: Offi
     await answer(clerk, turn, decision("approve", first))
     again = await answer(clerk, turn, decision("approve", first), expect=409)
     assert again["code"] == "call_answered"
-    assert "has its answer already (approve" in again["detail"]
+    assert "already has an answer (approve" in again["detail"]
     changed = await answer(clerk, turn, decision("deny", first), expect=409)
-    assert "has its answer already" in changed["detail"]
+    assert "already has an answer" in changed["detail"]
     await answer(clerk, turn, decision("deny", second))
     await finished(clerk, turn)
     assert office.sent == [("ada", "Hi")]

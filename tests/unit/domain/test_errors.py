@@ -44,7 +44,7 @@ def test_a_reached_limit_says_when_to_come_again() -> None:
 def test_another_cell_is_named() -> None:
     refused = OfAnotherCell("08", "07")
     assert (refused.cell, refused.status) == ("08", 421)
-    assert refused.detail == "The credential of the request is one of the cell 08; this server is one of 07."
+    assert refused.detail == "The owner belongs to the cell 08; this server belongs to the cell 07."
 
 
 def test_a_provider_error_keeps_the_providers_words() -> None:

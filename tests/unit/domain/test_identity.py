@@ -89,11 +89,11 @@ def test_a_bound_credential_reaches_its_chat_or_its_turn_alone() -> None:
     of_chat.require_reach(chat)
     of_chat.require_reach(chat, turn)
     for other in (None, turn):
-        with pytest.raises(Forbidden, match="the chat 00000000-0000-0000-0000-000000000001 alone"):
+        with pytest.raises(Forbidden, match="reaches only the chat 00000000-0000-0000-0000-000000000001"):
             of_chat.require_reach(other)
     of_turn = Identity("ada", chat=chat, turn=turn)
     of_turn.require_reach(chat, turn)
-    with pytest.raises(Forbidden, match="the turn 00000000-0000-0000-0000-000000000002 alone"):
+    with pytest.raises(Forbidden, match="reaches only the turn 00000000-0000-0000-0000-000000000002"):
         of_turn.require_reach(chat)
     assert [each.is_bound for each in (of_nothing, of_chat, of_turn)] == [False, True, True]
 

@@ -334,7 +334,7 @@ def test_calls_of_other_tools_and_calls_that_were_cut_are_not_counted() -> None:
 
 
 def test_a_call_over_the_limit_is_refused_with_the_number() -> None:
-    text = "This call was not run: look may be called 2 times in one turn, and was."
+    text = "This call was not run: look has reached its limit of 2 calls in one turn."
     assert over_limit(call(), 2) == Outcome(text, kind="refused", notes={"calls_per_turn": 2})
 
 

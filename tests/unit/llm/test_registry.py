@@ -152,7 +152,7 @@ def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_pa
         ),
         (
             "[providers.demo]\nparams = ['x']",
-            r"`params` of \[providers.demo\] must be left out: this API passes on none but its own\.$",
+            r"`params` of \[providers.demo\] must be left out: this API accepts only its own parameters\.$",
         ),
         (
             "[models.m]\nprovider = 'openai'\nrefuses = ['heat']",

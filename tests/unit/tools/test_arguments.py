@@ -67,8 +67,8 @@ async def tick() -> str:
         ('{"query": "a", "page": {"number": "x"}}', "`page.number`: Input should be a valid integer"),
         ('{"query": "a", "even": 3}', "`even`: must be even (got 3)."),
         ('["a"]', "`input`: Input should be an object"),
-        ('{"query": "a"', "It is not valid JSON: EOF while parsing an object"),
-        ('{"query": "\\ud800"}', "It is not valid JSON:"),
+        ('{"query": "a"', "The input is not valid JSON: EOF while parsing an object"),
+        ('{"query": "\\ud800"}', "The input is not valid JSON:"),
     ],
 )
 async def test_an_error_names_argument_and_expected_value(context: ToolContext, sent: str, complaint: str) -> None:
@@ -102,7 +102,7 @@ async def test_a_long_value_is_not_repeated_in_full(context: ToolContext) -> Non
 
 async def test_an_input_for_a_tool_without_arguments_is_refused(context: ToolContext) -> None:
     outcome = await tick(context, '{"now": true}')
-    assert outcome.text == "The input of tick is not right. There is no `now`; it takes no arguments."
+    assert outcome.text == "The input of tick is not right. There is no `now`; there are no arguments."
 
 
 async def test_a_number_in_a_string_is_accepted(context: ToolContext) -> None:

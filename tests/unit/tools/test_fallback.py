@@ -61,7 +61,7 @@ async def test_a_function_that_fails_is_the_failure_of_the_fallback(context: Too
     fallback = Fallback("archive", lambda sent: {"words": sent["missing"]})
     outcome = await Toolset([failing(fallback), archive]).run("news", '{"query": "tides"}', context)
     assert outcome.text == (
-        "The news are away.\n\n[archive was run instead:]\n\nIts input could not be made (KeyError)."
+        "The news are away.\n\n[archive was run instead:]\n\nThe fallback's input could not be built (KeyError)."
     )
     assert archive.calls == []
 

@@ -252,7 +252,7 @@ async def test_when_both_fail_both_errors_are_reported_and_no_third_tool_runs(co
     outcome = await toolset(Gate("tide", WITH_ALMANAC), almanac, third).run("tide", "{}", context)
     assert outcome.kind == "timeout"
     assert outcome.text == (
-        "The tool tide was stopped: it did not finish within 0.01 s. What it had done by then is not known.\n\n"
+        "The tool tide was stopped: it did not finish within 0.01 s. Its effects until then are unknown.\n\n"
         "[almanac was run instead:]\n\nThe page is torn."
     )
     assert third.calls == []

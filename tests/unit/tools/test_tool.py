@@ -258,7 +258,7 @@ async def misplaced(limit: int = Field(1, ge=1)) -> None:
         (untyped, "parameter x needs a type"),
         (open_ended, "a model sends arguments by name"),
         (unspeakable, "unspeakable have no JSON schema"),
-        (misplaced, "Field of limit belongs into its type"),
+        (misplaced, "Field of limit must be part of its type"),
     ],
 )
 def test_a_function_that_cannot_be_a_tool_is_refused_at_once(function: Any, complaint: str) -> None:

@@ -123,7 +123,7 @@ async def test_a_tool_that_hangs_is_stopped(context: ToolContext) -> None:
     outcome = await TOOLS.run("hang", "{}", context)
     assert (outcome.kind, outcome.is_error) == ("timeout", True)
     assert outcome.text == (
-        "The tool hang was stopped: it did not finish within 0.01 s. What it had done by then is not known."
+        "The tool hang was stopped: it did not finish within 0.01 s. Its effects until then are unknown."
     )
 
 
@@ -336,7 +336,7 @@ def test_an_unknown_tool_is_refused_with_the_known_names() -> None:
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="two tools are called echo"):
+    with pytest.raises(ValueError, match="two tools have the name echo"):
         Toolset([echo, echo])
 
 

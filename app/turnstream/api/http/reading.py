@@ -120,8 +120,8 @@ def check_query(request: Request, known: Sequence[Query]) -> None:
     names = [query.name for query in known]
     for name, _ in parse_qsl(text, keep_blank_values=True):
         if name not in names and not name.startswith(("_", "utm_")):
-            these = f"known are {', '.join(f'`{each}`' for each in names)}" if names else "this call has no parameters"
-            raise RequestRefused(f"`{name}` is not known in the query; {these}.", field=name)
+            these = f"known are {', '.join(f'`{each}`' for each in names)}" if names else "the call has none"
+            raise RequestRefused(f"`{name}` is no parameter of this call; {these}.", field=name)
 
 
 def id_in_query(request: Request, name: str) -> UUID | None:

@@ -22,8 +22,8 @@ class Authenticator:
             identity = await way(request)
             if identity is not None:
                 if identity.has_expired(CLOCK.now()):
-                    raise Unauthorized("The credential of the request has expired; send a new one.")
+                    raise Unauthorized("The credential of the request has expired; send a new credential.")
                 return identity
         if bearer_token(request) is None:
             raise Unauthorized("Send `Authorization: Bearer TOKEN`; `turnstream tokens create NAME` creates a token.")
-        raise Unauthorized("The token of `Authorization` is not known here, or was revoked; send another one.")
+        raise Unauthorized("The token of `Authorization` is unknown here or revoked; send another token.")

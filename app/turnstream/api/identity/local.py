@@ -66,9 +66,9 @@ def _check_local(request: Request) -> None:
     sent = dict(headers)
     host, origin = sent.get("host", ""), sent.get("origin")
     if forwarded := next((name for name in _FORWARDED if name in sent), None):
-        raise Unauthorized(f"The request came through a proxy ({forwarded}): create a token, and send it.")
+        raise Unauthorized(f"The request came through a proxy ({forwarded}): create a token, and send the token.")
     if not _is_loopback(peer):
-        raise Unauthorized("The request came from another machine: create a token, and send it.")
+        raise Unauthorized("The request came from another machine: create a token, and send the token.")
     if sum(name == "host" for name, _ in headers) > 1:
         raise Unauthorized("`Host` must be sent once.")
     wanted, remedy = "localhost while the server has no tokens", "create a token, and send it"

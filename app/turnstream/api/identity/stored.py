@@ -44,9 +44,7 @@ class StoredTokens:
             cell = cell_of(token)
             if self._cell is not None and cell is not None and cell != self._cell:
                 raise OfAnotherCell(cell, self._cell)
-            raise Unauthorized(
-                "The token of the request is not known here, was revoked, or has expired; send another one."
-            )
+            raise Unauthorized("The token of the request is unknown here, revoked or expired; send another token.")
         if identity.credential is not None:
             self._used.add(identity.credential)
         return identity

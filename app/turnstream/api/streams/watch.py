@@ -44,7 +44,7 @@ async def _check(stream: OpenStream) -> None:
         if request.state.identity.owner != owner:
             if stream.identity.member:
                 raise Forbidden("Your membership of this chat has ended.")
-            stream.end(Unauthorized("The credential of the request is now that of another owner."))
+            stream.end(Unauthorized("The credential of the request now belongs to another owner."))
     except OfAnotherCell:
         stream.end(None)  # a proxy leads the reader there
     except (Unauthorized, Forbidden) as error:
@@ -53,4 +53,4 @@ async def _check(stream: OpenStream) -> None:
         if not isinstance(error, StorageError | Unavailable):
             log.warning("stream.unchecked", exc_info=error)
         if stream.identity.has_expired(CLOCK.now()):
-            stream.end(Unauthorized("The credential of the request has expired; send a new one."))
+            stream.end(Unauthorized("The credential of the request has expired; send a new credential."))

@@ -241,7 +241,7 @@ class Operations:
         async with self._database.transaction() as transaction:
             found = await _found(transaction, turn)
             if not await transaction.rows(REQUEUE_TURN, turn=turn):
-                raise Conflict(f"Turn {turn} does not run, it is {found['status']}: only a running turn is re-queued.")
+                raise Conflict(f"Turn {turn} is {found['status']}: only a running turn can be re-queued.")
             await _note(transaction, "turn.requeued", found, actor)
             await _notify(transaction, QUEUED)
             return _acted(await _found(transaction, turn))
@@ -253,7 +253,7 @@ class Operations:
         async with self._database.transaction() as transaction:
             row = await transaction.row(DRAIN_REPLICA, replica=replica)
             if row is None:
-                raise NotFound(f"There is no replica {replica}; a process that starts again is a new one.")
+                raise NotFound(f"There is no replica {replica}; a restarted process is a new replica.")
             if row["is_first"]:
                 detail = {"replica": str(replica), "address": row["address"]}
                 values = {"kind": "replica.drained", "owner": None, "actor": actor, "details": [to_json(detail)]}

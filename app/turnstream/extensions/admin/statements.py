@@ -22,7 +22,7 @@ def statements(name: str | None, plan: bool) -> None:
     are printed. The database gives the types of the parameters and the plans; nothing is executed.
     """
     if not (found := named(name)):
-        raise ConfigError(f"There is no statement of the name {name}; `turnstream statements` prints all.")
+        raise ConfigError(f"There is no statement named {name}; `turnstream statements` prints all statements.")
     settings = read_settings()
     check_present(settings)
 

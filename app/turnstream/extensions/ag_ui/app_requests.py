@@ -35,7 +35,7 @@ async def _answer(
 ) -> Mapping[str, Any]:
     """Raises RequestRefused."""
     if identity.is_bound:
-        raise Forbidden("A token for one chat or turn reaches no MCP server.")
+        raise Forbidden("A token for a single chat or turn reaches no MCP server.")
     host, named = app_host(services), call_in(sent.server_hash)
     if host is None or named is None:
         raise NotFound("`serverHash` must be that of an activity `mcp-apps` of this thread.")

@@ -62,7 +62,7 @@ async def _no_call(request: Request) -> Response:
     """The SDKs have many more calls; their errors show only a text in Anthropic's form."""
     name = f"{request.method} {request.url.path}"
     return await refusal(
-        request, NotFound(f"This server has no call {name}; docs/anthropic.md lists those that it has.")
+        request, NotFound(f"This server has no call {name}; docs/anthropic.md lists the available calls.")
     )
 
 

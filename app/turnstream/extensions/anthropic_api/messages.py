@@ -92,7 +92,7 @@ async def _resumed(request: Request, services: Services, text: str) -> tuple[Tur
     """Returns the turn and the part of the message that the header names. Raises BadRequest, NotFound."""
     id = MessageId.parse(text)
     if id is None:
-        raise BadRequest(f"`{RESUME}` must be the value of that header in an earlier response.", field=RESUME)
+        raise BadRequest(f"`{RESUME}` must be the value of the same header in an earlier response.", field=RESUME)
     identity = identity_of(request)
     identity.require_reach(id.chat, id.turn)
     turn = await services.storage.turns.get(identity.owner, id.chat, id.turn)

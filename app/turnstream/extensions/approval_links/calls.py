@@ -118,7 +118,9 @@ async def _opened(request: Request) -> tuple[Link, LinkSigner, Row]:
     signer = services.states.get("approval_links")
     link = signer.verify(request.path_params["token"]) if isinstance(signer, LinkSigner) else None
     if link is None or not isinstance(signer, LinkSigner):
-        raise _LinkRefused(404, "The address is incomplete or was changed. Open it exactly as you received it.")
+        raise _LinkRefused(
+            404, "The address is incomplete or was changed. Open the address exactly as you received it."
+        )
     row = await services.storage.database.row(GET_LINKED_ASK, turn=link.turn, tool_use_id=link.tool_use_id)
     if row is None or row["digest"] != link.digest:
         raise _LinkRefused(404, "The call does not exist any more.")
@@ -126,7 +128,7 @@ async def _opened(request: Request) -> tuple[Link, LinkSigner, Row]:
     if row["links_revoked_at"] is not None or link.principal not in principals:
         raise _LinkRefused(410, "The link was revoked.")
     if row["answer"] is not None:
-        raise _LinkRefused(409, "The call has its answer already.")
+        raise _LinkRefused(409, "The call already has an answer.")
     if row["status"] in ENDED or row["cancel_requested"]:
         raise _LinkRefused(409, "The call does not wait for an answer any more.")
     if link.expires_at <= CLOCK.seconds():

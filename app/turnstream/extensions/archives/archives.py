@@ -243,7 +243,7 @@ def head_of(content: bytes) -> ArchiveHead:
     if head.format != "turnstream" or head.version > VERSION or unknown:
         raise ConfigError(
             f"The archive was made by a newer turnstream (version {head.version} of archives"
-            f"{', with ' + ', '.join(unknown) if unknown else ''}): import it with that one."
+            f"{', with ' + ', '.join(unknown) if unknown else ''}): import the archive with that version."
         )
     return head
 
@@ -436,7 +436,9 @@ class OwnerImport:
         try:
             Identity(self._owner)
         except ValueError as error:
-            raise ConfigError(f"The owner of the archive cannot be one here; name another one: {error}.") from None
+            raise ConfigError(
+                f"The owner of the archive cannot be an owner here; name another owner: {error}."
+            ) from None
         self._put = {table: _insert(table, columns) for table, columns in head.columns.items() if table != "uploads"}
         counts = ImportCounts(owner=self._owner)
         for (section, id), group in groupby(parts, _group_of):

@@ -45,7 +45,7 @@ def export(owner: str, archive: Path, chat: UUID | None) -> None:
 async def _export(settings: Settings, owner: str, archive: Path, chat: UUID | None) -> None:
     async with open_present_database(settings) as database:
         if not any(each.owner == owner for each in await owners_of(database)):
-            raise NotFound(f"There is no owner {owner}; `turnstream owners list` shows them.")
+            raise NotFound(f"There is no owner {owner}; `turnstream owners list` shows all owners.")
         source = OwnerExport(database, owner, chat, recordings_of(settings, selected(settings)).files)
         scope = {"chat": str(chat)} if chat else {}
         await AuditTrail(database).note("owner.exported", owner, scope)  # before the first byte is written
@@ -78,7 +78,7 @@ def _place_to_continue(file: IO[bytes], archive: Path, head: bytes) -> tuple[Sec
     group, offset = ("documents", ""), 0
     beginning = file.read(len(head))
     if not head.startswith(beginning):
-        raise ConfigError(f"{archive} is there, and is no archive of this owner; name another file")
+        raise ConfigError(f"{archive} exists, and is no archive of this owner; name another file")
     end = tar_member(archives.END, archives.END_CONTENT) + END
     file.seek(max(0, file.seek(0, os.SEEK_END) - len(end)))
     if file.read() == end:
@@ -116,7 +116,7 @@ def import_archive(archive: Path, owner: str | None, trusted: bool) -> None:
         click.echo(f"{kind}: {number}{present}")
     click.echo(f"Imported {counts.owner} into {database_name(settings)}.", err=True)
     if not counts.whole:
-        raise ConfigError(f"{archive} ends too early: the export was cut off; continue it, and import again")
+        raise ConfigError(f"{archive} ends too early: the export was cut off; continue the export, and import again")
 
 
 async def _import(settings: Settings, archive: Path, owner: str | None, *, trusted: bool = False) -> ImportCounts:

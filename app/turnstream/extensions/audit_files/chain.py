@@ -59,8 +59,10 @@ def chained(lines: Iterable[bytes]) -> Iterator[ChainedEntry]:
         except (ValueError, TypeError, AttributeError, LookupError):
             raise ConfigError(f"Line {number} is no entry of an audit file.") from None
         if previous != head:
-            raise ConfigError(f"Line {number} does not continue the chain: it, or a line before it, was changed.")
+            raise ConfigError(f"Line {number} does not continue the chain: this line or an earlier line was changed.")
         if not isinstance(id, int) or id <= last:
-            raise ConfigError(f"Line {number} is out of order: its `id` must be greater than that of the line before.")
+            raise ConfigError(
+                f"Line {number} is out of order: its `id` must be greater than the `id` of the previous line."
+            )
         head, last = hash_of(line), id
         yield ChainedEntry(number, values, head, len(line))

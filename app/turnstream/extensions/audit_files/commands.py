@@ -147,10 +147,12 @@ async def _verify(settings: Settings, path: Path, head: str | None) -> int:
                     _compare(line, stored.pop(line.entry["id"], None), limit)
                     wanted.discard(line.head)
                 if stored:
-                    raise ConfigError(f"The trail has the entry {min(stored)}, which was not there at the export.")
+                    raise ConfigError(f"The trail has the entry {min(stored)}, which did not exist at the export.")
                 behind, count = until, count + len(page)
     if wanted:
-        raise ConfigError(f"The file has no line with the hash {min(wanted)}: it is another file, or was cut off.")
+        raise ConfigError(
+            f"The file has no line with the hash {min(wanted)}: the file is a different one, or was cut off."
+        )
     return count
 
 

@@ -29,9 +29,11 @@ async def create_token(request: Request) -> Response:
     identity = identity_of(request)
     sent, _ = await read_body(request, BrowserTokenIn)
     if (identity.credential or "").startswith(BROWSER_TOKEN):
-        raise Forbidden("A short-lived token makes no others: exchange the credential that made it.")
+        raise Forbidden("A short-lived token creates no other tokens: exchange the credential that created the token.")
     if (identity.credential or "").startswith(LOGIN_SESSION):
-        raise Forbidden("A session makes no tokens, which would outlast it: send its cookie, or a stored token.")
+        raise Forbidden(
+            "A session creates no tokens, because a token would outlast the session: send its cookie or a stored token."
+        )
     if sent.owner is not None and sent.owner != owner:
         identity.require("admin")
         owner = sent.owner

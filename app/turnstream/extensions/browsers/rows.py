@@ -62,5 +62,5 @@ async def create_for_browser(database: Database, tokens: Tokens, identity: Ident
         actor=actor or identity.actor,
     )
     if row is None:
-        raise Unauthorized("The token of `Authorization` was revoked; send another one.")
+        raise Unauthorized("The token of `Authorization` is revoked; send another token.")
     return token

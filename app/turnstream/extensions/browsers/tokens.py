@@ -43,7 +43,9 @@ class TokensInBrowsers:
             raise Unauthorized(f"`{URL_PARAMETER}` is for streams alone; send `Authorization: Bearer TOKEN`.")
         identity = await self._short_lived(token)
         if identity.scopes != {"read"}:  # histories and proxy logs keep addresses
-            raise Unauthorized(f'A token in `{URL_PARAMETER}` must only read: make it with `"scopes": ["read"]`.')
+            raise Unauthorized(
+                f'A token in `{URL_PARAMETER}` must only read: create the token with `"scopes": ["read"]`.'
+            )
         return identity
 
     async def _in_cookie(self, request: Request, token: str) -> Identity:

@@ -29,7 +29,9 @@ class Cell:
         elif move.state == "gone":
             raise OfAnotherCell(move.cell, self._name)
         elif move.held and changes:
-            raise Unavailable(f"The owner is moved to the cell {move.cell} just now; nothing was stored. Try again.")
+            raise Unavailable(
+                f"A move of the owner to the cell {move.cell} is in progress; nothing was stored. Try again."
+            )
 
     async def follow(self) -> None:
         """Reads the moves until it is cancelled. Raises StorageError."""

@@ -327,7 +327,7 @@ class OwnerAhead:
             live = {column: [row[column] for row in listed[name]] for column in ("key", *table.live)}
             taken = await target.row(table.take, owner=self._owner, name=self._name, **live)
             if taken is None or taken["number"] != len(listed[name]):
-                raise ConfigError(f"{name} of {self._name!r} were deleted in the new cell just now. Try again.")
+                raise ConfigError(f"{name} of {self._name!r} were deleted in the new cell during the move. Try again.")
 
     async def _renew(
         self, table: _Copied, renewal: _Renewal, rows: Sequence[Row], source: Transaction, target: Transaction
@@ -342,7 +342,7 @@ class OwnerAhead:
     async def _lock(self, target: Transaction) -> None:
         row = await target.row(LOCK, name=self._name)
         if row is None or not row["alone"]:
-            raise ConfigError(f"Another command moves {self._owner} to the same cell just now.")
+            raise ConfigError(f"Another command is moving {self._owner} to the same cell.")
 
     async def _missing(self, table: _Copied, rows: Sequence[Row], target: Transaction) -> Sequence[Row]:
         """Returns the rows without a copy. Deletes the copies of rows that have changed since."""

@@ -236,7 +236,7 @@ class OwnerMove:
             raise ConfigError(
                 f"The cells {self._here} and {self._there} have tables of different versions, or this command is of"
                 f" another one: their revisions are {here} and {there}, that of the command is {mine}. Nothing was"
-                " moved. Upgrade what is older first."
+                " moved. Upgrade the older part first."
             )
         names = [table.name for table in MOVED]
         if await self._source.rows(GET_COLUMNS, tables=names) != await self._target.rows(GET_COLUMNS, tables=names):
@@ -251,18 +251,20 @@ class OwnerMove:
 
     async def _check(self, gone_to: str | None) -> None:
         if gone_to not in {None, self._there}:
-            raise ConfigError(f"{self._owner} has been moved to the cell {gone_to}: name that one, or move it there.")
+            raise ConfigError(
+                f"{self._owner} has been moved to the cell {gone_to}: name that cell, or run the move there."
+            )
         if gone_to is None and not await self._has_rows(self._source, self._owner):
-            raise NotFound(f"There is no owner {self._owner}; `turnstream owners list` shows them.")
+            raise NotFound(f"There is no owner {self._owner}; `turnstream owners list` shows all owners.")
         arrived = await self._target.row(GET_MOVE, owner=self._owner)
         if gone_to is not None and arrived is not None and arrived["state"] == "arrived":
             raise ConfigError(f"{self._owner} is in the cell {self._there} already.")
         if await self._has_rows(self._target, self._owner):
-            raise ConfigError(f"The cell {self._there} has an owner {self._owner} already: erase that one first.")
+            raise ConfigError(f"The cell {self._there} has an owner {self._owner} already: erase that owner first.")
         if gone_to is None and await self._has_rows(self._source, self._departed):
-            raise ConfigError(f"The cell {self._here} still has an earlier {self._departed!r}: erase that one first.")
+            raise ConfigError(f"The cell {self._here} still has an earlier {self._departed!r}: erase that owner first.")
         if await self._has_rows(self._target, came_back := departed_name(self._owner, self._here)):
-            raise ConfigError(f"The cell {self._there} still has {came_back!r}: erase that one first.")
+            raise ConfigError(f"The cell {self._there} still has {came_back!r}: erase that owner first.")
         names = [row["name"] for row in await self._source.rows(GET_TOKEN_NAMES, owner=self._owner)]
         if taken := await self._target.row(GET_TAKEN_NAME, names=names, owner=self._owner):
             raise ConfigError(

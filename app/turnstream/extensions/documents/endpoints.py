@@ -37,7 +37,7 @@ async def put_document(request: Request) -> Response:
     if isinstance(put, ReachedLimit):
         what = "bytes of documents" if put.name == "document_bytes" else "documents"
         detail = f"The owner keeps {put.used:,} {what}, and the limit `{put.name}` of the plan is {put.limit:,}."
-        raise TooMany(f"{detail} Delete some that are not needed.", UNTIL_DELETED, put.name)
+        raise TooMany(f"{detail} Delete unneeded ones.", UNTIL_DELETED, put.name)
     info, created = put
     return json_response(_document_out(info), 201 if created else 200)
 
@@ -96,5 +96,5 @@ def _path_of(request: Request) -> str:
 def _query(request: Request, name: str) -> str:
     text = request.query_params.get(name, "")
     if problem := unstorable(text):
-        raise RequestRefused(f"`{name}` {problem}, which no path of a document does.", field=name)
+        raise RequestRefused(f"`{name}` {problem}, which no path of a document may.", field=name)
     return text

@@ -152,7 +152,7 @@ def _files(folder: Traversable, prefix: str) -> list[tuple[str, str]]:
 def _reach(context: ToolContext) -> str:
     """The common prefix of the paths that the call may read. Raises ToolError if it may read none."""
     if context.documents is None:
-        raise ToolError("The user's library is out of reach of this conversation: its token does not allow documents.")
+        raise ToolError("This conversation cannot reach the user's library: its token does not allow documents.")
     return context.documents
 
 

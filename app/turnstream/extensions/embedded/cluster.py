@@ -92,7 +92,7 @@ class Cluster:
         done = _run(*account.prefix, program("initdb"), *_INITDB, *sync, "-D", str(new), inherits=lock)
         if done.returncode:
             shutil.rmtree(new)
-            raise ConfigError(f"The embedded database could not be made in {home}:\n{done.stdout}")
+            raise ConfigError(f"The embedded database could not be created in {home}:\n{done.stdout}")
         new.rename(self.folder)
         descriptor = os.open(home, os.O_RDONLY)
         try:

@@ -23,7 +23,7 @@ def text_of(file: Path) -> str:
             _sync(file.parent)
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The file of the master key, {file}, cannot be made or read: {error}.") from None
+        raise ConfigError(f"The file of the master key, {file}, cannot be created or read: {error}.") from None
     finally:
         with suppress(OSError):
             draft.unlink()

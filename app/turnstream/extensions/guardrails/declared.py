@@ -67,7 +67,7 @@ class GuardTable(_GuardTable):
             words = " or ".join(str(each) for each in allowed if each) or "left out: the server that checks decides"
             raise ValueError(f"has an `action` that a check by {kinds[0]} does not have: it must be {words}")
         if (self.rule is None) != (self.model is None):
-            raise ValueError("must have `model`, which judges by the `rule`, with it, and not without it")
+            raise ValueError("must have both `rule` and `model`, or neither: the model judges by the rule")
         if self.secret is not None and self.url is None:
             raise ValueError("must have `secret` with `url` only: it signs the requests")
         return self

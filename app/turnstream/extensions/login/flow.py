@@ -167,7 +167,7 @@ class LoginFlow:
         except Unauthorized as error:
             raise LoginFailed(str(error)) from None
         if not identity.scopes:
-            raise LoginFailed("You are known, but none of your groups may use this server.")
+            raise LoginFailed("Your account is valid, but none of your groups may use this server.")
         return identity
 
 

@@ -78,7 +78,7 @@ class OpenIdProvider:
         except AuthlibBaseError as error:
             raise LoginFailed(f"{self.issuer.title} refused the login: {error.error}.") from None
         except (httpx2.HTTPError, TimeoutError, ValueError, TypeError, AttributeError) as error:
-            raise LoginFailed(f"{self.issuer.title} gave no answer that is one: {type(error).__name__}.") from None
+            raise LoginFailed(f"{self.issuer.title} gave an unusable answer: {type(error).__name__}.") from None
         id_token, access = (token.get(name) for name in ("id_token", "access_token"))
         if not isinstance(id_token, str) or not isinstance(access, str):
             raise LoginFailed(f"{self.issuer.title} sent no ID token.")
@@ -107,7 +107,7 @@ class OpenIdProvider:
         if claims.get("iss") != self.issuer.url:
             raise LoginFailed("The token is of another issuer.")
         if type(issued) not in {int, float} or abs(CLOCK.seconds() - issued) > _OLDEST_LOGOUT:
-            raise LoginFailed("The token is not one of now.")
+            raise LoginFailed("The token is not valid at this time.")
         if not any(isinstance(claims.get(name), str) for name in ("sub", "sid")):
             raise LoginFailed("The token must have `sub` or `sid`.")
         return claims

@@ -155,7 +155,9 @@ def _sign_ins(context: Context, sources: Sequence[object], accesses: "Sequence[S
         servers |= source.with_sign_in
     for access in accesses:
         if servers.setdefault(access.service.name, access.service) != access.service:
-            raise ConfigError(f"An MCP server and HTTP tools are both called {access.service.name}: rename the server.")
+            raise ConfigError(
+                f"An MCP server and HTTP tools both have the name {access.service.name}: rename the server."
+            )
     url = context.settings.section(McpSettings).sign_in_url
     wanting = next((server.name for server in servers.values() if not server.exchange), None)
     if accesses and url is None and wanting is not None:

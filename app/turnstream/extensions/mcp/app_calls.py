@@ -87,7 +87,7 @@ async def read_mcp_app(request: Request) -> Response:
     sent, _ = await read_body(request, McpAppIn)
     identity, offers = identity_of(request), offers_of(request)
     if identity.is_bound:
-        raise Forbidden("A token for one chat or turn reaches no MCP server.")
+        raise Forbidden("A token for a single chat or turn reaches no MCP server.")
     if offers is None:
         raise NotFound(f"There is no MCP server {sent.server!r} for the caller.")
     with failures_as("uri"):
@@ -99,7 +99,7 @@ async def post_app_call(request: Request) -> Response:
     sent, body = await read_body(request, AppCallIn)
     identity, offers = identity_of(request), offers_of(request)
     if identity.is_bound:
-        raise Forbidden("A token for one chat or turn reaches no MCP server.")
+        raise Forbidden("A token for a single chat or turn reaches no MCP server.")
     if offers is None:
         raise NotFound("There is no MCP server for the caller.")
     wanted = WantedCall(sent.chat, sent.turn, sent.app, sent.name, sent.arguments)

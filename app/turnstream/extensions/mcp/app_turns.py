@@ -169,11 +169,11 @@ def _check_number(parent: Turn, before: Sequence[AppCall], spec: ToolSpec, limit
     made = sum(each.name == spec.name for each in before)
     made += sum(block.is_call and block.name == spec.name for block in parent.blocks)
     if limit is not None and made >= limit:
-        raise Conflict(f"{spec.name} may be called {limit} times in one turn, with calls of apps, and was.")
+        raise Conflict(f"{spec.name} has reached its limit of {limit} calls in one turn, calls of apps included.")
     if len(before) >= MOST_CALLS:
-        raise Conflict(f"The apps of a turn may make {MOST_CALLS} calls, and did.")
+        raise Conflict(f"The apps of the turn have reached the limit of {MOST_CALLS} calls.")
     if sum(each.status in OPEN for each in before) >= MOST_OPEN:
-        raise Conflict(f"{MOST_OPEN} calls of the apps of this turn are open: wait for the end of one.")
+        raise Conflict(f"{MOST_OPEN} calls of the apps of this turn are open: wait until one ends.")
 
 
 async def _chat_of_app(connection: Transaction, owner: str, parent: Turn, title: str, known: UUID | None) -> Chat:

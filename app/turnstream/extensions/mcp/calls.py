@@ -178,7 +178,9 @@ async def _opened(request: Request) -> "tuple[SignIns, LinkedAsk, McpIssuer, str
     secret = request.path_params["secret"]
     ask = None if turn is None or unstorable(secret) else await sign_ins.linked(turn, secret)
     if ask is None:
-        raise _PageRefused(404, "The address is incomplete or was changed. Open it exactly as you received it.")
+        raise _PageRefused(
+            404, "The address is incomplete or was changed. Open the address exactly as you received it."
+        )
     server = sign_ins.servers.get(ask.server)
     actor = await _check_person(request, ask, () if server is None else server.sign_in_by)
     if ask.over is not None:

@@ -210,7 +210,7 @@ class McpConnection:
             else:
                 text = f"The MCP server {self.server.name} failed in the middle of the call: {reason}"
             if not repeatable(tool.spec):
-                text += " What the call had done by then is not known."
+                text += " The effects of the call are unknown."
             raise ToolUnavailable(text) from error
         except (ValueError, RuntimeError) as error:  # of the SDK
             reason = _shortened(f"{type(error).__name__}: {error}")

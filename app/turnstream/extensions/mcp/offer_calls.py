@@ -232,7 +232,7 @@ async def _found(request: Request, server: str, kind: "OfferKind") -> "tuple[Off
     identity = identity_of(request)
     require_uploads(identity)
     if identity.is_bound:
-        raise Forbidden("A token for one chat or turn reaches no MCP server.")
+        raise Forbidden("A token for a single chat or turn reaches no MCP server.")
     offers = offers_of(request)
     connection = await offers.find(identity.owner, server, kind) if offers is not None else None
     if offers is None or connection is None:

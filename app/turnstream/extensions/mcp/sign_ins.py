@@ -325,7 +325,7 @@ class SignIns:
         question = msgspec.json.decode(row["question"])
         over = None
         if row["answer"] is not None:
-            over = "The call has its answer already."
+            over = "The call already has an answer."
         elif row["expired"]:
             over = "The link has expired."
         elif row["status"] not in {"queued", "running", "waiting"} or row["cancel_requested"]:

@@ -164,7 +164,9 @@ _PARAMS = {"/v1/chat/completions": param_of_chat}
 async def _no_call(request: Request) -> Response:
     """The SDKs have many more calls; their errors show only a text in OpenAI's form."""
     name = f"{request.method} /v1/{request.path_params['call']}"
-    return await refusal(request, NotFound(f"This server has no call {name}; docs/openai.md lists those that it has."))
+    return await refusal(
+        request, NotFound(f"This server has no call {name}; docs/openai.md lists the available calls.")
+    )
 
 
 async def _answer(request: Request, endpoint: Endpoint) -> Response:

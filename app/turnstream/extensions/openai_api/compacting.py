@@ -48,7 +48,7 @@ async def compact_response(request: Request) -> Response:
     )
     if place.origin is not None:
         if items:
-            raise RequestRefused("`input` must be left out where the conversation is named.", field="input")
+            raise RequestRefused("`input` must be left out if the request names a conversation.", field="input")
         path = await previous_path(services, owner, place.origin)
         said = [item for item in await items_of_path(path) if item.get("role") == "user"]
         fork = Fork(cut_after(path[-1], None), new_chat=True)

@@ -81,10 +81,10 @@ async def create_embeddings(request: Request) -> Response:
     resolver = services.resolver
     model = resolver.models.check(sent.model)
     if not resolver.allowed.has_model(model.id):
-        detail = f"`model` must be one that the operator of this server has allowed, not {sent.model}."
+        detail = f"`model` must be a model that the operator of this server allows, not {sent.model}."
         raise RequestRefused(detail, field="model")
     if (provider := await _provider_of(resolver.models, model)) is None:
-        raise RequestRefused(f"`model` must be one that makes embeddings; {sent.model} does not.", field="model")
+        raise RequestRefused(f"`model` must be a model for embeddings; {sent.model} is none.", field="model")
     await admit(services, owner, TurnOptions())
     id, prices, estimate = new_id(), resolver.models.prices(model.id), _estimated_tokens(sent.input)
     charge: Charge | None

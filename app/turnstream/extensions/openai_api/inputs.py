@@ -311,7 +311,7 @@ def origin_of(sent: ResponseIn) -> ResponseId | None:
     if sent.previous_response_id is None:
         return None
     if sent.conversation is not None:
-        detail = "`previous_response_id` must be left out where there is a `conversation`."
+        detail = "`previous_response_id` must be left out if there is a `conversation`."
         raise RequestRefused(detail, field="previous_response_id")
     if (found := ResponseId.parse(sent.previous_response_id)) is None:
         raise unknown_previous(sent.previous_response_id)

@@ -255,7 +255,7 @@ class _Queue:
         target = line_of(self.pairs, entry.id)[0].after
         row = None if target is None else await self.connection.row(LOCK_STEERABLE, turn=target)
         if row is None:
-            raise Conflict("No turn runs before the message that could take it in.", field="kind")
+            raise Conflict("No running turn can receive the message.", field="kind")
         check_target(turn_from(row))
         await self.connection.rows(KEY_OF_QUEUED, turn=target, entry=entry.id, answer=entry.turn)
         await self._take_out(entry)
@@ -319,7 +319,7 @@ class QueuedMessages:
                 raise await _missing(connection, chat, id)
             wanted = replace(entry, blocks=change.blocks or entry.blocks, kind=change.kind or entry.kind)
             if wanted.kind == "steer" and change.place is not None:
-                raise RequestRefused("`after` must be left out: a steer has no place in the line.", field="after")
+                raise RequestRefused("`after` must be left out: a steer has no position in the queue.", field="after")
             if wanted.version == entry.version and not (change.place and queue.moves(entry, change.place)):
                 return entry
             _check_version(change.version, entry)
@@ -360,7 +360,9 @@ class QueuedMessages:
     async def _check_replicas(self) -> None:
         """Raises Conflict while a replica of the version before is alive."""
         if await self._everything.row(GET_OLDER_REPLICA) is not None:
-            raise Conflict("A replica of an older version still runs, which does not know such changes; try later.")
+            raise Conflict(
+                "A replica of an older version, without support for such changes, is still running; try again later."
+            )
 
 
 def _check_version(version: str, entry: QueueEntry) -> None:

@@ -107,7 +107,7 @@ def unrestricted(request: Request, what: str) -> Identity:
     """Returns the caller. Raises Forbidden for a restricted credential."""
     identity = identity_of(request)
     if identity.is_bound or identity.fixed or identity.folder is not None:
-        raise Forbidden(f"{what} outlasts its credential: a restricted credential may not make one.")
+        raise Forbidden(f"{what} outlasts its credential: a restricted credential may not create one.")
     return identity
 
 

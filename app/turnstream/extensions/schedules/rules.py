@@ -41,7 +41,7 @@ class Rule:
         """Raises RequestRefused for a rule without any tick."""
         tick = next(self.ticks(after), None)
         if tick is None:
-            raise RequestRefused("`cron` must name a time that comes: this one has none in 50 years.", field="cron")
+            raise RequestRefused("`cron` must match a time within the next 50 years.", field="cron")
         return tick
 
     def last(self, tick: datetime, until: datetime) -> datetime:

@@ -133,7 +133,7 @@ async def receive_message(request: Request) -> Response:
     if rule.body == "data":
         more = as_data(row["name"], more)
     elif not settings.trigger_messages:
-        raise Conflict("The server takes no message of a trigger as the words of a user: set `body` to `data`.")
+        raise Conflict("The server does not accept the message of a trigger as text of the user: set `body` to `data`.")
     posting = DueMessage(row["owner"], row["name"], row["chat_id"], row["request"], row["plan"], unique, more)
     try:
         exchange = await posted(services, posting)

@@ -119,7 +119,7 @@ class OwnAccounts:
     async def revoke(self, identity: Identity, id: UUID) -> None:
         """Raises NotFound."""
         if await self._database.row(REVOKE_CREDENTIAL, owner=identity.owner, id=id, actor=identity.actor) is None:
-            raise NotFound(f"There is no token {id} of yours.")
+            raise NotFound(f"The owner has no token {id}.")
 
     async def grants(self, owner: str, limit: int) -> Sequence[Row]:
         return await self._database.rows(LIST_GRANTS, owner=owner, limit=limit)
@@ -138,4 +138,4 @@ class OwnAccounts:
     async def undo_erasure(self, identity: Identity) -> None:
         """Raises NotFound without a request for an erasure, or if it is due."""
         if await self._database.row(UNDO_ERASURE, owner=identity.owner, actor=identity.actor) is None:
-            raise NotFound("There is no erasure to undo: none was asked for, or it has begun.")
+            raise NotFound("There is no erasure to undo: no erasure was requested, or the erasure has begun.")

@@ -61,7 +61,7 @@ async def list_entries(request: Request) -> Response:
     accounts, identity = _accounts(request)
     limit, before = limit_of(request, default=50, most=500), request.query_params.get("before")
     if before is not None and not (before.isascii() and before.isdigit() and len(before) < 19):
-        raise RequestRefused("`before` must be `next` of the page before.", field="before")
+        raise RequestRefused("`before` must be the `next` of the previous page.", field="before")
     entries = await accounts.entries(identity.owner, _NEWEST if before is None else int(before), limit)
     shown = [
         AuditEntryOut(id=each.id, created_at=each.created_at, kind=each.kind, actor=each.actor, detail=each.detail)

@@ -129,13 +129,13 @@ class Shares:
         """Raises NotFound."""
         row = await self._database.row(GET_SHARE, owner=owner, id=id)
         if row is None:
-            raise NotFound(f"There is no link {id} of yours.")
+            raise NotFound(f"The owner has no link {id}.")
         return row
 
     async def revoke(self, identity: Identity, id: UUID) -> None:
         """Raises NotFound. Other replicas may show the content for another second."""
         if await self._database.row(REVOKE_SHARE, owner=identity.owner, id=id, actor=identity.actor) is None:
-            raise NotFound(f"There is no link {id} of yours.")
+            raise NotFound(f"The owner has no link {id}.")
         self._recent.clear()
 
     async def content(self, secret: str, read: Callable[[Row], Awaitable[SharedContent]]) -> SharedContent:

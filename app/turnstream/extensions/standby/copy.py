@@ -197,9 +197,11 @@ async def standby_lag(url: str, primary: str, most: float) -> float | None:
             single_connection(primary) as other,
         ):
             if await connection.fetchval(_SYSTEM) != await other.fetchval(_SYSTEM):
-                raise ConfigError("TURNSTREAM_STANDBY_URL names a server that is no copy of the one of DATABASE_URL.")
+                raise ConfigError(
+                    "TURNSTREAM_STANDBY_URL names a server that is no copy of the server of DATABASE_URL."
+                )
             if not await connection.fetchval("SELECT pg_is_in_recovery()"):
-                raise ConfigError("TURNSTREAM_STANDBY_URL names a primary; name one that follows it.")
+                raise ConfigError("TURNSTREAM_STANDBY_URL names a primary; name a standby of the primary.")
             position, begun = await other.fetchval(_POSITION), monotonic()
             while not await connection.fetchval(_HAS_REPLAYED, position):
                 if monotonic() - begun > most:
@@ -221,6 +223,6 @@ def standby_url(settings: Settings, given: SecretStr) -> str:
         if urlsplit(url).username != user:
             raise ConfigError(
                 f"TURNSTREAM_STANDBY_URL must have the user of TURNSTREAM_API_DATABASE_URL, {user}: row-level security"
-                " holds that one to the rows of an owner."
+                " limits this user to the rows of one owner."
             )
     return addressed(settings, url)

@@ -102,7 +102,7 @@ async def post_by_chat(
         with suppress(Conflict):  # another request has just created the chat
             created = new_chat(target.owner, target.chat)
             return await post_in_seeded_chat(services, new, created, key, seed())
-    raise Conflict(f"Chat {target.chat} is created and deleted all the time; try again later.")
+    raise Conflict(f"Chat {target.chat} is created and deleted again and again; try later.")
 
 
 async def wait_for_end(services: Services, owner: str, turn: Turn, seconds: float | None = _STOP_TIMEOUT) -> None:
@@ -114,7 +114,7 @@ async def wait_for_end(services: Services, owner: str, turn: Turn, seconds: floa
             async for _ in frames:
                 pass
     except TimeoutError:
-        raise Conflict(f"Turn {turn.id} is being stopped and still runs; try again.") from None
+        raise Conflict(f"Turn {turn.id} is being stopped, but still runs; try again.") from None
 
 
 async def replace_answer(

@@ -82,7 +82,7 @@ class Histories:
         async with self._exchanges.locked(owner, chat) as (connection, _):
             row = await connection.row(GET_NEWEST_OF_CHAT, chat=chat)
             if row is not None and row["status"] not in ENDED:
-                raise Conflict(f"Turn {row['id']} has not ended; wait for its end or cancel it.")
+                raise Conflict(f"Turn {row['id']} has not ended; wait for its end or cancel the turn.")
             return await _write(connection, owner, chat, row["id"] if row else None, exchanges, request)
 
     async def record_in_new_chat(self, chat: Chat, exchanges: Sequence[PastExchange], request: TurnRequest) -> None:

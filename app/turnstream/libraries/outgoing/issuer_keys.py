@@ -169,7 +169,7 @@ def check_owner_claim(setting: str, claim: str, is_fixed: bool, remedy: str | No
     """Raises ConfigError for a claim that users can change, unless the operator has declared it fixed."""
     if claim.rpartition(".")[2] in _MUTABLE and not is_fixed:
         raise ConfigError(
-            f"{setting} is {claim}, which users can change at many issuers, and then are another owner here: use `sub`,"
+            f"{setting} is {claim}. At many issuers, users can change it, and become another owner here: use `sub`,"
             f" or set {remedy or f'{setting}_IS_FIXED=true'} if this issuer never gives one value to two users."
         )
 

@@ -185,7 +185,7 @@ def _check_provider(name: str, table: ProviderTable, apis: Mapping[str, ModelApi
     if table.key is not None and table.keys is not None:
         raise ConfigError(f"`keys` of [providers.{name}] must be left out, or `key`: a provider has one of them.")
     if table.params and api.own_members is None:
-        raise ConfigError(f"`params` of [providers.{name}] must be left out: this API passes on none but its own.")
+        raise ConfigError(f"`params` of [providers.{name}] must be left out: this API accepts only its own parameters.")
     taken = {parameter.name for parameter in api.parameters_of(table.quirks)}
     for param in table.params:
         if param in taken or param in (api.own_members or ()):

@@ -207,17 +207,17 @@ def _checked(decision: Decision, rows: Sequence[Row], identity: Identity) -> Ask
     field = f"{decision.field}.tool_use_id"
     if row is None:
         raise RequestRefused(
-            f"`tool_use_id` must be the id of a call of this turn that waits; none has the id {decision.tool_use_id}.",
+            f"`tool_use_id` must be the id of a waiting call of this turn, not {decision.tool_use_id}.",
             field=field,
         )
     ask = ask_from(row)
     if ask.approvers and not set(ask.approvers) & set(identity.principals):
         approvers = ", ".join(ask.approvers)
         raise Forbidden(
-            f"Call {ask.call_id} is answered by {approvers}; the request is of {identity.person}.", field=field
+            f"Only {approvers} may answer call {ask.call_id}; the request is from {identity.person}.", field=field
         )
     if ask.answer is not None and ask.answer.kind != "expired":
-        detail = f"Call {ask.tool_use_id} has its answer already ({ask.answer.kind}, {row['at']} UTC)."
+        detail = f"Call {ask.tool_use_id} already has an answer ({ask.answer.kind}, {row['at']} UTC)."
         raise Conflict(detail, field=field, code="call_answered")
     if ask.answer is not None or row["expired"]:
         detail = f"Call {ask.tool_use_id} waited until {ask.expires_at}; the answer came too late."
@@ -229,7 +229,7 @@ def _checked(decision: Decision, rows: Sequence[Row], identity: Identity) -> Ask
         expected = {"client": "`result`", "approval": "`approve` or `deny`"}.get(ask.kind, "`answer`")
         raise RequestRefused(f"`type` must be {expected} for call {ask.tool_use_id}.", field=f"{decision.field}.type")
     if ask.kind == "approval" and decision.digest != ask.digest:
-        detail = f"`input_digest` is about another input than that of call {ask.tool_use_id}; read the call again."
+        detail = f"`input_digest` does not match the input of call {ask.tool_use_id}; read the call again."
         raise Conflict(detail, field=f"{decision.field}.input_digest")
     if decision.remember and ask.tool_digest is None:
         detail = f"`remember` must be left out: each call of {ask.name} needs a decision of its own."

@@ -246,7 +246,7 @@ class TurnReads:
         """
         rows = await self._database.rows(GET_CLAIMED_TURNS, turn=turn, replica=replica)
         if not rows:
-            raise ClaimLost(f"turn {turn} is not this replica's any more")
+            raise ClaimLost(f"turn {turn} no longer belongs to this replica")
         return rows[0]["owner"], await _with_contents(self._database, rows)
 
     async def path_to(self, leaf: UUID) -> list[Turn]:

@@ -1,4 +1,4 @@
-"""The fallback of a failed tool: whether it may and can stand in, its input, and the outcome of both."""
+"""The fallback of a failed tool: the check whether it can replace the tool, its input, and the joint outcome."""
 
 import json
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ _Schema = Mapping[str, Any]
 
 
 def fallback_problem(tool: Tool, tools: Mapping[str, Tool]) -> str | None:
-    """The reason why the fallback of a tool, if it has one, cannot replace the tool. A call may be run early, twice or
-    without an approval only if both tools allow it.
+    """The reason why the fallback of a tool, if any, cannot replace the tool. A call may run early, twice or without an
+    approval only if both tools allow that.
     """
     name, fallback = tool.spec.name, tool.policy.stand_in
     if fallback is None:
@@ -37,7 +37,7 @@ def fallback_problem(tool: Tool, tools: Mapping[str, Tool]) -> str | None:
 
 
 def input_of(fallback: Fallback, sent: Mapping[str, Any]) -> dict[str, Any]:
-    """The input of a fallback for a call that was sent with `sent`. A function of the program may raise anything."""
+    """The input of a fallback for a call with the input `sent`. A function of the program may raise any exception."""
     if callable(fallback.input):
         return {**fallback.input(sent), **fallback.add}
     if fallback.input is None:
@@ -46,7 +46,7 @@ def input_of(fallback: Fallback, sent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_fallback(first: Outcome, fallback: Fallback, second: Outcome, input_json: str | None = None) -> Outcome:
-    """The outcome of a call that failed, when its fallback was run after it; with `input_json` if that differs."""
+    """The outcome of a failed call and of its fallback. `input_json` is the input of the fallback, if changed."""
     note: dict[str, Any] = {"tool": fallback.tool, "because": first.kind}
     called = ""
     if input_json is not None:
@@ -67,7 +67,7 @@ def with_fallback(first: Outcome, fallback: Fallback, second: Outcome, input_jso
 
 
 def _misfit(fallback: Fallback, first: _Schema, second: _Schema) -> str | None:
-    """Why no input that `first` allows can be one for `second`. None if one can, or if that is not known."""
+    """The reason why no input of `first` is valid for `second`. None if an input is valid, or in case of doubt."""
     known, needed, takes = _members(first), _required(first), _members(second)
     for name, value in fallback.add.items():
         if name not in takes and _is_closed(second):
@@ -79,7 +79,7 @@ def _misfit(fallback: Fallback, first: _Schema, second: _Schema) -> str | None:
         return None
     if fallback.input is None:
         sources = {name: name for name in known if name not in fallback.add}
-        # With a member that is not known to be optional, an open schema takes all.
+        # An open schema accepts every member, also a member that the schema does not name.
         unknown = next((name for name in sources if name in needed and name not in takes), None)
         if unknown is not None and _is_closed(second):
             return f"it does not take `{unknown}`, which every call has; map the `input`"
@@ -116,7 +116,7 @@ def _is_closed(schema: _Schema) -> bool:
 
 
 def _types(schema: Any) -> frozenset[str]:
-    """The JSON types that a schema names; empty if it names none."""
+    """The JSON types that a schema names; empty without types."""
     match schema:
         case {"type": str(one)}:
             return frozenset({one})

@@ -1,5 +1,5 @@
-"""The size of a result: long text is cut for the model and kept whole; files that no model can read become text; data
-for clients is kept up to a limit.
+"""The size of a result: the model gets the beginning of a long text, and the rows keep the text. Files that no model
+can read become text. Data for clients has a limit.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,13 +18,13 @@ from turnstream.tools.tool import File, Outcome, OutcomePart
 
 # Limits of one result: a request holds many results, and a provider limits the whole request.
 MOST_FILES = 20
-MOST_LARGE_FILES = 4  # of the largest size that is allowed
+MOST_LARGE_FILES = 4  # of the largest allowed size
 MOST_DATA = 100_000  # characters of JSON for clients
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Limits in characters: `shown` to the model, and `kept` of a longer text. A file has up to `file` bytes."""
+    """Limits in characters: `shown` for the model, `kept` of a longer text in rows. A file has up to `file` bytes."""
 
     shown: int
     kept: int
@@ -35,9 +35,9 @@ class Sizes:
 
 
 def fit(outcome: Outcome, sizes: Sizes, tool_use_id: str, tools: Iterable[str]) -> Outcome:
-    """Cuts an outcome to its limits. In one that is cut, all text comes before the files.
+    """Cuts an outcome to its limits. In a cut outcome, all text comes before the files.
 
-    `tools` are the names that the model may call: with `read_result` among them, the text says how to read on.
+    `tools` are the names that the model may call. If `read_result` is one of these, the text explains how to read on.
     """
     outcome = outcome if outcome.data is None else _fit_data(outcome)
     more = tuple(_fit_files(outcome.more, sizes.file))
@@ -65,19 +65,19 @@ def fit(outcome: Outcome, sizes: Sizes, tool_use_id: str, tools: Iterable[str]) 
 
 
 def _fit_data(outcome: Outcome) -> Outcome:
-    """Makes plain JSON values of the data for clients, or leaves it out if it is too long or no JSON."""
+    """Converts the data for clients to plain JSON values, or omits data that is too long or no JSON."""
     try:
         data = serialize(outcome.data, "json")
         if len(data) <= MOST_DATA:
             return replace(outcome, data=from_json(storable(data)))
         why = f"{len(data):,} characters, of {MOST_DATA:,} that there may be"
-    except ValueError as error:  # of pydantic: what cannot be serialized
+    except ValueError as error:  # pydantic cannot serialize a value
         why = str(error)
     return replace(outcome, data=None, notes={**outcome.notes, "data_left_out": why})
 
 
 def _fit_files(parts: Sequence[OutcomePart], max_bytes: int) -> Iterator[OutcomePart]:
-    """Replaces a text file by its text, and any other file that a model cannot read by a description."""
+    """Replaces a text file by its text, and every other file that a model cannot read by a description."""
     files = total = 0
     for part in parts:
         if isinstance(part, str):

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 _SHORTEST_NOTED_WAIT = 1.0  # seconds
 
 
-# The name; for a tool that came with a request also its URL and the owner.
+# The name; for a declared tool of a request also its URL and the owner.
 _Key = tuple[str, str | None, str | None]
 
 
@@ -34,7 +34,7 @@ class ToolState:
 
 
 class ToolStates:
-    """One state for each tool that is running or has failed lately; about `limit` for failed tools of requests."""
+    """A state for each running or recently failed tool; about `limit` states for failed tools of requests."""
 
     def __init__(self, clock: Callable[[], float], limit: int = 1000) -> None:
         self._clock = clock
@@ -46,7 +46,7 @@ class ToolStates:
 
     @contextmanager
     def of(self, spec: ToolSpec, policy: Policy, owner: str) -> Iterator[ToolState]:
-        """The state of a tool for the time of one call."""
+        """The state of a tool, for the duration of one call."""
         key = (spec.name, None, None) if spec.http is None else (spec.name, spec.http.url, owner)
         state = self._states.pop(key, None)
         if state is None:
@@ -54,7 +54,7 @@ class ToolStates:
             breaker = policy.breaker
             limit, pause = (breaker.failures, breaker.pause) if breaker else (None, 0.0)
             state = ToolState(OwnersCircuit(limit, pause, self._clock), slots)
-        self._states[key] = state  # at the end: the first one in the dict is the one unused for longest
+        self._states[key] = state  # at the end: the first in the dict is the least recently used
         state.calls += 1
         try:
             yield state
@@ -69,7 +69,7 @@ class ToolStates:
 
 
 class TimeLimit:
-    """The time limit of one call, in seconds. It does not run while a person is asked."""
+    """The time limit of one call, in seconds. The time stops while a question to a person is open."""
 
     def __init__(self, seconds: float) -> None:
         self._left = seconds
@@ -77,7 +77,7 @@ class TimeLimit:
         self._changed = asyncio.Event()
 
     def paused(self, ask: AskPerson) -> AskPerson:
-        """The same as `ask`, during which the time does not run."""
+        """Wraps `ask` so that the time stops until the answer."""
 
         async def asking(question: PersonQuestion) -> PersonAnswer | None:
             self._asking += 1
@@ -91,7 +91,7 @@ class TimeLimit:
         return asking
 
     async def wait(self, task: asyncio.Task[Try]) -> None:
-        """Waits until the task is done, or its time is up."""
+        """Waits for the end of the task or of its time."""
         while not task.done() and (self._asking or self._left > 0):
             start, asking = monotonic(), self._asking
             self._changed.clear()
@@ -106,8 +106,8 @@ class TimeLimit:
 
 
 class Limiter:
-    """Runs a call in one of `slots`; a tool from a request has a slot in `declared`. A cancelled tool has `patience`
-    seconds to stop, and is then abandoned.
+    """Runs a call in one of `slots`, or of `declared` for a tool that a request declared. A cancelled tool has
+    `patience` seconds to stop; then the limiter abandons it.
     """
 
     def __init__(
@@ -122,20 +122,20 @@ class Limiter:
         self._abandoned: set[asyncio.Task[Try]] = set()
 
     async def call(self, tool: Tool, input_json: str, context: ToolContext) -> Outcome:
-        """Calls a tool within its limits. Raises only CancelledError, after the tool has stopped or was abandoned."""
+        """Calls a tool within its limits. Raises only CancelledError, after the end or the abandonment of the tool."""
         notes: Notes = {}
         owner = context.owner
         with self._states.of(tool.spec, tool.policy, owner) as state:
             if (wait := state.circuit.wait(owner)) is None:
                 start = self._clock()
-                # The tool's own slot first: a call that waits for it keeps no other tool from running.
+                # The tool's own slot comes first, so that a waiting call blocks no other tool.
                 slots = self._slots if tool.spec.http is None else self._declared
                 own = nullcontext() if state.slots is None else state.slots.slot(owner)
-                # A job has a slot of its runner: it may take hours.
+                # A job has a slot of its runner, because a job may take hours.
                 async with own, nullcontext() if tool.policy.background else slots.slot(owner):
                     if (waited := self._clock() - start) >= _SHORTEST_NOTED_WAIT:
                         notes["waited"] = round(waited, 1)
-                    if (wait := state.circuit.wait(owner)) is None:  # again: it may have opened while this call waited
+                    if (wait := state.circuit.wait(owner)) is None:  # the breaker may have opened meanwhile
                         with state.circuit.trial(owner):
                             last = await self._time(tool, input_json, context, notes)
                         if last.broke:
@@ -166,9 +166,9 @@ class Limiter:
             notes["timeout"] = seconds = tool.policy.seconds
             text = f"The tool {tool.spec.name} was stopped: it did not finish within {seconds:g} s."
             if not tool.spec.read_only:
-                text += " What it had done by then is not known."
+                text += " Its effects until then are unknown."
             return Try(Outcome(text, kind="timeout"), broke=True)
-        if task.cancelled():  # the tool cancelled itself: a cancellation of this call has left at the await above
+        if task.cancelled():  # the tool has cancelled itself: a cancellation of this call raises at the await above
             return broken(tool, asyncio.CancelledError())
         error = task.exception()
         return task.result() if error is None else broken(tool, error)
@@ -182,5 +182,5 @@ class Limiter:
         finally:
             if not task.done():
                 log.error("tool.abandoned", patience=self._patience)
-                self._abandoned.add(task)  # a task that nothing refers to may be garbage-collected while it runs
+                self._abandoned.add(task)  # without a reference, Python may garbage-collect a running task
                 task.add_done_callback(self._abandoned.discard)

@@ -1,4 +1,4 @@
-"""Slots for tool calls, shared out between owners."""
+"""Slots for tool calls, distributed fairly among owners."""
 
 import asyncio
 from collections import Counter, deque
@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 
 class Slots:
-    """`most` slots. A free slot goes to the waiting owner with the fewest calls. With `reserved`, an owner has at most
-    as many calls running as slots are free: of 64 the first one gets 32, the next one 16. So a slot is left for another
-    owner, however long calls take.
+    """`most` slots. A free slot goes to the waiting owner with the fewest calls. With `reserved`, an owner may have at
+    most as many running calls as there are free slots: of 64 slots, the first owner gets 32, the next 16. So a slot
+    remains for another owner, however long calls take.
     """
 
     def __init__(self, most: int, *, reserved: bool = False) -> None:
@@ -20,7 +20,7 @@ class Slots:
 
     @asynccontextmanager
     async def slot(self, owner: str) -> AsyncIterator[None]:
-        """Waits for a slot of the owner, and holds it until the end of the block."""
+        """Waits for a slot of the owner, and releases the slot at the end of the block."""
         if owner not in self._waiting and self._may_take(owner):
             self._take(owner)
         else:
@@ -43,7 +43,7 @@ class Slots:
         try:
             await granted
         except asyncio.CancelledError:
-            if granted.done() and not granted.cancelled():  # it was given the slot in the same moment
+            if granted.done() and not granted.cancelled():  # the slot was granted at the same moment
                 self._give_back(owner)
             else:
                 self._forget(owner, granted)
@@ -55,7 +55,7 @@ class Slots:
         if not self._running[owner]:
             del self._running[owner]
         while owners := [each for each in self._waiting if self._may_take(each)]:
-            # Of several with as few calls, the one that has waited for longest: the first in the dict.
+            # Of several owners with equally few calls, the first in the dict has waited longest.
             next_owner = min(owners, key=lambda each: self._running[each])
             granted = self._waiting[next_owner][0]
             self._forget(next_owner, granted)

@@ -21,7 +21,7 @@ Backoff = Callable[[int], float]
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """`broke`: the tool failed, and did not report the failure on purpose; or something that it needs is away."""
+    """`broke`: the tool failed without reporting the failure on purpose, or a service of the tool is unavailable."""
 
     outcome: Outcome
     broke: bool = False
@@ -32,13 +32,13 @@ def short_backoff(retry: int) -> float:
 
 
 async def retry(tool: Tool, input_json: str, context: ToolContext, notes: Notes, pause: Backoff) -> Try:
-    """Tries a tool until it does not break, at most 1 + `retries` times, and returns the last try."""
+    """Tries a tool until a success or an intended error, at most 1 + `retries` times. Returns the last try."""
     retries = tool.policy.retries if repeatable(tool.spec) else 0
     tries = 0
     while True:
         last = await try_once(tool, input_json, context)
         tries += 1
-        # Some tools turn their cancellation into an error: they must not start again.
+        # Some tools turn their cancellation into an error, and must not start again.
         if not last.broke or tries > retries or last.outcome.kind == "timeout" or is_cancelled():
             break
         notes["retries"] = tries  # at once: a timeout or a cancellation may end the next try
@@ -60,18 +60,18 @@ async def try_once(tool: Tool, input_json: str, context: ToolContext) -> Try:
         text = storable(str(error)) or f"The tool {tool.spec.name} failed."
         return Try(Outcome(text, kind="unavailable" if away else "error"), broke=away)
     except asyncio.CancelledError:
-        raise  # the limiter finds out whose it was
+        raise  # the limiter determines the cancelled task
     except BaseException as error:  # noqa: BLE001, asyncio ends the process after KeyboardInterrupt and SystemExit
         return broken(tool, error)
 
 
 def is_cancelled() -> bool:
-    """Whether the running task was cancelled. If not, a CancelledError was raised by the code that runs in it."""
+    """Whether the running task was cancelled. If not, the code inside the task has raised the CancelledError."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def broken(tool: Tool, error: BaseException) -> Try:
-    """The model sees only the class of the error: its message may hold what the model must not see."""
+    """The model sees only the class of the error, because the message may contain secrets."""
     log.error("tool.failed", exc_info=error)
     return Try(Outcome(f"The tool {tool.spec.name} failed ({type(error).__name__}).", kind="error"), broke=True)
