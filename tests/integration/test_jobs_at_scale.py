@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from tests.support.harness import OWNER, Harness
+from tests.support.plans import EXECUTIONS, Execution, plan_of
 from turnstream.extensions.jobs import rows as jobs
 from turnstream.extensions.jobs.rows import Jobs
 from turnstream.kit.ids import new_id
@@ -56,20 +57,15 @@ async def load(connection: asyncpg.Connection, name: str, due_at: str) -> None:
 
 
 async def _explained(
-    connection: asyncpg.Connection, mode: str, statement: Statement, **values: object
+    connection: asyncpg.Connection, execution: Execution, statement: Statement, **values: object
 ) -> Mapping[str, Any]:
     """The plan of a statement, which changes nothing in the end."""
     transaction = connection.transaction()
     await transaction.start()
     try:
-        await connection.execute(f"SET plan_cache_mode = {mode}")
-        arguments = statement.arguments(values)
-        (row,) = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.sql}", *arguments)
+        return await plan_of(connection, statement, values, execution)
     finally:
         await transaction.rollback()
-    (explained,) = json.loads(row[0])
-    plan: Mapping[str, Any] = explained["Plan"]
-    return plan
 
 
 def _read(plan: Mapping[str, Any], table: str) -> int:
@@ -80,33 +76,35 @@ def _read(plan: Mapping[str, Any], table: str) -> int:
     return round(own + sum(_read(child, table) for child in plan.get("Plans", ())))
 
 
-@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("execution", EXECUTIONS)
 @pytest.mark.parametrize(
     ("name", "due_at"),
     [("dig", "yesterday"), ("dig", "infinity"), ("away", "yesterday")],
     ids=["overdue", "detached", "without their tool"],
 )
 async def test_a_claim_does_not_read_the_jobs_of_other_owners(
-    harness: Harness, database_url: str, name: str, due_at: str, mode: str
+    harness: Harness, database_url: str, name: str, due_at: str, execution: Execution
 ) -> None:
     await harness.ask(tools=[dig])
     connection = await asyncpg.connect(database_url)
     try:
         await load(connection, name, due_at)
         claim = {"replica": new_id(), "names": ["dig"]}
-        none_free = await _explained(connection, mode, jobs.CLAIM_JOBS, free=0, **claim)
+        look = await _explained(connection, execution, jobs.GET_WAITING)
+        none_free = await _explained(connection, execution, jobs.CLAIM_JOBS, free=0, **claim)
         await connection.execute(OF_BOB)
-        some_free = await _explained(connection, mode, jobs.CLAIM_JOBS, free=10, **claim)
+        some_free = await _explained(connection, execution, jobs.CLAIM_JOBS, free=10, **claim)
     finally:
         await connection.close()
+    assert _read(look, "jobs") <= 2, json.dumps(look, indent=1)
     assert (_read(none_free, "jobs"), _read(none_free, "turns")) == (0, 0), "a look without a free slot reads nothing"
     assert _read(some_free, "jobs") <= 10 * TO_CLAIM, json.dumps(some_free, indent=1)
     assert _read(some_free, "turns") <= 4 * TO_CLAIM, json.dumps(some_free, indent=1)
 
 
-@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("execution", EXECUTIONS)
 async def test_a_list_of_chats_reads_the_open_jobs_of_its_owner_alone(
-    harness: Harness, database_url: str, mode: str
+    harness: Harness, database_url: str, execution: Execution
 ) -> None:
     await harness.ask(tools=[dig])
     connection = await asyncpg.connect(database_url)
@@ -116,7 +114,7 @@ async def test_a_list_of_chats_reads_the_open_jobs_of_its_owner_alone(
         for _ in range(60):
             await Chats(harness.database).create("bob", None, None, {})
         page = {"limit": 50, "before": None, "before_id": None}
-        of_bob = await _explained(connection, mode, LIST_CHATS, owner="bob", **page)
+        of_bob = await _explained(connection, execution, LIST_CHATS, owner="bob", **page)
         (chat,) = await Chats(harness.database).page(OWNER, 50, None)
     finally:
         await connection.close()

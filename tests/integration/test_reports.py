@@ -331,7 +331,7 @@ async def test_a_report_that_cannot_be_delivered_stops_no_other(
     assert [each["event"] for each in logs].count("report.failed") == 1
 
 
-async def test_a_look_without_reports_sends_the_claim_and_nothing_else(
+async def test_a_look_without_open_jobs_and_reports_sends_one_statement(
     harness: Harness, works: Works, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent, rows = list[Statement](), Database.rows
@@ -342,11 +342,11 @@ async def test_a_look_without_reports_sends_the_claim_and_nothing_else(
 
     monkeypatch.setattr(Database, "rows", watched)
     async with harness.replica(ScriptedProvider([]), tools_of(works)) as replica:
-        while sent.count(jobs.CLAIM_JOBS) < 3:
+        while sent.count(jobs.GET_WAITING) < 3:
             replica.jobs.receive("jobs")
             await asyncio.sleep(0.01)
     of_jobs = [each for module in (jobs, reports) for each in vars(module).values() if isinstance(each, Statement)]
-    assert {id(each) for each in sent} & {id(each) for each in of_jobs} == {id(jobs.CLAIM_JOBS)}
+    assert {id(each) for each in sent} & {id(each) for each in of_jobs} == {id(jobs.GET_WAITING)}
 
 
 async def test_files_of_a_report_are_named(harness: Harness, works: Works) -> None:

@@ -5,7 +5,7 @@ a new one is covered as soon as it is listed there.
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tests.support.plans import EXECUTIONS, nodes, plan_of
 from turnstream.config import Settings
 from turnstream.engine.upkeep.sweeps import Sweep
 from turnstream.extensions import retention, tool_results, webhooks
@@ -91,21 +92,14 @@ class Explained(Database):
         self.touched: list[tuple[float, str]] = []
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
-        arguments = statement.arguments(values)
-        savepoint = self.raw.transaction()
-        await savepoint.start()
-        (row,) = await self.raw.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.sql}", *arguments)
-        await savepoint.rollback()
-        plan = json.loads(row[0])[0]["Plan"]
-        self.touched.append((max(map(_touched, _nodes(plan))), f"{statement.sql}\n{json.dumps(plan, indent=1)}"))
-        rows: Sequence[Row] = await self.raw.fetch(statement.sql, *arguments)
+        for execution in EXECUTIONS:
+            savepoint = self.raw.transaction()
+            await savepoint.start()
+            plan = await plan_of(self.raw, statement, values, execution)
+            await savepoint.rollback()
+            self.touched.append((max(map(_touched, nodes(plan))), f"{statement.sql}\n{json.dumps(plan, indent=1)}"))
+        rows: Sequence[Row] = await self.raw.fetch(statement.sql, *statement.arguments(values))
         return rows
-
-
-def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", ()):
-        yield from _nodes(child)
 
 
 def _touched(node: Mapping[str, Any]) -> float:

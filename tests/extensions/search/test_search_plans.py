@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_plans import MODES, OWNER, SIZE, check_reads, large_database_url
+from tests.integration.test_plans import OWNER, SIZE, check_reads, large_database_url
+from tests.support.plans import EXECUTIONS, Execution
 from turnstream.extensions.search import documents, index
 from turnstream.storage.database import Statement
 
@@ -77,11 +78,11 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("execution", EXECUTIONS)
 @pytest.mark.parametrize("case", CASES)
 async def test_a_statement_of_the_search_reads_only_its_own_rows(
     large_database_url: str,
     case: str,
-    mode: str,
+    execution: Execution,
 ) -> None:
-    await check_reads(large_database_url, *CASES[case], mode, warm=CASES[case][0] in FUNCTIONS)
+    await check_reads(large_database_url, *CASES[case], execution, warm=CASES[case][0] in FUNCTIONS)

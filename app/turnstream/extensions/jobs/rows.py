@@ -30,13 +30,23 @@ _GOES_ON = f"""
     AND NOT EXISTS (SELECT FROM moves WHERE moves.owner = {_OWNER} AND held_until > now())
 """
 _IS_FREE = "jobs.settled_at IS NULL AND NOT EXISTS (SELECT FROM replicas WHERE replicas.id = jobs.replica)"
+_REPORT_WAITS = "EXISTS (SELECT FROM jobs WHERE reports AND settled_at IS NOT NULL AND delivery IS NULL)"
+_STOP_WAITS = "EXISTS (SELECT FROM stopped_jobs WHERE due_at <= now())"
+# Each poll of a runner runs this statement. The claim is planned each time, which takes a hundred times as long as the
+# claim itself; a statement without parameters is planned once. The order is that of an index.
+GET_WAITING = Statement(
+    f"""
+    SELECT (SELECT id FROM jobs WHERE settled_at IS NULL ORDER BY queue_owner, name, due_at LIMIT 1) IS NOT NULL
+        OR {_REPORT_WAITS} OR {_STOP_WAITS} AS waits
+    """
+)
 # The owner with the fewest running jobs comes first. Per claim an owner gets at most half of the room that its running
 # jobs leave, so that a slot remains for other owners, even beside long jobs. A job past its deadline is claimed without
-# its tool too, so that it ends. Each poll of a runner runs this statement, which also returns other waiting work: so a
-# row exists even without a claimed job. Jobs that are not due, and jobs of other tools, are not read: if any job is
-# due, an index returns each pair of an owner and a tool, and the first due jobs of each pair. These are ordered by all
-# columns of that index, and compared as rows: else the planner chooses the index of due times, and reads the jobs of
-# all owners for each pair. An index of deadlines finds jobs past their deadline.
+# its tool too, so that it ends. The claim also returns other waiting work: so a row exists even without a claimed job.
+# Jobs that are not due, and jobs of other tools, are not read: if any job is due, an index returns each pair of an
+# owner and a tool, and the first due jobs of each pair. These are ordered by all columns of that index, and compared as
+# rows: else the planner chooses the index of due times, and reads the jobs of all owners for each pair. An index of
+# deadlines finds jobs past their deadline.
 CLAIM_JOBS = Statement(
     f"""
     WITH RECURSIVE running AS (
@@ -91,12 +101,10 @@ CLAIM_JOBS = Statement(
             ) AS answer, jobs.tool_use_id || '#j' || jobs.asked_in || '.0' AS question_id,
             chat_id, {_OWNER} AS owner, request, {TOOLS} AS tools
     )
-    SELECT claimed.*, EXISTS (
-        SELECT FROM jobs WHERE reports AND settled_at IS NOT NULL AND delivery IS NULL
-    ) OR EXISTS (
+    SELECT claimed.*, {_REPORT_WAITS} OR EXISTS (
         SELECT FROM jobs
         WHERE reports AND settled_at IS NULL AND (SELECT status FROM turns WHERE id = turn_id) = 'cancelled'
-    ) AS reports_wait, EXISTS (SELECT FROM stopped_jobs WHERE due_at <= now()) AS stops_wait
+    ) AS reports_wait, {_STOP_WAITS} AS stops_wait
     FROM (SELECT) AS always LEFT JOIN claimed ON true
     """,
     opens=[REQUESTS.named(id="turn_id"), contents.JOBS, ASKS.named(tool_use_id="question_id")],
@@ -325,6 +333,9 @@ class Jobs:
 
     async def claim(self, free: int, names: Collection[str]) -> JobClaim:
         """Claims due jobs of the tools `names`, for some of `free` slots."""
+        waiting = await self._database.row(GET_WAITING)
+        if not waiting or not waiting["waits"]:
+            return JobClaim((), reports_wait=False, stops_wait=False)
         rows = await self._database.rows(CLAIM_JOBS, replica=self._replica, free=free, names=list(names))
         claimed = [row for row in rows if row["id"] is not None]
         requests = requests_from(claimed)
