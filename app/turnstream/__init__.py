@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from turnstream.api.identity.way import Authenticate as Authenticate
+    from turnstream.api.identity.authenticator import Authenticate as Authenticate
     from turnstream.config import Section as Section
     from turnstream.config import Settings as Settings
     from turnstream.domain.errors import ClaimLost as ClaimLost
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from turnstream.tools.toolset import Toolset as Toolset
 
 _HOMES: Mapping[str, tuple[str, ...]] = {
-    "turnstream.api.identity.way": ("Authenticate",),
+    "turnstream.api.identity.authenticator": ("Authenticate",),
     "turnstream.config": ("Section", "Settings"),
     "turnstream.extension": ("Context", "Extension", "Work", "installed", "read_settings"),
     "turnstream.domain.errors": (

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from starlette.middleware import Middleware
 
     from turnstream.api.http.call_group import CallGroup
+    from turnstream.api.identity.authenticator import Admit, Authenticate, FindMember
     from turnstream.api.identity.stored import StoredTokens
-    from turnstream.api.identity.way import Admit, Authenticate, FindMember
     from turnstream.api.neighbours import Neighbours
     from turnstream.api.reads import ReadCopy, Search
     from turnstream.api.request_secrets import RequestSecrets

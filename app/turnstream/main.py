@@ -13,12 +13,11 @@ from starlette.middleware import Middleware
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import Lifespan
 
+from turnstream.api.caller import OwnerPlans
 from turnstream.api.dispatch import routes_of
 from turnstream.api.http.connection import SafeHeaders
 from turnstream.api.http.errors import HANDLERS, failed
-from turnstream.api.identity.authenticator import Authenticator
-from turnstream.api.identity.way import Authenticate
-from turnstream.api.plans import OwnerPlans
+from turnstream.api.identity.authenticator import Authenticate, Authenticator
 from turnstream.api.reads import Reads
 from turnstream.api.recent_chats import RecentChats
 from turnstream.api.request_secrets import RequestSecrets

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from turnstream.api.http.connection import connections
-from turnstream.api.identity.way import Authenticate
+from turnstream.api.identity.authenticator import Authenticate
 from turnstream.api.services import Services, Storage
 from turnstream.config import Settings
 from turnstream.domain.identity import OF_A_PERSON, Identity, Scope

@@ -72,7 +72,8 @@ async def allowed_blocks(blocks: Sequence[BlockIn], owner: str, services: Servic
 
 async def allowed_text(text: str, owner: str, services: Services, place: Place = "input") -> str:
     """A text of a message, or of a result in its history, as guards let it pass."""
-    return await services.live.check_message(owner, CALLER.get().plan, text, place)
+    check = services.live.check_message
+    return text if check is None else await check(owner, CALLER.get().plan, text, place)
 
 
 def steer_blocks(blocks: Sequence[BlockIn]) -> tuple[Block, ...]:

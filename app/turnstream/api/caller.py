@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -12,6 +12,7 @@ from turnstream.api.schemas.requests import FixedOptions, TurnOptions
 from turnstream.domain.blocks import AUTHOR, Block
 from turnstream.domain.errors import Forbidden
 from turnstream.domain.identity import Identity
+from turnstream.domain.plans import Plan, Plans
 from turnstream.domain.turns import Turn, TurnRequest
 
 Options = TypeVar("Options", bound=TurnOptions)
@@ -22,6 +23,17 @@ CALLER: ContextVar[Identity] = ContextVar("caller")
 SUBJECT_TOKEN: ContextVar[str | None] = ContextVar("subject_token", default=None)
 # Labels are the client's own: no model is sent them.
 _OPTIONS = frozenset(TurnOptions.model_fields) - {"labels"}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerPlans:
+    """The plans of owners, as their requests need them."""
+
+    plans: Plans
+
+    def of(self, owner: str) -> Plan:
+        """The plan of the owner by the credential of the request."""
+        return self.plans.of(owner, CALLER.get().plan)
 
 
 def held_options() -> frozenset[str]:

@@ -39,7 +39,7 @@ async def post_message(
     new = await services.resolver.sealed(target.owner, with_fixed(new))
     try:
         known = services.recent_chats.take(target)
-        if known and services.resolver.secrets.may_differ(known):
+        if known and services.resolver.secrets.encrypts and services.resolver.secrets.may_differ(known):
             known = None
         position = known or await services.storage.exchanges.position(target)  # without a chat, nothing is counted
         if not admitted:

@@ -14,7 +14,9 @@ AnyOptions = TypeVar("AnyOptions", TurnOptions, NewTurn, ChatSettings, FixedOpti
 
 
 class RequestSecrets(ToolSecrets):
-    """Stores secrets of tools. Without the extension `keys` requests with them are refused."""
+    """Stores secrets of tools if it `encrypts`. Without the extension `keys` requests with them are refused."""
+
+    encrypts = False
 
     async def sealed(
         self,

@@ -124,7 +124,7 @@ class Resolver:
         the provider cached and signed, so a deploy that changes the server's defaults leaves a chat as it is.
         """
         settings = ChatSettings.model_validate(chat.settings)
-        own_params = self.secrets.unmasked_params(options.params, _given(settings.params), "params")
+        own_params = options.params and self.secrets.unmasked_params(options.params, _given(settings.params), "params")
         inherited = before.model if before else self.defaults.model
         model = self._model(options.model or settings.model or inherited)
         before = before and self._kept(model, before)
@@ -198,6 +198,7 @@ class Resolver:
 
     def again(self, options: TurnOptions, before: TurnRequest) -> TurnRequest:
         """The request of a regeneration: the request of the replaced answer, changed by `options`."""
+        own_params = options.params and self.secrets.unmasked_params(options.params, {}, "params")
         model = self._model(options.model or before.model)
         kept = self._kept(model, before)
         if model.preset is not None:
@@ -209,9 +210,7 @@ class Resolver:
         request = TurnRequest(
             model=model.id,
             system=system or None,
-            params=self._params(
-                model, self.secrets.unmasked_params(options.params, {}, "params"), before.params, tools
-            ),
+            params=self._params(model, own_params, before.params, tools),
             tools=tools.specs,
             limits=self._limits(kept.limits if kept else self._usual_limits(model), None, options.limits),
             provider_tools=tools.provider,
@@ -232,7 +231,9 @@ class Resolver:
 
     async def sealed(self, owner: str, options: AnyOptions, field: str = "") -> AnyOptions:
         """The options with encrypted secrets of tools, before anything of a request is stored."""
-        return await self.secrets.sealed(owner, options, field, self.check_declared)
+        return (
+            await self.secrets.sealed(owner, options, field, self.check_declared) if self.secrets.encrypts else options
+        )
 
     async def new_settings(self, owner: str, sent: ChatSettings | None, field: str) -> dict[str, Any]:
         """The settings of a new chat, as they are stored."""

@@ -10,12 +10,10 @@ from uuid import UUID
 
 from starlette.requests import Request
 
-from turnstream.api.caller import CALLER
+from turnstream.api.caller import CALLER, OwnerPlans
 from turnstream.api.http.endpoint import Endpoint
-from turnstream.api.identity.authenticator import Authenticator
-from turnstream.api.identity.way import Admit, FindMember
+from turnstream.api.identity.authenticator import Admit, Authenticator, FindMember
 from turnstream.api.neighbours import Neighbours
-from turnstream.api.plans import OwnerPlans
 from turnstream.api.reads import Reads, ReadStorage, Search
 from turnstream.api.recent_chats import RecentChats
 from turnstream.api.resolve import Resolver
@@ -101,7 +99,7 @@ class Live:
     `notify_owner` those of the feed alone. Signals to the workers: `wake` when a turn can be claimed, `refresh` when a
     message or an answer has arrived at one, `cancel` when one is to stop. `reserve_slot` gives the id of this replica
     if a turn may be claimed while it is written; `begin` then gets the turn, its owner and the end of its path.
-    `check_message` returns the text of a message as it may be stored, by owner and plan of the credential.
+    `check_message` returns the text of a message as it may be stored; None: as it is.
     """
 
     directory: Directory
@@ -114,7 +112,7 @@ class Live:
     cancel: Callable[[UUID], Awaitable[None]]
     reserve_slot: Callable[[], AbstractContextManager[UUID | None]]
     begin: Callable[[str, Sequence[Turn]], None]
-    check_message: Callable[[str, str | None, str, Place], Awaitable[str]]
+    check_message: Callable[[str, str | None, str, Place], Awaitable[str]] | None
 
 
 @dataclass(frozen=True, slots=True)

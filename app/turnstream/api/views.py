@@ -76,12 +76,14 @@ class ShownTurn(NamedTuple):
 
 def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None = None) -> ShownTurn:
     """The turn as it is now. A turn that runs here includes the text that is in no row yet; `cursor` is behind it."""
-    # A view may be ahead of the rows, or behind them if another replica has written.
-    view, rows = services.live.directory.view(turn), turn
-    turn = view.turn
+    # A view may be ahead of the rows, or behind them if another replica has written. A message has none.
+    view, rows = services.live.directory.view(turn) if turn.role == "assistant" else None, turn
+    turn = turn if view is None else view.turn
     if rows.arrivals > turn.arrivals and not turn.ended:  # what it waited for has come, and the view lacks that
         turn = replace(turn, status=rows.status)
     assert rows.created_at is not None
+    # A message, and an answer before its first round, have nothing that follows from rounds.
+    acted = view and (turn.rounds or rows.rounds or turn.ended or rows.ended or turn.hook_failures)
     out = TurnOut(
         id=turn.id,
         chat_id=turn.chat_id,
@@ -94,17 +96,17 @@ def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None =
         stop_reason=turn.stop_reason,
         error=ErrorOut.model_validate(error_json(turn.error)) if turn.error else None,
         usage=dict(turn.usage),
-        cost=_cost(turn, services.resolver.models),
+        cost=_cost(turn, services.resolver.models) if acted else None,
         created_at=rows.created_at,
         started_at=turn.started_at,
         ended_at=turn.ended_at,
         forked_from=turn.forked_from,
         blocks=[],
         rounds=[round_out(round) for round in turn.rounds],
-        output=None if (text := output_of(turn)) is None else parsed(text),
-        phase=phase_of(turn),
-        actions=_actions(turn, rows),
-        degraded=[DegradedOut.model_validate(degraded_json(item)) for item in degraded(turn)],
+        output=parsed(text) if acted and (text := output_of(turn)) is not None else None,
+        phase=phase_of(turn) if acted else None,
+        actions=_actions(turn, rows) if acted else [],
+        degraded=[DegradedOut.model_validate(degraded_json(item)) for item in degraded(turn)] if acted else [],
         preliminary=[
             PreliminaryOut(tool_use_id=each.tool_use_id, name=each.name, text=each.text, data=each.data)
             for each in turn.preliminary
@@ -114,9 +116,9 @@ def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None =
         labels=dict(turn.request.labels) if turn.request else {},
         hook_failures=turn.hook_failures,
         siblings=None if siblings is None else list(siblings),
-        cursor=str(end_cursor(view)) if turn.role == "assistant" else None,
+        cursor=str(end_cursor(view)) if view else None,
     )
-    return ShownTurn(out, chain(map(block_json, turn.blocks), _open_block(view)))
+    return ShownTurn(out, chain(map(block_json, turn.blocks), _open_block(view) if view else ()))
 
 
 def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:

@@ -36,6 +36,8 @@ class TextGate(Protocol):
 
 # Opens the gate of a reply, from the turn's rows, the most characters of the reply, and the text before it.
 OpenGate = Callable[[Callable[[], Turn], int, str], TextGate]
+# Returns the text to store, from owner, plan, text and place. Raises MessageBlocked, and GuardFailed if a check fails.
+CheckMessage = Callable[[str, str | None, str, Place], Awaitable[str]]
 # Returns the outcome to store, from its turn (None for a report) and its tool. Raises TurnBlocked.
 CheckResult = Callable[[Outcome, Turn | None, str], Awaitable[Outcome]]
 
@@ -50,11 +52,10 @@ class TurnChecks:
 
 
 class TextChecks(Protocol):
-    """All checks of a server. `plan` is the name of the owner's plan."""
+    """All checks of a server. `plan` is the name of the owner's plan. None: no message is checked."""
 
-    async def check_message(self, owner: str, plan: str | None, text: str, place: Place) -> str:
-        """Returns the text to store. Raises MessageBlocked, and GuardFailed if a check fails."""
-        ...
+    @property
+    def check_message(self) -> CheckMessage | None: ...
 
     def of(self, owner: str, plan: str) -> TurnChecks: ...
 
@@ -66,8 +67,7 @@ class TextGuard(Protocol):
 
 
 class _NoChecks:
-    async def check_message(self, owner: str, plan: str | None, text: str, place: Place) -> str:  # noqa: ARG002
-        return text
+    check_message = None
 
     def of(self, owner: str, plan: str) -> TurnChecks:  # noqa: ARG002
         return TurnChecks()

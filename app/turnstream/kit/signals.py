@@ -1,5 +1,6 @@
 """Signals between the parts of one replica: a part that sends one does not know the parts that act on it."""
 
+import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Generic, ParamSpec
@@ -22,6 +23,13 @@ class Signal(Generic[P]):
             action(*args, **kwargs)
 
 
+class LaterSignal(Signal[P]):
+    """The actions are called in the next iteration of the event loop: the sender, often a request, waits for none."""
+
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.get_running_loop().call_soon(lambda: super(LaterSignal, self).send(*args, **kwargs))
+
+
 @dataclass(frozen=True, slots=True)
 class Signals:
     """`notified`: a replica, perhaps this one, has sent this payload. `missed`: notifications may have been lost until
@@ -37,5 +45,5 @@ class Signals:
     drain: Signal[[]] = field(default_factory=Signal)
     suspect: Signal[[]] = field(default_factory=Signal)
     release: Signal[[Collection[str]]] = field(default_factory=Signal)
-    changed: Signal[[str, UUID]] = field(default_factory=Signal)
-    owner_changed: Signal[[str]] = field(default_factory=Signal)
+    changed: LaterSignal[[str, UUID]] = field(default_factory=LaterSignal)
+    owner_changed: LaterSignal[[str]] = field(default_factory=LaterSignal)

@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from turnstream.api.identity.authenticator import Authenticate
 from turnstream.api.identity.local import LocalMachine
 from turnstream.api.identity.stored import StoredTokens
-from turnstream.api.identity.way import Authenticate
 from turnstream.config import Settings, unguessable
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import Extension

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
+from turnstream.api.identity.authenticator import Authenticate
 from turnstream.api.identity.stored import StoredTokens
-from turnstream.api.identity.way import Authenticate
 from turnstream.config import Settings, read_environment
 from turnstream.domain.errors import ConfigError, RequestRefused
 from turnstream.domain.plans import Plan, Plans

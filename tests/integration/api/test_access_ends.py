@@ -205,7 +205,7 @@ async def test_a_token_that_expires_ends_its_streams(server: Server, dialect: st
 
 async def test_the_pauses_of_the_watch_end_a_stream_within_20_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    from turnstream.api.identity.way import BELIEVED  # noqa: PLC0415, as it is without the patch
+    from turnstream.api.identity.authenticator import BELIEVED  # noqa: PLC0415, as it is without the patch
 
     assert watch.PAUSE + BELIEVED + watch._TIMEOUT <= 20
 

@@ -23,11 +23,11 @@ from tests.support.http_client import Client, Event, Parser, said
 from tests.support.http_server import Server, pausing, serving
 from tests.support.openapi_document import Document, answers_of
 from tests.support.pictures import PIXEL
+from turnstream.api.caller import OwnerPlans
 from turnstream.api.events import EVENTS, frame
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.identity.authenticator import Authenticator
 from turnstream.api.identity.stored import StoredTokens
-from turnstream.api.plans import OwnerPlans
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.streams.response import OwnerStreams
 from turnstream.domain import events as domain

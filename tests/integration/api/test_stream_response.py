@@ -15,9 +15,9 @@ from sse_starlette import EventSourceResponse
 from starlette.types import Message
 
 from tests.support.turns import begun, sealed, text, turn_of
+from turnstream.api.caller import OwnerPlans
 from turnstream.api.events import frame
 from turnstream.api.http.connection import OUTLET
-from turnstream.api.plans import OwnerPlans
 from turnstream.api.streams.direct import TurnResponse
 from turnstream.api.streams.response import HELLO, FrameResponse, OwnerStreams, access_ended
 from turnstream.domain.cursor import START

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 
 from starlette.requests import Request
 
-from turnstream.api.identity.way import BELIEVED
+from turnstream.api.identity.authenticator import BELIEVED
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import LOCAL_OWNER, SCOPES, Identity
 from turnstream.storage.database import OF_REQUEST

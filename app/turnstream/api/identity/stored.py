@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from starlette.requests import Request
 
-from turnstream.api.identity.way import BELIEVED, bearer_token
+from turnstream.api.identity.authenticator import BELIEVED, bearer_token
 from turnstream.domain.errors import OfAnotherCell, Unauthorized
 from turnstream.domain.identity import Identity
 from turnstream.storage.database import OF_REQUEST

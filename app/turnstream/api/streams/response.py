@@ -12,9 +12,9 @@ from sse_starlette import EventSourceResponse
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from turnstream.api.caller import OwnerPlans
 from turnstream.api.codec import to_json
 from turnstream.api.http.endpoint import GIVE_BACK
-from turnstream.api.plans import OwnerPlans
 from turnstream.domain.errors import RequestRefused, TooMany
 from turnstream.domain.identity import Identity
 from turnstream.stream.reader import PORTION

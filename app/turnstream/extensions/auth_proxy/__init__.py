@@ -11,7 +11,7 @@ from turnstream.extension import Extension
 from turnstream.libraries.logins import LoginSection
 
 if TYPE_CHECKING:
-    from turnstream.api.identity.way import Authenticate
+    from turnstream.api.identity.authenticator import Authenticate
 
 
 class AuthProxySettings(LoginSection):

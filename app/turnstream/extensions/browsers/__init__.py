@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from starlette.middleware import Middleware
 
     from turnstream.api.http.call_group import CallGroup
+    from turnstream.api.identity.authenticator import Authenticate
     from turnstream.api.identity.stored import StoredTokens
-    from turnstream.api.identity.way import Authenticate
     from turnstream.llm.models.catalog import Models
 
 

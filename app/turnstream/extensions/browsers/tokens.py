@@ -8,8 +8,8 @@ from urllib.parse import parse_qsl, urlencode
 
 from starlette.requests import Request
 
+from turnstream.api.identity.authenticator import URL_PARAMETER, bearer_token
 from turnstream.api.identity.stored import StoredTokens
-from turnstream.api.identity.way import URL_PARAMETER, bearer_token
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
 from turnstream.libraries.logins import check_origin_of_cookie

@@ -13,7 +13,7 @@ from turnstream.libraries.extras import need
 from turnstream.libraries.logins import LoginSection
 
 if TYPE_CHECKING:
-    from turnstream.api.identity.way import Authenticate
+    from turnstream.api.identity.authenticator import Authenticate
     from turnstream.extensions.jwt.tokens import Issuer
     from turnstream.llm.models.catalog import Models
 

@@ -12,7 +12,7 @@ import jwt
 from starlette.requests import Request
 
 from turnstream.api.caller import SUBJECT_TOKEN
-from turnstream.api.identity.way import bearer_token
+from turnstream.api.identity.authenticator import bearer_token
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
 from turnstream.kit.clock import CLOCK

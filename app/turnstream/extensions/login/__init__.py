@@ -14,7 +14,7 @@ from turnstream.libraries.logins import LoginSection
 
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup
-    from turnstream.api.identity.way import Authenticate
+    from turnstream.api.identity.authenticator import Authenticate
     from turnstream.llm.models.catalog import Models
     from turnstream.storage.database import Database
 

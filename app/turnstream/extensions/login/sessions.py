@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from turnstream.api.identity.way import BELIEVED, bearer_token
+from turnstream.api.identity.authenticator import BELIEVED, bearer_token
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity, known_scopes
 from turnstream.extensions.login.issuers import Logins

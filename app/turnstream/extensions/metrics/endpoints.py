@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from turnstream.api.identity.way import bearer_token
+from turnstream.api.identity.authenticator import bearer_token
 from turnstream.api.neighbours import is_from_neighbour
 from turnstream.api.services import services_of
 from turnstream.domain.errors import Unauthorized

@@ -5,7 +5,7 @@ from collections import Counter
 
 import click
 
-from turnstream.api.identity.way import BELIEVED
+from turnstream.api.identity.authenticator import BELIEVED
 from turnstream.config import Settings
 from turnstream.extension import before_erasure, read_settings, recordings_of, selected
 from turnstream.libraries.command_values import OpenGroup

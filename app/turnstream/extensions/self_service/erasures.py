@@ -8,7 +8,7 @@ from uuid import UUID
 
 import structlog
 
-from turnstream.api.identity.way import BELIEVED
+from turnstream.api.identity.authenticator import BELIEVED
 from turnstream.domain.errors import StorageError
 from turnstream.libraries.erasure.erasure import erase_owner, nothing_elsewhere
 from turnstream.storage.database import Database, Statement

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from turnstream.api.identity.way import URL_PARAMETER
+from turnstream.api.identity.authenticator import URL_PARAMETER
 from turnstream.api.neighbours import MARK
 
 if TYPE_CHECKING:

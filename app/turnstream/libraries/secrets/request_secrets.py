@@ -25,12 +25,13 @@ class SealedSecrets(RequestSecrets):
 
     def __init__(self, keys: OwnerKeys | None) -> None:
         self.keys = keys
+        self.encrypts = keys is not None
 
     async def sealed(
         self, owner: str, options: AnyOptions, field: str, check: Callable[[HttpToolIn, str], None]
     ) -> AnyOptions:
-        if (keys := self.keys) is None:
-            return options
+        keys = self.keys
+        assert keys is not None
         tools, params = list(options.tools or ()), {} if options.params is None else options.params.given
         for place, tool in enumerate(tools):
             where = f"{field}tools.{place}"
@@ -49,7 +50,7 @@ class SealedSecrets(RequestSecrets):
         return options.model_copy(update=changed)
 
     def may_differ(self, known: Position) -> bool:
-        return self.keys is not None and _has_secrets(known)
+        return _has_secrets(known)
 
     def unmasked(self, tools: Sequence[ToolIn], stored: Sequence[Any], field: str) -> Sequence[ToolIn]:
         known = {(tool["name"], tool["url"]): tool for tool in stored if isinstance(tool, dict) and "url" in tool}
