@@ -26,7 +26,7 @@ from turnstream.tools.toolset import Toolset
 
 # The most modules of a walk, and its upward calls.
 WALKS: dict[str, tuple[int, set[tuple[str, str]]]] = {
-    "a message": (47, {("domain.log", "stream.live")}),
+    "a message": (47, {("domain.log", "stream.live"), ("kit.offload", "api.http.reading")}),
     "a response": (
         65,
         {
@@ -34,11 +34,15 @@ WALKS: dict[str, tuple[int, set[tuple[str, str]]]] = {
             ("api.dispatch", "extensions.openai_api.responses"),
             ("api.http.reading", "libraries.dialects.schemas"),
             ("api.resolve", "libraries.secrets.request_secrets"),
+            ("kit.offload", "api.http.reading"),
             ("kit.offload", "storage.chats.turns"),
             ("libraries.dialects.streams", "extensions.openai_api.stream"),
         },
     ),
-    "an approval": (48, {("domain.log", "stream.live"), ("kit.offload", "storage.chats.turns")}),
+    "an approval": (
+        48,
+        {("domain.log", "stream.live"), ("kit.offload", "api.http.reading"), ("kit.offload", "storage.chats.turns")},
+    ),
 }
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())

@@ -1,6 +1,5 @@
 """Reads path, query, body and idempotency key of a request, and refuses invalid ones."""
 
-import asyncio
 import hashlib
 import json
 import re
@@ -20,7 +19,7 @@ from turnstream.api.schemas.fields import Body
 from turnstream.api.services import services_of
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.kit.json_values import MOST_VALUES, has_too_many_values
-from turnstream.kit.offload import LARGE
+from turnstream.kit.offload import offload
 from turnstream.kit.requirements import ID_EXAMPLE
 from turnstream.kit.text import unstorable
 from turnstream.storage.chats.exchanges import IdempotencyKey
@@ -62,7 +61,7 @@ async def read_bytes(request: Request, most: int | None = None) -> bytes:
         if size > most:
             raise TooLarge(f"The body must have at most {most:,} bytes.")
         chunks.append(chunk)
-    return b"".join(chunks) if size < LARGE else await asyncio.to_thread(b"".join, chunks)
+    return await offload(size, b"".join, chunks)
 
 
 async def read_body(request: Request, model: type[BodyModel]) -> tuple[BodyModel, bytes]:
@@ -71,7 +70,7 @@ async def read_body(request: Request, model: type[BodyModel]) -> tuple[BodyModel
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if body and kind != "application/json":
         raise UnsupportedMedia("The body must be JSON, sent with Content-Type: application/json (with curl: --json).")
-    return _checked(model, body) if len(body) < LARGE else await asyncio.to_thread(_checked, model, body), body
+    return await offload(len(body), _checked, model, body), body
 
 
 def _checked(model: type[BodyModel], body: bytes) -> BodyModel:
