@@ -11,8 +11,8 @@ from turnstream.api.schemas.responses import ChatOut
 from turnstream.api.views import chat_out
 from turnstream.domain.chats import Chat
 from turnstream.extensions.admin.statement_list import statements
+from turnstream.extensions.chat_stream.cursor import digest_of
 from turnstream.kit.ids import new_id
-from turnstream.stream.chat_cursor import digest_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CHAT = Chat(new_id(), "ann", None, None, {}, NOW, NOW)

@@ -5,14 +5,6 @@ for it.
 # Strings, and items of lists and objects.
 MOST_VALUES = 50_000
 _BEGINNING = 250_000
-# As many bytes of plain text are decoded while an escape, a string or an item is; while an object or a list is made.
-_SIGN, _OBJECT = 9, 100
-
-
-def weight_of(json: bytes) -> int:
-    """The size of JSON in bytes of plain text, by the time that it takes to decode."""
-    signs, objects = sum(map(json.count, (b"\\", b'"', b","))), json.count(b"{") + json.count(b"[")
-    return len(json) + _SIGN * signs + _OBJECT * objects
 
 
 def has_too_many_values(json: str | bytes) -> bool:

@@ -1,35 +1,15 @@
-"""JSON of providers and models: parsed as far as needed, forwarded as the received bytes. Pure."""
+"""JSON of models: parsed as far as needed, forwarded as the received bytes. Pure."""
 
-import json
-from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from turnstream.kit.text import storable
-
-NULL = Raw(b"null")
 members_of = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def to_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def decode_text(raw: Raw | bytes) -> str:
-    """Decodes any bytes: invalid UTF-8, and characters that cannot be stored, become U+FFFD."""
-    return storable(bytes(raw).decode("utf-8", "replace"))
-
-
-def other_members(members: Mapping[str, Raw], known: Collection[str]) -> dict[str, Raw]:
-    """Returns the members that are neither in `known` nor null."""
-    return {name: raw for name, raw in members.items() if name not in known and bytes(raw) != b"null"}
-
-
-def other_members_json(members: Mapping[str, Raw], known: Collection[str]) -> str | None:
-    others = other_members(members, known)
-    return decode_text(msgspec.json.encode(others)) if others else None
 
 
 def is_object(text: str) -> bool:
@@ -38,11 +18,3 @@ def is_object(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def repaired_json(text: str) -> str | None:
-    """Replaces lone surrogates by U+FFFD: neither msgspec nor a provider accepts them. None if it is not JSON."""
-    try:
-        return storable(json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False))
-    except (ValueError, RecursionError):
-        return None

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections import deque
+from copy import copy
 from typing import Protocol
 
+from turnstream.stream.live import LiveView
 from turnstream.stream.reader import TurnReader
 
-# Deliveries of one pass; the rest follow in the next. A pass of this size takes some milliseconds.
+# Writes of one pass; the rest follow in the next. A pass of this size takes some milliseconds.
 _MOST_AT_ONCE = 200
 
 
@@ -24,19 +26,22 @@ class Deliveries:
     """
 
     def __init__(self) -> None:
-        self._woken: deque[Delivery] = deque()
+        self.crowds: dict[LiveView, Crowd] = {}
+        self._woken: deque[Delivery | Crowd] = deque()
 
-    def add(self, delivery: "Delivery") -> None:
+    def add(self, delivery: "Delivery | Crowd") -> None:
         if not self._woken:
             asyncio.get_running_loop().call_soon(self._deliver)
         self._woken.append(delivery)
 
     def _deliver(self) -> None:
-        woken = self._woken
-        for _ in range(min(len(woken), _MOST_AT_ONCE)):
+        woken, left = self._woken, _MOST_AT_ONCE
+        for _ in range(min(len(woken), left)):
             # Removed only afterwards: while one is left, a pass is due or running.
-            woken[0].deliver()
+            left -= woken[0].deliver(left)
             woken.popleft()
+            if left <= 0:
+                break
         if woken:
             asyncio.get_running_loop().call_soon(self._deliver)
 
@@ -46,7 +51,7 @@ class Delivery:
     later gets fewer, longer deltas.
     """
 
-    __slots__ = ("_deliveries", "_is_woken", "_reader", "_sink", "_stopped")
+    __slots__ = ("_deliveries", "_is_woken", "_reader", "_sink", "_stopped", "crowd")
     _stopped: asyncio.Future[None]
 
     def __init__(self, deliveries: Deliveries, reader: TurnReader, sink: Sink) -> None:
@@ -54,6 +59,7 @@ class Delivery:
         self._reader = reader
         self._sink = sink
         self._is_woken = False
+        self.crowd: Crowd | None = None
 
     async def run(self) -> None:
         """Delivers until the turn has ended. The caller's task waits meanwhile. It finds the turn's view again if the
@@ -67,34 +73,106 @@ class Delivery:
                 await self._stopped
             finally:
                 view.wakeup.forget(self.wake)
+                if self.crowd is not None:
+                    self.crowd.remove(self)
             if not reader.done:
                 await reader.renew()
 
     def wake(self) -> None:
         """Called when there may be more events, and when the sink becomes writable."""
-        if not self._is_woken:
+        if not self._is_woken and self.crowd is None:
             self._is_woken = True
             self._deliveries.add(self)
 
-    def deliver(self) -> None:
-        """Writes one portion of the due events. The next pass continues with the rest."""
+    def deliver(self, _most: int) -> int:
+        """Writes one portion of the due events, and returns 1. The next pass continues with the rest."""
         self._is_woken = False
         if self._stopped.done():
-            return
+            return 1
         reader, sink = self._reader, self._sink
         try:
             if not sink.is_writable:
-                return
+                return 1
             if frames := reader.look():
                 sink.write(frames)
                 if not reader.is_current:
                     self.wake()
-                    return
+                    return 1
             stops = reader.done or not reader.fed
         except Exception as error:  # noqa: BLE001, one reader of many must not take the others with it
             self._stopped.set_exception(error)
-            return
+            return 1
+        wakeup = reader.view.wakeup
         if stops:
             self._stopped.set_result(None)
+        elif wakeup.has_waiters and reader.shares and reader.is_current:
+            self._join()
         else:
-            reader.view.wakeup.call(self.wake)
+            wakeup.call(self.wake)
+        return 1
+
+    def _join(self) -> None:
+        crowds, view = self._deliveries.crowds, self._reader.view
+        crowd = crowds.get(view) or crowds.setdefault(view, Crowd(self._deliveries, self._reader))
+        if crowd.is_woken:
+            self.wake()  # the members do not have the newest content yet
+        else:
+            crowd.members[self], self.crowd = None, crowd
+
+    def take(self, frames: bytes, reader: TurnReader) -> None:
+        """Writes the frames that `reader` has found for the crowd. Without frames the delivery continues alone."""
+        if self._stopped.done() or self.crowd is None:
+            return
+        try:
+            if frames and self._sink.is_writable:
+                self._sink.write(frames)
+                self._reader.advance_to(reader)
+                return
+        except Exception as error:  # noqa: BLE001, as above
+            self._stopped.set_exception(error)
+        self.crowd.remove(self)
+        self.wake()
+
+
+class Crowd:
+    """Several deliveries whose clients have the whole content of one view. One look finds the next frames for all."""
+
+    def __init__(self, deliveries: Deliveries, reader: TurnReader) -> None:
+        self.members: dict[Delivery, None] = {}
+        self.is_woken = False
+        self._deliveries = deliveries
+        self._reader = copy(reader)
+        self._frames = b""
+        self._due: list[Delivery] = []  # members without `_frames`
+        reader.view.wakeup.call(self.wake)
+
+    def remove(self, member: Delivery) -> None:
+        member.crowd = None
+        del self.members[member]
+        if not self.members:
+            self._reader.view.wakeup.forget(self.wake)
+            del self._deliveries.crowds[self._reader.view]
+
+    def wake(self) -> None:
+        self.is_woken = True
+        self._deliveries.add(self)
+
+    def deliver(self, most: int) -> int:
+        """Writes the next frames to at most `most` members, and returns their number, at least 1."""
+        reader = self._reader
+        if not self._due:
+            try:
+                self._frames = reader.look()
+            except Exception:  # noqa: BLE001, each member finds the same failure
+                self._frames = b""
+            self._due = list(self.members)
+        now, self._due = self._due[:most], self._due[most:]
+        for member in now:
+            member.take(self._frames, reader)
+        if self.members:
+            self.is_woken = bool(self._due) or not (reader.is_current and reader.fed)
+            if self.is_woken:
+                self._deliveries.add(self)
+            else:
+                reader.view.wakeup.call(self.wake)
+        return len(now) or 1

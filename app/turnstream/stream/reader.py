@@ -43,7 +43,7 @@ class TurnReader:
         self._load = load
         self._cursor = cursor
         self._encode = encode
-        self._shares = shares
+        self.shares = shares
         self._marks_end = caught_up
         self._unjoined = 0
         self._seen = view.notice_number
@@ -89,6 +89,10 @@ class TurnReader:
                 yield frames
             elif not self.done:
                 await self.wait()
+
+    def advance_to(self, other: "TurnReader") -> None:
+        """Takes the place of a reader of the same view, which was at the same place before its last look."""
+        self._cursor, self._seen = other._cursor, other._seen  # noqa: SLF001, of this class
 
     def look(self) -> bytes:
         """Returns the next frames, if any. After `done` there are none."""
@@ -163,7 +167,7 @@ class TurnReader:
         """
         view, cursor = self.view, self._cursor
         last = view.last_frame
-        if self._shares and last is not None and last.start == cursor and (end is None or last.stop <= end):
+        if self.shares and last is not None and last.start == cursor and (end is None or last.stop <= end):
             self._cursor = last.stop
             return last.data
         frames, size = [], 0
@@ -175,7 +179,7 @@ class TurnReader:
         if not frames:
             return b""
         data = frames[0] if len(frames) == 1 else b"".join(frames)
-        if self._shares:
+        if self.shares:
             view.last_frame = Frame(self._cursor, cursor, data)
         self._cursor = cursor
         return data

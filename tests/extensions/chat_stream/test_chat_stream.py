@@ -25,6 +25,7 @@ from turnstream.domain.events import Notice
 from turnstream.domain.turns import Turn
 from turnstream.extensions.chat_stream import reader as chat_tail
 from turnstream.extensions.chat_stream.beginnings import StreamedTurns
+from turnstream.extensions.chat_stream.cursor import parse_cursor
 from turnstream.extensions.chat_stream.endpoints import frame, sources_of
 from turnstream.extensions.chat_stream.events import CHAT_EVENTS
 from turnstream.llm.models.catalog import ProviderModels
@@ -311,9 +312,9 @@ async def test_a_cursor_that_is_no_cursor_is_refused_by_name(api: Client, cursor
 
 async def test_a_cursor_that_names_more_turns_than_a_header_holds_is_none() -> None:
     names = [f"{behind:x}:" for behind in range(301)]
-    assert len(ChatCursor.parse(f"fff..{','.join(names[:300])}").open) == 300
+    assert len(parse_cursor(f"fff..{','.join(names[:300])}").open) == 300
     with pytest.raises(ValueError, match="had this id"):
-        ChatCursor.parse(f"fff..{','.join(names)}")
+        parse_cursor(f"fff..{','.join(names)}")
 
 
 async def test_a_cursor_of_another_chat_or_of_turns_that_it_does_not_have_is_refused(api: Client) -> None:

@@ -18,11 +18,11 @@ from tests.support.openapi_document import Document
 from turnstream.domain.errors import NotFound
 from turnstream.domain.turns import Turn
 from turnstream.extensions.chat_stream.beginnings import StreamedTurns
+from turnstream.extensions.chat_stream.cursor import parse_cursor
 from turnstream.extensions.chat_stream.endpoints import frame, sources_of
 from turnstream.extensions.chat_stream.reader import ChatReader
 from turnstream.libraries.dialects.branch_rows import Branches
 from turnstream.scripted import Pause, message_of, tool_use
-from turnstream.stream.chat_cursor import ChatCursor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -267,7 +267,7 @@ async def test_a_turn_deleted_while_a_cursor_is_opened_has_no_further_event(api:
             return await super().get(owner, chat_id, turn)
 
     sources = sources_of(services)._replace(turns=Late(services.storage.database))
-    reader = ChatReader(sources, api.owner, UUID(chat.rpartition("/")[2]), ChatCursor.parse(page["cursor"]), frame)
+    reader = ChatReader(sources, api.owner, UUID(chat.rpartition("/")[2]), parse_cursor(page["cursor"]), frame)
     await reader.open()
     frames = reader.frames()
     async with aclosing(frames):

@@ -1,8 +1,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -28,15 +29,21 @@ async def _never() -> Turn:
 class Sink:
     is_writable: bool = True
     written: list[bytes] = field(default_factory=list)
+    fails: bool = False
 
     def write(self, data: bytes) -> None:
         assert self.is_writable
+        if self.fails:
+            raise LookupError
         self.written.append(data)
 
     def take(self) -> list[list[Event | Notice]]:
         """The events of each write since the last look."""
         written, self.written = self.written, []
         return [[event for event, _ in decode(data)] for data in written]
+
+
+Reading = tuple[Sink, Delivery, asyncio.Task[None]]
 
 
 @dataclass
@@ -53,7 +60,7 @@ class Stage:
         sink: Sink | None = None,
         load: Callable[[], Awaitable[Turn]] = _never,
         encode: Encode = encode,
-    ) -> AsyncIterator[tuple[Sink, Delivery, asyncio.Task[None]]]:
+    ) -> AsyncIterator[Reading]:
         """A reader that has what there is."""
         sink = sink or Sink()
         delivering = Delivery(self.deliveries, TurnReader(self.directory, view, load, START, encode, shares=True), sink)
@@ -141,6 +148,123 @@ async def test_a_pass_is_bounded_and_the_rest_comes_in_the_next_one(monkeypatch:
             assert (len(first.written), len(second.written)) == (1, 0)
             await asyncio.sleep(0)
             assert len(second.written) == 1
+
+
+@asynccontextmanager
+async def _crowd(stage: Stage, view: LiveView, count: int, **options: Any) -> AsyncIterator[list[Reading]]:
+    """Several readers of one view, which have its content."""
+    async with AsyncExitStack() as stack:
+        stack.enter_context(stage.directory.host(view, "ada"))
+        readings = [await stack.enter_async_context(stage.reading(view, **options)) for _ in range(count)]
+        for sink, _, _ in readings:
+            sink.take()
+        yield readings
+    assert not view.wakeup.has_waiters
+    assert not stage.deliveries.crowds
+
+
+async def test_many_readers_get_each_frame_from_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, look = [0], TurnReader.look
+
+    def counted(self: TurnReader) -> bytes:
+        looks[0] += 1
+        return look(self)
+
+    stage, view = Stage(), _writing("a")
+    async with _crowd(stage, view, 50) as readings:
+        monkeypatch.setattr(TurnReader, "look", counted)
+        for _ in range(3):
+            view.append("b")
+            await _passes()
+        assert looks[0] <= 6, "one look for the crowd, one for the reader that waits alone"
+        assert {len(sink.written) for sink, _, _ in readings} == {3}
+
+
+async def test_a_sink_of_many_that_is_not_writable_leaves_the_crowd_and_comes_back() -> None:
+    stage, view = Stage(), _writing("a")
+    async with _crowd(stage, view, 4) as readings:
+        sink, delivering, _ = readings[-1]
+        sink.is_writable = False
+        for piece in ("h", "o", "y"):
+            view.append(piece)
+            await _passes()
+        assert sink.written == []
+        sink.is_writable = True
+        delivering.wake()
+        await _passes()
+        assert "".join(event.text for [event] in sink.take() if isinstance(event, BlockDelta)) == "hoy"
+        view.append("!")
+        await _passes()
+        assert sink.take() == [[BlockDelta(0, 4, "!")]]
+        assert delivering.crowd is not None
+        delivering.wake()  # a sink may become writable before the crowd has found that it was not
+        await _passes()
+        assert sink.take() == []
+
+
+async def test_a_crowd_is_written_to_in_bounded_passes_and_nobody_joins_it_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage, view = Stage(), _writing("a")
+    async with _crowd(stage, view, 6) as readings:
+        monkeypatch.setattr(delivery, "_MOST_AT_ONCE", 2)
+        counts = []
+        view.append("b")
+        readings[4][2].cancel()
+        async with AsyncExitStack() as stack:
+            joining = asyncio.create_task(stack.enter_async_context(stage.reading(view)))
+            for number in range(8):
+                await asyncio.sleep(0)
+                counts.append(sum(len(sink.written) for sink, _, _ in readings))
+                if number == 1:
+                    view.append("c")
+            assert max(after - before for before, after in pairwise([0, *counts])) <= 2
+            late, _, _ = await joining
+            await _passes(20)
+            view.append("d")
+            await _passes(20)
+            for sink, _, task in readings:
+                texts = [event.text for [event] in sink.take() if isinstance(event, BlockDelta)]
+                assert "".join(texts) == ("" if task.cancelled() else "bcd")
+            assert late.take()[-1] == [BlockDelta(0, 3, "d")]
+
+
+@pytest.mark.parametrize("reason", ["look", "write"])
+async def test_a_failure_in_a_crowd_is_that_of_each_stream_that_has_it(reason: str) -> None:
+    def fail(event: Event | Notice, cursor: Cursor | None) -> bytes:
+        if reason == "look" and isinstance(event, BlockDelta) and event.offset:
+            raise LookupError
+        return encode(event, cursor)
+
+    stage, view = Stage(), _writing("a")
+    async with _crowd(stage, view, 4, encode=fail) as readings:
+        if reason == "write":
+            readings[2][0].fails = True
+        view.append("b")
+        await _passes()
+        failed = [task.done() and isinstance(task.exception(), LookupError) for _, _, task in readings]
+        assert failed == ([True] * 4 if reason == "look" else [False, False, True, False])
+
+
+@pytest.mark.parametrize("end", ["its end", "its writer"])
+async def test_a_crowd_whose_view_loses_its_writer_continues_with_the_rows(end: str) -> None:
+    async def load() -> Turn:
+        return COMPLETE
+
+    stage, view, hosting = Stage(), _writing("ah"), ExitStack()
+    hosting.enter_context(stage.directory.host(view, "ada"))
+    async with AsyncExitStack() as stack:
+        readings = [await stack.enter_async_context(stage.reading(view, load=load)) for _ in range(4)]
+        if end == "its end":
+            view.adopt(COMPLETE, None)
+            await _passes(20)
+        hosting.close()
+        for sink, _, task in readings:
+            await task
+            client = Client()
+            client.take(b"".join(sink.written))
+            client.assert_holds(COMPLETE)
+    assert not stage.deliveries.crowds
 
 
 async def test_a_reader_that_fails_is_the_failure_of_its_own_stream_alone() -> None:

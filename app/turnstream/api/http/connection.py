@@ -74,6 +74,7 @@ class Outlet:
         """Calls `on_writable` when `is_writable` has become true again, and `on_end` when the client has disconnected
         or the server shuts down. One response of a connection is sent at a time.
         """
+        assert self._sending.chunked_encoding, "a body of a known length has no outlet"
         self._connection.user = on_writable, on_end
         if self._sending.disconnected or self._connection.shuts_down:
             on_end()
@@ -87,16 +88,10 @@ class Outlet:
         return not self._connection.flow.write_paused
 
     def write(self, data: bytes) -> None:
-        """Sends a part of the body. Only while it `is_writable`: then uvicorn's `send` never waits, and one step runs
-        it to its end.
-        """
-        sending = self._sending.send({"type": "http.response.body", "body": data, "more_body": True})
-        try:
-            sending.send(None)
-        except StopIteration:
-            return
-        sending.close()
-        raise RuntimeError("the server's `send` waits although its connection is writable")
+        """Sends a part of the body, as uvicorn's `send` does in a body of chunks. Only while it `is_writable`."""
+        assert self.is_writable, "a write to a full connection"
+        if not self._sending.disconnected:
+            self._connection.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 class Connection(HttpToolsProtocol):

@@ -34,8 +34,9 @@ from turnstream.libraries.dialects.projection import (
     calls_of_client,
 )
 from turnstream.libraries.providers.anthropic.render import render_block
+from turnstream.libraries.providers.raw_members import NULL
 from turnstream.libraries.providers.translation import provider_of
-from turnstream.llm.raw_json import NULL, members_of
+from turnstream.llm.raw_json import members_of
 from turnstream.stream.live import LiveView
 
 _MESSAGE = re.compile("msg_([0-9a-f]{32})([0-9a-f]{32})(?:_([1-9][0-9]{0,5}))?")

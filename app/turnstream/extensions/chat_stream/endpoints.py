@@ -19,6 +19,7 @@ from turnstream.domain.chats import Chat
 from turnstream.domain.events import BlockDelta, Notice
 from turnstream.domain.turns import Turn
 from turnstream.extensions.chat_stream.beginnings import StreamedTurns
+from turnstream.extensions.chat_stream.cursor import parse_cursor
 from turnstream.extensions.chat_stream.events import TurnEvent, TurnsDeletedEvent
 from turnstream.extensions.chat_stream.reader import ChatItem, ChatReader, EventOfTurn, Sources
 from turnstream.extensions.chat_stream.rows import ChatNews, DeletedTurns
@@ -30,7 +31,7 @@ async def stream_chat(request: Request) -> Response:
     services, owner = services_and_owner(request)
     services.streams.take(request)
     chat = id_of(request, "chat")
-    field, cursor = requested_cursor(request, ChatCursor.parse, ChatCursor())
+    field, cursor = requested_cursor(request, parse_cursor, ChatCursor())
     try:
         reader = await open_reader(services, owner, chat, cursor, caught_up=flag_of(request, "caught_up"))
     except ValueError as error:

@@ -15,12 +15,13 @@ from turnstream.domain.errors import NotFound
 from turnstream.domain.events import CAUGHT_UP, Event, Notice, TurnEnd
 from turnstream.domain.turns import Turn
 from turnstream.extensions.chat_stream.beginnings import StreamedTurns
+from turnstream.extensions.chat_stream.cursor import MOST_OPEN, UNKNOWN_CURSOR, digest_of
 from turnstream.extensions.chat_stream.rows import ChatNews, DeletedTurns, is_answer
 from turnstream.extensions.chat_stream.wakeups import ChatWakeups
 from turnstream.storage.chats.chat_changes import place_of
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.rows import to_json
-from turnstream.stream.chat_cursor import MOST_OPEN, UNKNOWN_CURSOR, ChatCursor, digest_of
+from turnstream.stream.chat_cursor import ChatCursor
 from turnstream.stream.directory import Directory
 from turnstream.stream.reader import PORTION, TurnReader
 from turnstream.stream.wakeup import wait_for_any

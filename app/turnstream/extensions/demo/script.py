@@ -13,7 +13,15 @@ import msgspec
 
 from turnstream.domain.kinds import TEXT, TOOL_RESULT
 from turnstream.extensions.demo.commands import DemoCommands, Failure, ToolCommand, commands_of
-from turnstream.llm.conversation.messages import GO_ON, REPORTED, is_added
+from turnstream.llm.conversation.messages import (
+    GIVEN_UP,
+    GO_ON,
+    GO_ON_FROM_BEGUN,
+    NO_ROUND_LEFT,
+    ONE_ROUND_LEFT,
+    REPORTED,
+    ROUNDS_LEFT,
+)
 from turnstream.llm.provider import BlockText, Message, ModelRequest, Part
 from turnstream.scripted import text, thinking, tool_use
 
@@ -116,7 +124,7 @@ def _search(question: str, calls: Mapping[str, _ToolCall], offered: set[str]) ->
 def _question(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
     """Returns the last user message with text, and the messages behind it."""
     for place in range(len(messages) - 1, -1, -1):
-        texts = [block.text for block in messages[place].blocks if block.type == TEXT and not is_added(block.text)]
+        texts = [block.text for block in messages[place].blocks if block.type == TEXT and not _is_added(block.text)]
         if messages[place].role == "user" and texts:
             return texts[-1], messages[place + 1 :]
     return "", messages
@@ -216,3 +224,9 @@ def _quoted(words: str) -> str:
 def _short(question: str) -> str:
     line = " ".join(question.split())
     return line if len(line) <= 80 else f"{line[:79]}…"
+
+
+def _is_added(text: str) -> bool:
+    """True for a text of the server that is sent as the user's."""
+    named = (part.partition("{")[0] for part in (ROUNDS_LEFT, ONE_ROUND_LEFT, NO_ROUND_LEFT, REPORTED))
+    return text in {GO_ON, GO_ON_FROM_BEGUN, GIVEN_UP} or text.startswith(tuple(named))

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from turnstream.domain.kinds import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING, TOOL_USE
+from turnstream.libraries.providers.raw_members import NULL, decode_text
 from turnstream.libraries.providers.transport.wire import Wire
 from turnstream.llm.provider import (
     BlockClosed,
@@ -23,7 +24,7 @@ from turnstream.llm.provider import (
     Unknown,
     generated_call_id,
 )
-from turnstream.llm.raw_json import NULL, decode_text, members_of, to_json
+from turnstream.llm.raw_json import members_of, to_json
 
 PROVIDER = "gemini"
 SIGNATURE = "thoughtSignature"

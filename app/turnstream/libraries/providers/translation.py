@@ -16,9 +16,10 @@ from msgspec import Raw
 
 from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import PORTABLE, TOOL_RESULT, TOOL_USE
+from turnstream.libraries.providers.raw_members import NULL, other_members, repaired_json
 from turnstream.llm.conversation.sendable import drop_blank_reply, drop_last_thoughts, group_by_role
 from turnstream.llm.provider import UNNAMED, Message, ModelRequest
-from turnstream.llm.raw_json import NULL, is_object, members_of, other_members, repaired_json, to_json
+from turnstream.llm.raw_json import is_object, members_of, to_json
 
 SILENT_FAILURE = "The tool failed and said nothing."
 

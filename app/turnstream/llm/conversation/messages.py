@@ -318,12 +318,6 @@ def _words_of(block: Block) -> str:
     return f"{head}\n\n{block.text}"
 
 
-def is_added(text: str) -> bool:
-    """True for a text of the server that is sent as the user's."""
-    named = (part.partition("{")[0] for part in (ROUNDS_LEFT, ONE_ROUND_LEFT, NO_ROUND_LEFT, REPORTED))
-    return text in {GO_ON, GO_ON_FROM_BEGUN, GIVEN_UP} or text.startswith(tuple(named))
-
-
 def _rounds_left(turn: Turn, round: int) -> Sequence[RoleBlock]:
     """Returns the text about the remaining tool rounds after a round (0: before the first)."""
     request = turn.request

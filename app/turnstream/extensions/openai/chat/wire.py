@@ -12,9 +12,10 @@ from msgspec import Raw, Struct
 
 from turnstream.extensions.openai.chat.blocks import Blocks, Fragment
 from turnstream.extensions.openai.usage import usage_of
+from turnstream.libraries.providers.raw_members import NULL, decode_text, other_members_json
 from turnstream.libraries.providers.transport.wire import Wire
 from turnstream.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
-from turnstream.llm.raw_json import NULL, decode_text, members_of, other_members_json, to_json
+from turnstream.llm.raw_json import members_of, to_json
 
 STOP_REASONS: Mapping[str, str] = {
     "content_filter": "refusal",

@@ -13,8 +13,9 @@ from msgspec import Raw
 from turnstream.domain.kinds import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING, TOOL_USE
 from turnstream.extensions.openai.responses.item_types import AWAITED, CUSTOM, Item, KnownItem, read_item, stem_of
 from turnstream.kit.text import storable
+from turnstream.libraries.providers.raw_members import decode_text, other_members
 from turnstream.llm.provider import UNNAMED, BlockClosed, BlockData, BlockOpened, BlockText, Part, generated_call_id
-from turnstream.llm.raw_json import decode_text, is_object, members_of, other_members, to_json
+from turnstream.llm.raw_json import is_object, members_of, to_json
 
 PROVIDER = "openai-responses"
 

@@ -13,9 +13,9 @@ from msgspec import Raw, Struct
 from turnstream.domain.rounds import RETAINED
 from turnstream.extensions.openai.responses.items import Items
 from turnstream.extensions.openai.usage import usage_of
+from turnstream.libraries.providers.raw_members import NULL, decode_text
 from turnstream.libraries.providers.transport.wire import EventSplitter, Wire
 from turnstream.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
-from turnstream.llm.raw_json import NULL, decode_text
 
 # Maps reasons of incomplete responses to our stop reasons; other reasons are kept.
 STOP_REASONS = {

@@ -28,6 +28,7 @@ from turnstream.domain.kinds import (
 from turnstream.domain.results import count_files, parts_of
 from turnstream.libraries.providers.anthropic.parameters import MEMBERS
 from turnstream.libraries.providers.anthropic.rhythm import hour_pays
+from turnstream.libraries.providers.raw_members import NULL
 from turnstream.libraries.providers.translation import (
     SILENT_FAILURE,
     CallRules,
@@ -37,7 +38,7 @@ from turnstream.libraries.providers.translation import (
     without_foreign_blocks,
 )
 from turnstream.llm.provider import Message, ModelRequest, ProviderCompaction
-from turnstream.llm.raw_json import NULL, members_of
+from turnstream.llm.raw_json import members_of
 
 DEFAULT_MAX_TOKENS = 16_000
 # Members that the endpoint for token counts accepts.

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from turnstream.domain.kinds import CALLS
+from turnstream.libraries.providers.raw_members import NULL, decode_text, other_members_json
 from turnstream.libraries.providers.transport.wire import Wire
 from turnstream.llm.provider import (
     BlockClosed,
@@ -23,7 +24,7 @@ from turnstream.llm.provider import (
     Part,
     Unknown,
 )
-from turnstream.llm.raw_json import NULL, decode_text, members_of, other_members_json
+from turnstream.llm.raw_json import members_of
 
 # Members of a message that are parsed here or no longer needed.
 _KNOWN = frozenset({"id", "type", "role", "model", "content", "stop_reason", "usage", "delta", "message"})

@@ -5,9 +5,8 @@ from typing import Any
 
 import msgspec
 
-from turnstream.kit.json_values import weight_of
+from turnstream.libraries.providers.raw_members import repaired_json, weight_of
 from turnstream.llm.provider import Part
-from turnstream.llm.raw_json import repaired_json
 
 # Bytes of an event from which on it is weighed, and not only measured.
 _WEIGHED = 65_536

@@ -1,0 +1,43 @@
+"""Members of a provider's JSON, kept as the received bytes. Pure."""
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from turnstream.kit.text import storable
+
+NULL: Final = Raw(b"null")
+# As many bytes of plain text are decoded while an escape, a string or an item is; while an object or a list is made.
+_SIGN, _OBJECT = 9, 100
+
+
+def decode_text(raw: Raw | bytes) -> str:
+    """Decodes any bytes: invalid UTF-8, and characters that cannot be stored, become U+FFFD."""
+    return storable(bytes(raw).decode("utf-8", "replace"))
+
+
+def other_members(members: Mapping[str, Raw], known: Collection[str]) -> dict[str, Raw]:
+    """Returns the members that are neither in `known` nor null."""
+    return {name: raw for name, raw in members.items() if name not in known and bytes(raw) != b"null"}
+
+
+def other_members_json(members: Mapping[str, Raw], known: Collection[str]) -> str | None:
+    others = other_members(members, known)
+    return decode_text(msgspec.json.encode(others)) if others else None
+
+
+def repaired_json(text: str) -> str | None:
+    """Replaces lone surrogates by U+FFFD: neither msgspec nor a provider accepts them. None if it is not JSON."""
+    try:
+        return storable(json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False))
+    except (ValueError, RecursionError):
+        return None
+
+
+def weight_of(json: bytes) -> int:
+    """The size of JSON in bytes of plain text, by the time that it takes to decode."""
+    signs, objects = sum(map(json.count, (b"\\", b'"', b","))), json.count(b"{") + json.count(b"[")
+    return len(json) + _SIGN * signs + _OBJECT * objects
