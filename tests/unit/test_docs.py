@@ -24,6 +24,7 @@ from turnstream.domain.errors import RefusalCode
 from turnstream.domain.jobs import JOB_TRANSITIONS
 from turnstream.domain.limits import BUDGET
 from turnstream.domain.output import Failure
+from turnstream.domain.plans import KEPT, MEASURES
 from turnstream.domain.turns import ENDED, TRANSITIONS
 from turnstream.engine.metrics import _LASTING_ERRORS, _RETRY_REASONS
 from turnstream.extension import installed, sections
@@ -37,6 +38,7 @@ DIALECTS = (ROOT / "docs/dialects.md").read_text(encoding="utf-8")
 FRONTENDS = (ROOT / "docs/frontends.md").read_text(encoding="utf-8")
 EXTENSIONS = (ROOT / "docs/extensions.md").read_text(encoding="utf-8")
 FAULTS = (ROOT / "tests/faults/README.md").read_text(encoding="utf-8")
+LIMITS = (ROOT / "docs/limits.md").read_text(encoding="utf-8")
 STATES = (ROOT / "docs/states.md").read_text(encoding="utf-8")
 
 _CODE = re.compile(r"`(\w+)`")
@@ -64,6 +66,40 @@ def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
     assert f"[{takeover[1]} seconds](tests/bench/README.md#recovery-and-replicas)" in readme
     assert f"[{streams[1]} streams](tests/bench/README.md#figures)" in readme
     assert f"which stores nothing, carries {streams[2]}." in readme
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_limit_of_a_plan_is_on_its_page() -> None:
+    named = [name for cell, *_ in rows_after(LIMITS, "## Plans") for name in re.findall(r"`(\w+)", cell)]
+    assert {name.removesuffix("_per_") for name in named} == {*MEASURES, *KEPT}
+
+
+# The words of the page for what each sweep removes. Those without words keep up with what is written.
+REMOVED = {
+    "audit": "audit trail",
+    "deleted chats": "marks of deleted chats",
+    "old chats": "chats, uploads, recordings",
+    "old idempotency keys": "idempotency keys",
+    "old runs of schedules": "schedules and triggers",
+    "old uploads": "chats, uploads, recordings",
+    "old {table}": "webhooks",
+    "open text": None,
+    "rate limits": None,
+    "reservations": None,
+    "search": None,
+    "tool cache": "tool cache",
+    "tool sets": "tool sets",
+    "unused uploads": "uploads without a turn",
+}
+
+
+def test_what_each_sweep_removes_is_on_its_page() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "app").rglob("*.py"))
+    assert {*re.findall(r"\bSweep\(f?\"(.*?)\"", code)} == REMOVED.keys()
+    rows = [cell for cell, _ in rows_after(LIMITS, "## What is removed by itself")]
+    assert [words for words in REMOVED.values() if words and not any(words in row for row in rows)] == []
 
 
 # --- protocol --------------------------------------------------------------------------------------------------------

@@ -1,12 +1,15 @@
 """Each table names the path by which its rows belong to an owner, and the path leads there."""
 
 import re
+from inspect import signature
 
 import pytest
 
-from turnstream.domain.plans import PERIODS, RATES
+from turnstream.domain.plans import PERIODS, RATES, SPENT
 from turnstream.domain.turns import TRANSITIONS
 from turnstream.storage.all_tables import ALL_TABLES, StoredTable
+from turnstream.storage.owners.accounts import Accounts
+from turnstream.storage.owners.charges import FIGURES
 from turnstream.storage.rows import ENDED_STATUSES, MAY_NAME_UPLOADS
 from turnstream.storage.sql_files import FOLDER, schema_files
 
@@ -69,3 +72,9 @@ def test_constraints_and_columns_name_the_values_of_the_domain() -> None:
     assert words("ck_turns_terminal_has_end") == set(WORD.findall(ENDED_STATUSES))
     assert words("ix_blocks_naming_uploads") == set(WORD.findall(MAY_NAME_UPLOADS))
     assert {*PERIODS, *RATES} <= ALL_TABLES["accounts"].columns.keys()
+
+
+def test_what_model_calls_spend_is_charged_and_reserved() -> None:
+    assert FIGURES.keys() == set(SPENT)
+    assert set(SPENT) <= ALL_TABLES["reservations"].columns.keys()
+    assert set(SPENT) <= signature(Accounts.reserve).parameters.keys()

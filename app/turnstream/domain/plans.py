@@ -10,10 +10,13 @@ from turnstream.domain.limits import ReachedLimit, figure
 
 _SOON = 5  # seconds after which a reservation may be released
 PERIODS: Final = ("minute", "day", "month")
-# `requests` ask for answers or go to running turns, `writes` change other rows, `calls` run tools. `tokens` and `cost`
-# measure model calls.
-MEASURES: Final = ("requests", "writes", "calls", "tokens", "cost")
-COUNTED: Final = frozenset({"requests", "writes", "calls"})  # tokens and cost are known after the call
+# With the words for each. `requests` ask for answers or go to running turns, `writes` change other rows, `calls` run
+# tools. `tokens` and `cost` measure model calls.
+MEASURES: Final[Mapping[str, str]] = {
+    "requests": "requests", "writes": "writes", "calls": "tool calls", "tokens": "tokens", "cost": "in cost",
+}  # fmt: skip
+SPENT: Final = ("tokens", "cost")  # known after a model call, and reserved before the call
+COUNTED: Final = MEASURES.keys() - set(SPENT)
 # Limits of amounts at the same time.
 KEPT: Final = ("running_turns", "queued_turns", "streams", "uploads", "upload_bytes", "documents", "document_bytes")
 RATES: Final = tuple(f"{measure}_per_{period}" for measure in MEASURES for period in PERIODS)
@@ -127,10 +130,5 @@ class Refusal:
 
 def rate_sentence(reached: ReachedLimit) -> str:
     measure, _, period = reached.name.partition("_per_")
-    what = {"requests": "requests", "writes": "writes", "calls": "tool calls", "tokens": "tokens", "cost": "in cost"}[
-        measure
-    ]
-    return (
-        f"The owner has used {figure(reached.used)} {what} of this {period}, and the limit `{reached.name}` of the plan"
-        f" is {figure(reached.limit)}."
-    )
+    used = f"{figure(reached.used)} {MEASURES[measure]} of this {period}"
+    return f"The owner has used {used}, and the limit `{reached.name}` of the plan is {figure(reached.limit)}."

@@ -7,7 +7,7 @@ from uuid import UUID
 from turnstream.domain.charges import Charge
 from turnstream.domain.compaction import estimate_size
 from turnstream.domain.limits import FamilyUse, ReachedLimit, budget_sentence, family_of, spent_budget
-from turnstream.domain.plans import Plan
+from turnstream.domain.plans import SPENT, Plan
 from turnstream.domain.rounds import Prices
 from turnstream.domain.turns import Turn
 from turnstream.storage.database import retry_while_unavailable
@@ -40,7 +40,7 @@ class Spending:
 
     @property
     def limits_models(self) -> bool:
-        return self.plan.has("tokens", "cost")
+        return self.plan.has(*SPENT)
 
     @property
     def limits_calls(self) -> bool:

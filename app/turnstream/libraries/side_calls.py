@@ -13,7 +13,7 @@ from turnstream.domain.compaction import tokens_of
 from turnstream.domain.errors import TransientError
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.limits import BUDGET
-from turnstream.domain.plans import Plans, rate_sentence
+from turnstream.domain.plans import SPENT, Plans, rate_sentence
 from turnstream.domain.rounds import Round, billed_tokens
 from turnstream.domain.turns import Turn
 from turnstream.engine.model_route import ModelPolicy
@@ -69,7 +69,7 @@ class SideCalls:
         call = str(new_id())
         assert turn.request is not None
         plan = self.plans.of(owner, turn.request.plan)
-        if limited := plan.has("tokens", "cost"):
+        if limited := plan.has(*SPENT):
             prices, tokens = self.policy.prices(model), tokens_of(len(prompt))
             most = most_cost(prices, 2 * tokens, max_tokens)
             request_alone = charge_of_request(kind, call, model, tokens, prices)

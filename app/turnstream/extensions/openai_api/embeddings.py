@@ -16,6 +16,7 @@ from turnstream.api.services import check_rate, identity_of, services_and_owner
 from turnstream.domain.charges import Charge, charge_of_request
 from turnstream.domain.compaction import tokens_of
 from turnstream.domain.errors import PermanentError, ProviderError, RequestRefused
+from turnstream.domain.plans import SPENT
 from turnstream.domain.rounds import billed_tokens
 from turnstream.engine.recorder import to_the_end
 from turnstream.engine.spending import most_cost
@@ -90,7 +91,7 @@ async def create_embeddings(request: Request) -> Response:
     charge: Charge | None
     charge = request_alone = charge_of_request("embedding", _CALL, model.id, estimate, prices)
     plan, accounts, charges = services.plans.of(owner), services.storage.accounts, Charges(services.storage.database)
-    if limited := plan.has("tokens", "cost"):
+    if limited := plan.has(*SPENT):
         reserved = (2 * estimate, most_cost(prices, 2 * estimate, 0))
         check_rate(await accounts.reserve(owner, plan, CallPlace(id), request_alone, *reserved))
     try:

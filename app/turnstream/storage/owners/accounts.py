@@ -19,10 +19,10 @@ from uuid import UUID
 
 from turnstream.domain.charges import Charge, root_of
 from turnstream.domain.limits import FamilyUse
-from turnstream.domain.plans import COUNTED, MEASURES, PERIODS, RATES, Plan, Refusal, reached_rate
+from turnstream.domain.plans import COUNTED, MEASURES, PERIODS, RATES, SPENT, Plan, Refusal, reached_rate
 from turnstream.domain.turns import Turn
 from turnstream.storage.database import LONG, Database, Row, Statement
-from turnstream.storage.owners.charges import COLUMNS, applied, beginning
+from turnstream.storage.owners.charges import COLUMNS, FIGURES, applied, beginning, spent
 from turnstream.storage.retention import NO_ID
 
 
@@ -55,10 +55,10 @@ RESERVE = Statement(
     f"""
     WITH taken AS ({_TAKE})
     INSERT INTO reservations
-        (owner, turn_id, attempt, tokens, cost, chat_id, kind, call, model, request_tokens, request_cost)
-    SELECT owner, CAST(:turn AS uuid), CAST(:attempt AS int), CAST(:tokens AS numeric), CAST(:cost AS numeric),
-        CAST(:chat AS uuid), CAST(:kind AS text), CAST(:call AS text), CAST(:model AS text),
-        CAST(:request_tokens AS bigint), CAST(:request_cost AS float8)
+        (owner, turn_id, attempt, chat_id, kind, call, model, request_tokens, request_cost, {", ".join(SPENT)})
+    SELECT owner, CAST(:turn AS uuid), CAST(:attempt AS int), CAST(:chat AS uuid), CAST(:kind AS text),
+        CAST(:call AS text), CAST(:model AS text), CAST(:request_tokens AS bigint), CAST(:request_cost AS float8),
+        {", ".join(f"CAST(:{measure} AS numeric)" for measure in SPENT)}
     FROM taken
     RETURNING id
     """
@@ -78,14 +78,12 @@ RESERVE_REQUESTS = Statement(
     """
 )
 # The use of a family: its charges, and the requests of calls that run.
-_FAMILY_USE = """
+_FAMILY_USE = f"""
     SELECT coalesce(sum(tokens), 0)::bigint AS tokens, coalesce(sum(cost), 0)::float8 AS cost
     FROM (
-        SELECT input_tokens + cache_read_tokens + cache_write_tokens + output_tokens AS tokens, cost
-        FROM charges WHERE turn_id = CAST(:root AS uuid) AND kind = 'round'
+        SELECT {FIGURES["tokens"]} AS tokens, cost FROM charges WHERE turn_id = CAST(:root AS uuid) AND kind = 'round'
         UNION ALL
-        SELECT input_tokens + cache_read_tokens + cache_write_tokens + output_tokens, cost
-        FROM charges WHERE root_turn = CAST(:root AS uuid) AND kind = 'round'
+        SELECT {FIGURES["tokens"]}, cost FROM charges WHERE root_turn = CAST(:root AS uuid) AND kind = 'round'
         UNION ALL
         SELECT request_tokens, request_cost
         FROM reservations WHERE owner = :owner AND root_turn = CAST(:root AS uuid)
@@ -116,13 +114,13 @@ TAKE_OF_FAMILY = Statement(
 OPEN_ACCOUNT = Statement(
     f"""
     INSERT INTO accounts (owner, {", ".join(PERIODS)}, {
-        ", ".join(f"tokens_per_{period}, cost_per_{period}" for period in PERIODS)
+        ", ".join(f"{measure}_per_{period}" for period in PERIODS for measure in SPENT)
     })
     SELECT CAST(:owner AS text), {", ".join(beginning(period, "now()") for period in PERIODS)}, {
         ", ".join(
-            f"coalesce(sum({figure}) FILTER (WHERE charged_at >= {beginning(period, 'now()')}), 0)"
+            f"coalesce(sum({FIGURES[measure]}) FILTER (WHERE charged_at >= {beginning(period, 'now()')}), 0)"
             for period in PERIODS
-            for figure in ("input_tokens + cache_read_tokens + cache_write_tokens + output_tokens", "cost")
+            for measure in SPENT
         )
     }
     FROM charges WHERE owner = :owner AND charged_at >= {beginning("month", "now()")}
@@ -131,9 +129,9 @@ OPEN_ACCOUNT = Statement(
 )
 GET_ACCOUNT = Statement(
     f"""
-    SELECT {", ".join(f"{_now(rate)} AS {rate}" for rate in RATES)}, held_tokens, held_cost, now() AS at
+    SELECT {", ".join(f"{_now(rate)} AS {rate}" for rate in RATES)}, held.*, now() AS at
     FROM accounts, LATERAL (
-        SELECT coalesce(sum(tokens), 0) AS held_tokens, coalesce(sum(cost), 0) AS held_cost
+        SELECT {", ".join(f"coalesce(sum({measure}), 0) AS held_{measure}" for measure in SPENT)}
         FROM reservations WHERE reservations.owner = accounts.owner
     ) AS held
     WHERE accounts.owner = :owner
@@ -141,13 +139,11 @@ GET_ACCOUNT = Statement(
 )
 _RELEASE: Final = f"""
     WITH released AS (
-        DELETE FROM reservations WHERE id = :id RETURNING owner, tokens, cost, reserved_at
+        DELETE FROM reservations WHERE id = :id RETURNING *
     )
     UPDATE accounts SET {applied("delta")}
     FROM (
-        SELECT owner AS whose, reserved_at AS at, 0 AS requests, 0 AS writes, 0 AS calls, - tokens AS tokens,
-            - cost AS cost
-        FROM released
+        SELECT owner AS whose, reserved_at AS at, {spent(lambda it: f"- {it}")} FROM released
     ) AS delta
     WHERE owner = whose
 """
@@ -162,12 +158,11 @@ CHARGE_REQUEST = Statement(
         SELECT owner, chat_id, kind, turn_id, call, model, request_tokens, 0, 0, 0, request_cost, reserved_at, root_turn
         FROM released WHERE model IS NOT NULL
         ON CONFLICT DO NOTHING
-        RETURNING input_tokens AS tokens, cost
+        RETURNING {", ".join(f"{FIGURES[measure]} AS {measure}" for measure in SPENT)}
     )
     UPDATE accounts SET {applied("delta")}
     FROM (
-        SELECT owner AS whose, reserved_at AS at, 0 AS requests, 0 AS writes, 0 AS calls,
-            coalesce(charged.tokens, 0) - released.tokens AS tokens, coalesce(charged.cost, 0) - released.cost AS cost
+        SELECT owner AS whose, reserved_at AS at, {spent(lambda it: f"coalesce(charged.{it}, 0) - released.{it}")}
         FROM released LEFT JOIN charged ON true
     ) AS delta
     WHERE owner = whose
@@ -210,7 +205,7 @@ class Accounts:
 
     async def admit(self, owner: str, plan: Plan, writes: int = 0) -> Refusal | None:
         """Counts a request with further `writes`, if the plan has room for them and for what they cause."""
-        adding = {"requests": 1, "tokens": 0, "cost": 0, **({"writes": writes} if writes else {})}
+        adding = {"requests": 1, **dict.fromkeys(SPENT, 0), **({"writes": writes} if writes else {})}
         turns = {"sets_turns": True, "running_turns": plan.running_turns}
         return await self._take(TAKE, owner, plan, adding, **turns)
 
@@ -338,5 +333,5 @@ def _refusal(plan: Plan, adding: Mapping[str, float], row: Row) -> Refusal | Non
     reached = reached_rate(plan, used, adding)
     if reached is None:
         return None
-    held = {"tokens": row["held_tokens"], "cost": row["held_cost"]}.get(_measure(reached.name), 0)
+    held = dict(row).get(f"held_{_measure(reached.name)}", 0)
     return Refusal(reached, row["at"], passing=reached.used - float(held) < reached.limit)

@@ -1,11 +1,11 @@
 """The ledger of model calls."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from turnstream.domain.charges import Charge
-from turnstream.domain.plans import MEASURES, PERIODS
+from turnstream.domain.plans import MEASURES, PERIODS, SPENT
 from turnstream.storage.database import Database, Statement
 
 COLUMNS: Final = """owner, chat_id, kind, turn_id, call, model,
@@ -17,6 +17,8 @@ CHARGES: Final = """unnest(
             CAST(:costs AS float8[])
         ) AS c"""
 
+# What a charge adds to each measure that is known afterwards.
+FIGURES: Final = {"tokens": "input_tokens + cache_read_tokens + cache_write_tokens + output_tokens", "cost": "cost"}
 _COLUMNS_OF_C: Final = "c.*, coalesce((SELECT min(reserved_at) FROM released), now()), CAST(:root_turn AS uuid)"
 
 
@@ -42,6 +44,11 @@ def applied(delta: str) -> str:
     )
 
 
+def spent(figure: Callable[[str], str]) -> str:
+    """The columns of a `delta` that changes only what model calls have spent, each by its `figure`."""
+    return ", ".join(f"{figure(measure) if measure in SPENT else 0} AS {measure}" for measure in MEASURES)
+
+
 def charging(turn: str, source: str, held: str = "true") -> str:
     """Parts of a statement that charge `CHARGES` to the owner of `source`, a clause that gives `owner`, `chat_id`,
     `kind` and the id of the `turn`, if the condition `held` is met. The charge takes the place of its reservation, at
@@ -51,19 +58,17 @@ def charging(turn: str, source: str, held: str = "true") -> str:
     return f"""
     released AS (
         DELETE FROM reservations WHERE turn_id = {turn} AND call = ANY(CAST(:calls AS text[])) AND {held}
-        RETURNING tokens, cost, reserved_at
+        RETURNING {", ".join(SPENT)}, reserved_at
     ), charged AS (
         INSERT INTO charges ({COLUMNS}, charged_at, root_turn)
         SELECT {source.format(columns=_COLUMNS_OF_C)}
         ON CONFLICT DO NOTHING
-        RETURNING owner, cost, charged_at,
-            input_tokens + cache_read_tokens + cache_write_tokens + output_tokens AS tokens
+        RETURNING owner, charged_at, {", ".join(f"{FIGURES[measure]} AS {measure}" for measure in SPENT)}
     ), accounted AS (
         UPDATE accounts SET {applied("delta")}
         FROM (
-            SELECT charged.owner AS whose, min(charged_at) AS at, 0 AS requests, 0 AS writes, 0 AS calls,
-                sum(tokens) - (SELECT coalesce(sum(tokens), 0) FROM released) AS tokens,
-                coalesce(sum(cost), 0) - (SELECT coalesce(sum(cost), 0) FROM released) AS cost
+            SELECT charged.owner AS whose, min(charged_at) AS at,
+                {spent(lambda it: f"coalesce(sum({it}), 0) - (SELECT coalesce(sum({it}), 0) FROM released)")}
             FROM charged GROUP BY charged.owner
         ) AS delta
         WHERE accounts.owner = whose
