@@ -1,4 +1,4 @@
-"""Reports of replicas about the turns that they run."""
+"""Reports of replicas about their running turns."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -8,7 +8,7 @@ import msgspec
 from turnstream.domain.activity import Activity
 from turnstream.storage.database import Database, Statement
 
-# A replica whose row is gone, because others took it for dead, reports nothing.
+# A replica without a row reports nothing: another replica has declared it dead.
 REPORT_ACTIVITY = Statement(
     """
     INSERT INTO activity (replica, reported_at, turns)

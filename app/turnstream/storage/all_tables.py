@@ -1,4 +1,4 @@
-"""All tables: those of the core and of the installed extensions, with the columns that the files `schema.sql` name."""
+"""All tables of the core and of the installed extensions, with the columns in the files `schema.sql`."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from turnstream.storage import tables
 from turnstream.storage.ownership import Ownership
 from turnstream.storage.sql_files import schema_files
 
-# As Postgres prints them (tests/support/catalog.py).
+# The patterns match the output of Postgres (tests/support/catalog.py).
 _TABLE = re.compile(r"^CREATE (?:UNLOGGED )?TABLE (\w+) \(\n(.*?)^\)", re.MULTILINE | re.DOTALL)
 _COLUMN = re.compile(r'^    "?([a-z_]+)"? ([a-z]+)(.*)', re.MULTILINE)
 _PRIMARY_KEY = re.compile(r"PRIMARY KEY \((.*)\)")
@@ -20,7 +20,7 @@ _FOREIGN_KEY = re.compile(r"FOREIGN KEY \((.*)\) REFERENCES (\w+)\(.*?\)(.*)")
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """`type` is the first word of the type. Postgres computes a `computed` one."""
+    """`type` is the first word of the type. Postgres computes the values of a `computed` column."""
 
     name: str
     type: str
@@ -30,7 +30,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class ForeignKey:
-    """`cascades`: rows are deleted with those of `table` that they refer to."""
+    """`cascades`: a deletion of the referenced row of `table` deletes the row."""
 
     columns: Sequence[str]
     table: str
@@ -39,7 +39,7 @@ class ForeignKey:
 
 @dataclass(frozen=True, slots=True)
 class StoredTable:
-    """A table, with its columns by their names, in their order."""
+    """A table, with its columns by name, in their order."""
 
     name: str
     ownership: Ownership
@@ -71,9 +71,9 @@ def _stored(name: str, ownership: Ownership, body: str) -> StoredTable:
 def _all() -> Mapping[str, StoredTable]:
     texts = "".join(path.read_text(encoding="utf-8") for path in schema_files())
     bodies = {found[1]: found[2] for found in _TABLE.finditer(texts)}
-    # A table whose migration is being written is not in the files yet.
+    # During the development of a migration, the files do not have its table yet.
     return {name: _stored(name, ownership, bodies[name]) for name, ownership in _ownerships() if name in bodies}
 
 
-# Each table follows those that its rows refer to.
+# Each table follows the tables that its rows refer to.
 ALL_TABLES: Final[Mapping[str, StoredTable]] = _all()

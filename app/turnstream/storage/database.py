@@ -1,7 +1,7 @@
-"""The connection to Postgres: statements are named constants, and exactly one place commits.
+"""The connection to Postgres: statements are named constants, and only this module commits.
 
-Statements are compiled to the driver's form once, when they are declared; they run on the raw driver, which costs a
-ninth of SQLAlchemy's execution per call.
+A statement is compiled to the driver's form once, at its declaration. Statements run on the raw driver, at a ninth of
+the cost of SQLAlchemy's execution.
 """
 
 import asyncio
@@ -44,17 +44,17 @@ log = structlog.get_logger(__name__)
 Row = asyncpg.Record
 T = TypeVar("T")
 
-# Between two tries while Postgres is away, in seconds.
+# Seconds between two tries while Postgres is unavailable.
 _FIRST_WAIT = 0.05
 _LONGEST_WAIT = 1.0
 
-# Seconds for a statement whose work grows with the data: a sweep, or the deletion of a chat.
+# Seconds for a statement with work in proportion to the data: a sweep, or the deletion of a chat.
 LONG = 120.0
 
 # Seconds for a connection outside of a pool to open, and for each of its statements.
 ANSWER_TIMEOUT = 10.0
 
-# Seconds for the last writes of a server that stops, and again for its connections to close.
+# Seconds for the last writes of a stopping server, and again for the close of its connections.
 FINAL_WRITE_TIMEOUT = 5.0
 
 _ISOLATION: Final = SESSION_SETTINGS["default_transaction_isolation"]
@@ -65,27 +65,26 @@ _HOST = r"(?:\[[0-9a-fA-F:.%]+\]|[^/?#@:,\[\]]*)(?::[0-9]{1,5})?"
 # User and password, hosts, database, parameters.
 _ADDRESS = re.compile(rf"(?:[^/?#@\[\]]*@)?{_HOST}(?:,{_HOST})*(?:/[^?#@]*)?(?:\?[^#]*)?")
 
-# As in SQLAlchemy's `text`, which is not imported for it: that would be a tenth of the start of the server.
+# The same syntax as SQLAlchemy's `text`. An import of SQLAlchemy would take a tenth of the server's start.
 _PARAMETER = re.compile(r"(?<![:\w]):(\w+)(?!:)")
 
-# Classes of SQLSTATE that are about the statement or its values, so that the next try fails too: cardinality, data,
-# integrity, syntax and access, limits of the program, errors of functions, internal errors.
+# Classes of SQLSTATE about the statement or its values, for which a retry fails too: cardinality, data, integrity,
+# syntax and access, limits of the program, errors of functions, internal errors.
 _REFUSALS = frozenset({"21", "22", "23", "42", "54", "P0", "XX"})
-# Some of these pass all the same: a privilege that an operator has taken away for a while, a schema whose tables, types
-# and functions are not found for that reason or because of the search path, and a prepared statement of another client
-# behind the same pooler.
+# Temporary errors of these classes: a privilege that an operator has revoked for a while, tables, types and functions
+# hidden by that or by the search path, and a prepared statement of another client of the same pooler.
 _PASSING = frozenset({"42501", "42704", "42883", "42P01", "42P05"})
-# The functions of Postgres that refuse a row by a policy. Its words have the language of the server.
+# The functions of Postgres that refuse a row by a policy. The message is no sign, because it has the server's language.
 _BY_POLICY = frozenset({"ExecWithCheckOptions", "check_enable_rls"})
-# Any other error passes: no connection, no resources, an operator's intervention, a deadlock or a lock, tables that a
-# newer version has just changed, a standby that is not promoted yet, a pooler that lost a statement.
+# All other errors are temporary: no connection, no resources, an operator's intervention, a deadlock or a lock, tables
+# that a newer version has just changed, a standby before its promotion, a pooler with a lost statement.
 _ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """Signs what Postgres believes of a statement of the API's role: the function `signed_value` there has the same
-    key. These are its padded halves, as in HMAC-SHA256.
+    """Signs the owner, actor and principals of statements of the API's role. The function `signed_value` of Postgres
+    verifies these with the same key. The fields are the padded halves of the key, as in HMAC-SHA256.
     """
 
     inner_pad: bytes
@@ -101,21 +100,21 @@ class SigningKey:
         return f"{sha256(self.outer_pad + inner).hexdigest()}:{value}"
 
 
-# The owner for whom the statements of a request are. Without one they see no row, if row-level security is on.
+# The owner of a request's statements. With row-level security, statements without an owner see no rows.
 OWNER: ContextVar[str] = ContextVar("owner", default="")
-# Whether a statement is one of a request, and not of a turn that runs or of the server's own work.
+# Whether a request runs the statement, and not a running turn or the server's own work.
 OF_REQUEST: ContextVar[bool] = ContextVar("of_request", default=False)
-# Whether that request has shown no credential yet: anybody can send any number of these.
+# Whether the request has no verified credential yet. Everybody can send any number of such requests.
 ANONYMOUS: ContextVar[bool] = ContextVar("anonymous", default=False)
-ANONYMOUS_SHARE: Final = 5  # one of so many connections of a pool is for anonymous requests, and two at least
-PATIENCE: Final = 1.0  # seconds that the first request in a line waits before the next ones are refused
+ANONYMOUS_SHARE: Final = 5  # a fifth of a pool's connections, at least two, serve anonymous requests
+PATIENCE: Final = 1.0  # seconds of the first request in a line, after which new requests are refused
 _WITH = re.compile(r"\s*WITH( RECURSIVE)?\b")
 
 
 class Statement:
-    """One operation in SQL, with parameters as `:name`. Values go to the driver unchanged. A `timeout` in seconds
-    replaces the database's own, and raises StatementTooLong. `for_owner` is the same with one more parameter, the
-    owner. `seals` are parameters, and `opens` columns of the result, that may be encrypted in the rows.
+    """One operation in SQL, with parameters as `:name`. Values reach the driver unchanged. A `timeout` in seconds
+    replaces the database's own, and raises StatementTooLong. `for_owner` is the same statement with the owner as a
+    further parameter. The parameters `seals` and the result columns `opens` may be encrypted in rows.
     """
 
     __slots__ = ("for_owner", "names", "opens", "seals", "sql", "timeout")
@@ -129,12 +128,12 @@ class Statement:
         opens: Sequence[SealedColumns] = (),
     ) -> None:
         self.timeout, self.seals, self.opens = timeout, seals, opens
-        self.names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))  # $1 is the first one
+        self.names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))  # $1 is the first
         numbers = {name: f"${number}" for number, name in enumerate(self.names, 1)}
         self.sql = _PARAMETER.sub(lambda found: numbers[found[1]], sql)
-        # Postgres converts the parameter to the domain `owner_scope` before it plans and runs the statement, and the
-        # domain's check sets the owner for this transaction (`schema.sql`): without a round trip, and also behind a
-        # pooler. The query of the CTE is never run.
+        # Postgres converts the parameter to the domain `owner_scope` before the plan and the execution of the
+        # statement. The domain's check sets the owner for this transaction (`schema.sql`), without a round trip, and
+        # also behind a pooler. Postgres never runs the query of the CTE.
         found = _WITH.match(self.sql)
         scope = f"AS (SELECT CAST(${len(self.names) + 1} AS owner_scope))"
         recursive = (found and found[1]) or ""
@@ -165,7 +164,7 @@ class Transaction:
         return rows[0] if rows else None
 
     async def batches(self, statement: Statement, size: int, **values: Any) -> AsyncIterator[Sequence[Row]]:
-        """The rows in portions of `size`, however many there are; none is kept here."""
+        """The rows in portions of `size`, without a copy of all rows in memory."""
         sql, arguments = prepared(statement, values, self.key)
         with limit_of(statement, self.raw):
             cursor = await self.raw.cursor(sql, *arguments, timeout=statement.timeout)
@@ -178,12 +177,12 @@ class Transaction:
 
 
 class Database:
-    """A pool of connections. A statement called on it directly is a transaction of its own. A connection is waited for
-    up to `timeout` seconds. With a `key`, by which OWNER is signed, row-level security holds each statement to the rows
-    of that owner. `name` is the name of the pool in metrics.
+    """A pool of connections. Each statement outside of `transaction` is its own transaction. A caller waits up to
+    `timeout` seconds for a connection. With a `key`, which signs OWNER, row-level security limits each statement to the
+    rows of that owner. `name` is the name of the pool in metrics.
 
-    Raises StorageUnavailable when Postgres cannot be reached, does not answer in time, or cannot do it now, and
-    StatementRefused when it never will.
+    Raises StorageUnavailable if Postgres is unreachable, does not answer in time, or cannot execute the statement now,
+    and StatementRefused if no retry can succeed.
     """
 
     key: SigningKey | None = None
@@ -196,17 +195,17 @@ class Database:
         name = name or ("api" if key else "engine")
         self._in_use, self._wait_seconds = POOL_IN_USE.labels(name), POOL_WAIT_SECONDS.labels(name)
         self._refusals = POOL_REFUSALS.labels(name)
-        # However many requests there are, some connections are left for the turns that run.
+        # Requests never use all connections: some remain for running turns.
         self._requests = _Line(max(1, pool.size - max(1, pool.size // 4)))
         self._anonymous = _Line(max(2, pool.size // ANONYMOUS_SHARE))
         self._shares: WeakValueDictionary[str, _Line] = WeakValueDictionary()
 
     def signed_actor(self, actor: str) -> str:
-        """The credential of a request, as the audit trail believes it."""
+        """The signed credential of a request, for the audit trail."""
         return self.key.sign("actor", actor) if self.key else actor
 
     def signed_principals(self, principals: Sequence[str]) -> str:
-        """The principals of a request, as an ask with approvers believes them (`principals_of`)."""
+        """The signed principals of a request, for asks with approvers (`principals_of`)."""
         text = msgspec.json.encode(principals).decode()
         return self.key.sign("principals", text) if self.key else text
 
@@ -222,15 +221,15 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self, *, snapshot: bool = False) -> AsyncIterator[Transaction]:
-        """Commits when the block ends, rolls back when it raises. In a `snapshot` all reads see one moment."""
+        """Commits at the end of the block, rolls back after an exception. In a `snapshot` all reads see one moment."""
         isolation = "repeatable_read" if snapshot else None
         with self._lent(*await self._lend()) as raw:
             async with raw.transaction(isolation=isolation, readonly=snapshot):
                 yield Transaction(raw, self.key, self.codec)
 
     def _lines(self) -> Sequence["_Line"]:
-        """The lines in which a request waits before it is lent a connection. Half of them at most are for the requests
-        of one owner: some are left for the others. Anonymous ones share a fifth of the pool.
+        """The lines in which a request waits for a connection. The requests of one owner get at most half of the
+        connections, and anonymous requests share a fifth of the pool.
         """
         if not OF_REQUEST.get():
             return ()
@@ -245,13 +244,13 @@ class Database:
         return (share, self._requests)
 
     async def _lend(self) -> tuple[Any, Sequence["_Line"]]:
-        """A connection, and the lines in which the caller has a place: both for `_lent`."""
+        """A connection, and the lines that the caller has entered. `_lent` releases both."""
         start, lines, entered = perf_counter(), self._lines(), 0
         waits = not self._pool.has_idle or any(line.is_full for line in lines)
         try:
             async with asyncio.timeout(self._timeout) if waits else nullcontext():
                 for line in lines:
-                    line.check()  # of all before the wait in the first: who is refused is refused at once
+                    line.check()  # all lines before the first wait, so that a refusal is immediate
                 for line in lines:
                     await line.enter()
                     entered += 1
@@ -282,7 +281,7 @@ class Database:
             self._fail(error, lent=True)
 
     def _fail(self, error: Exception, *, lent: bool) -> NoReturn:
-        # The driver's own, if it cannot end the transaction of a statement without an answer, comes after that.
+        # The driver adds its own error if it cannot end the transaction of a statement without an answer.
         first = error.__context__ if isinstance(error, asyncpg.InterfaceError) else error
         if isinstance(first, StatementTooLong):
             raise first from None
@@ -290,29 +289,28 @@ class Database:
             raise _sorted(error) from error
         if not lent:
             raise StorageUnavailable("All connections to Postgres are busy, or no connection can be opened.") from first
-        # A host that is gone, or a frozen one: the connections without an answer meanwhile lead there too.
+        # The host is unreachable or frozen. Other connections without a recent answer lead to the same host.
         self._pool.expire(monotonic() - self._timeout)
         raise StorageUnavailable("Postgres does not answer.") from first
 
 
 class _Line:
-    """So many requests at once, the others in their order. A request is refused if the first in the line waits for
-    PATIENCE already: then requests arrive faster than they are answered, and all would wait until nobody listens. So
-    the line is short, and gone soon after the load is.
+    """At most `places` requests at once; others wait in their order. If the first has waited for PATIENCE, new requests
+    are refused, because requests arrive faster than answers. So the line is short, and empty soon after the load.
     """
 
     __slots__ = ("__weakref__", "_places", "_since")
 
     def __init__(self, places: int) -> None:
         self._places = asyncio.Semaphore(places)
-        self._since: dict[object, float] = {}  # when those that wait have come, in their order
+        self._since: dict[object, float] = {}  # arrival times of the waiting requests, in their order
 
     @property
     def is_full(self) -> bool:
         return self._places.locked()
 
     def check(self) -> None:
-        """Raises Overloaded."""
+        """Raises Overloaded if the line is too long."""
         if self.is_full and self._since and monotonic() - next(iter(self._since.values())) >= PATIENCE:
             raise Overloaded("More requests wait for the database than the server can answer now.")
 
@@ -341,7 +339,7 @@ async def _as_stored(codec: Codec | None, statement: Statement, values: dict[str
 async def _as_given(
     codec: Codec | None, statement: Statement, values: dict[str, Any], rows: Sequence[Row]
 ) -> Sequence[Row]:
-    """A row with opened values is a mapping, and no sequence."""
+    """The rows with opened values. Such a row is a mapping, not a sequence."""
     if codec is not None and rows:
         for contents in statement.opens:
             rows = await codec.open(contents, values, rows)
@@ -358,8 +356,8 @@ def prepared(statement: Statement, values: dict[str, Any], key: SigningKey | Non
 
 @contextmanager
 def limit_of(statement: Statement, *connections: Any) -> Iterator[None]:
-    """Closes the connections of a statement that has no answer in time: else a rollback would wait for one, too. The
-    end of its own limit says nothing about the others; Postgres may have one that is shorter (`statement_timeout`).
+    """Closes the connections of a statement without an answer in time, because a rollback would wait too. The end of a
+    statement's own limit means nothing for other connections. `statement_timeout` of Postgres may be shorter.
     """
     try:
         yield
@@ -373,9 +371,9 @@ def limit_of(statement: Statement, *connections: Any) -> Iterator[None]:
 
 
 async def _fetch(raw: Any, statement: Statement, sql: str, arguments: Sequence[Any]) -> Sequence[Row]:
-    """Runs a statement, and closes the connection after any error that is not the server's answer: a call that was
-    cancelled between the driver's two messages leaves Postgres in the middle of a command, and the next statement on
-    this connection would run in its transaction.
+    """Runs a statement, and closes the connection after any error other than an answer of the server. A call that was
+    cancelled between two messages of the driver leaves Postgres in the middle of a command, and the next statement on
+    this connection would run in the same transaction.
     """
     try:
         with limit_of(statement, raw):
@@ -383,17 +381,16 @@ async def _fetch(raw: Any, statement: Statement, sql: str, arguments: Sequence[A
     except StatementTooLong:
         raise
     except BaseException as error:
-        if getattr(error, "severity", None) is None:  # not an answer of the server
-            with suppress(asyncpg.InterfaceError):  # it may be gone already
+        if getattr(error, "severity", None) is None:  # no answer of the server
+            with suppress(asyncpg.InterfaceError):  # perhaps closed already
                 terminate(raw)
         raise
     return rows
 
 
 def _sorted(error: Exception) -> StorageError:
-    """The driver's own errors mean a lost connection, a server that is not the one asked for, or a bug of ours. "cannot
-    switch to state" is a lost connection: the driver has read the server's last message, and not yet the end of the
-    stream.
+    """The driver's own errors mean a lost connection, a wrong server, or a bug of ours. "cannot switch to state" means
+    a lost connection: the driver has read the server's last message, but not the end of the stream.
     """
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
@@ -407,8 +404,8 @@ def _sorted(error: Exception) -> StorageError:
 
 
 def plain_url(url: str, setting: str = "DATABASE_URL") -> str:
-    """`url` in the driver's form, postgresql://…. Raises ConfigError, naming its setting, for any other form: what is
-    in the wrong place may be a part of the password, and errors of the driver would show it.
+    """`url` in the driver's form, postgresql://…. Raises ConfigError with the name of the setting for any other form.
+    The error does not show the driver's text, which may contain a part of the password.
     """
     scheme, mark, rest = url.partition("://")
     if not mark or scheme not in {"postgres", "postgresql", "postgresql+asyncpg"} or not _ADDRESS.fullmatch(rest):
@@ -431,7 +428,7 @@ def unusable(setting: str, url: str, error: Exception) -> ConfigError:
 
 @asynccontextmanager
 async def single_connection(url: str, **options: Any) -> AsyncIterator[Any]:
-    """A connection of the driver, for a few statements. Raises TimeoutError, with words, if Postgres is silent."""
+    """A connection of the driver, for a few statements. Raises TimeoutError with a text if Postgres does not answer."""
     try:
         connection = await open_connection(url, timeout=ANSWER_TIMEOUT, command_timeout=ANSWER_TIMEOUT, **options)
         try:
@@ -443,19 +440,19 @@ async def single_connection(url: str, **options: Any) -> AsyncIterator[Any]:
 
 
 def in_schema(url: str, schema: str) -> str:
-    """`url` (postgresql://…) with the schema as search path, a parameter of the session, which poolers do not pass."""
+    """`url` (postgresql://…) with the schema as search path. Poolers do not pass this parameter of the session."""
     return f"{url}{'&' if '?' in url else '?'}search_path={schema}"
 
 
 def schema_of(url: str) -> str | None:
-    """The first schema of the search path in `url`, None if it has none."""
+    """The first schema of the search path in `url`; None without a search path."""
     paths = parse_qs(urlsplit(url).query).get("search_path")
     return paths[-1].partition(",")[0].strip(' "') if paths else None
 
 
 async def retry_while_unavailable(work: Callable[[], Awaitable[T]]) -> T:
-    """Repeats `work` until Postgres can be reached. It must be idempotent: the answer of a try may be lost. Raises
-    StatementTooLong: Postgres is there, and would be busy with the same again.
+    """Repeats `work` until Postgres is reachable. `work` must be idempotent, because the answer of a try may be lost.
+    Raises StatementTooLong without a retry, because Postgres would need as long again.
     """
     for failures in count(1):
         try:
@@ -466,7 +463,7 @@ async def retry_while_unavailable(work: Callable[[], Awaitable[T]]) -> T:
             wait = backoff(failures, _FIRST_WAIT, _LONGEST_WAIT)
             log.warning("storage.waits", error=str(error), seconds=wait)
         await asyncio.sleep(jittered(wait))
-    raise AssertionError  # the count has no end
+    raise AssertionError  # an endless count
 
 
 @asynccontextmanager
@@ -482,11 +479,11 @@ async def connect(
     pooled: bool = False,
 ) -> AsyncIterator[Database]:
     """A database at `url` (postgresql://…) with up to `size` connections, closed at the end. A statement has
-    `statement_timeout` seconds. Each connection keeps up to `statement_cache` statements prepared; a pooler that gives
-    each transaction another connection may allow none. `actor` is the operator whom the audit trail names; such a
-    connection does not pass a pooler. With a `key` its user is one of row-level security (row_security.py). `schema` is
-    the schema that must have the tables. `pooled`: each transaction may get another session, so its isolation is the
-    default of the role. Raises ConfigError if it cannot be opened, leads to another schema, or has another isolation.
+    `statement_timeout` seconds. Each connection keeps up to `statement_cache` prepared statements; a pooler with a new
+    connection for each transaction may allow none. `actor` is the operator for the audit trail, and needs a connection
+    without a pooler. With a `key`, row-level security applies to its user (row_security.py). `schema` is the schema of
+    the tables. `pooled`: each transaction may get another session, so the isolation is the default of the role. Raises
+    ConfigError if the database cannot be opened, or has another schema or isolation.
     """
     name = "TURNSTREAM_API_DATABASE_URL" if key else "DATABASE_URL"
     pool = Pool(partial(_opened, url, statement_timeout, statement_cache, actor), size)
@@ -500,7 +497,7 @@ async def connect(
                 isolation = await connection.fetchval(_DEFAULT_ISOLATION) if pooled else _ISOLATION
             finally:
                 pool.release(connection)
-        except _ERRORS as error:  # past a pooler Postgres may answer all the same
+        except _ERRORS as error:  # Postgres may answer without the pooler
             raise unusable(name, url, error) from error
         if found != schema:
             raise ConfigError(
@@ -522,8 +519,8 @@ async def connect(
 async def connect_when_used(
     name: str, url: str, size: int, statement_timeout: float, statement_cache: int, key: SigningKey | None
 ) -> AsyncIterator[Database]:
-    """The same without a connection before the first statement, so that a server starts without this database. `name`
-    is the name of the database in metrics.
+    """Opens the database without a connection before the first statement, so that a server starts even if this database
+    is unavailable. `name` is the name of the database in metrics.
     """
     pool = Pool(partial(_opened, url, statement_timeout, statement_cache, ""), size)
     try:

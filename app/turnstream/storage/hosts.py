@@ -1,4 +1,4 @@
-"""Connections to a Postgres of one host, or of several of which one is the primary."""
+"""Connections to a Postgres on one host, or on several hosts with one primary."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -9,18 +9,18 @@ import asyncpg
 
 from turnstream.storage.driver import DriverConnection, keep_alive
 
-# Seconds until the next host is asked as well.
+# Seconds until the next host is tried in parallel.
 _PATIENCE = 1.0
 
-# The settings of a session on which statements depend. A server, a database or a role may have other defaults. They are
-# set after the connection is open: PgBouncer refuses them as parameters of the start.
+# Statements depend on these settings of a session, and a server, a database or a role may have other defaults. The
+# settings follow the opening of the connection, because PgBouncer refuses these as start parameters.
 SESSION_SETTINGS: Final = {
-    "default_transaction_isolation": "read committed",  # a claim that waited for a lock reads what has been committed
-    "row_security": "on",  # off: each statement that a policy would filter is refused
+    "default_transaction_isolation": "read committed",  # a claim reads the latest commits after its wait for a lock
+    "row_security": "on",  # off: Postgres refuses each statement that a policy would filter
     "TimeZone": "UTC",  # dates and times as text; periods of budgets
     "DateStyle": "ISO, MDY",
     "IntervalStyle": "postgres",
-    "extra_float_digits": "1",  # less rounds the numbers of an archive
+    "extra_float_digits": "1",  # a lower value rounds the numbers of an archive
     "bytea_output": "hex",
     "array_nulls": "on",
     "standard_conforming_strings": "on",
@@ -30,9 +30,9 @@ _SET: Final = "; ".join(f"SET {name} TO '{value}'" for name, value in SESSION_SE
 
 
 async def open_connection(url: str, *, timeout: float, **options: Any) -> Any:  # noqa: ASYNC109, the driver's name for it
-    """A connection of the driver to the first host in `url` that is what `target_session_attrs` asks for. A host that
-    is silent, as one that has lost its power, does not keep the next one waiting: the driver alone would give it all of
-    `timeout`, in seconds. Raises the driver's errors, and TimeoutError with words.
+    """A connection of the driver to the first host in `url` with the role in `target_session_attrs`. A silent host, for
+    example after a power failure, does not delay the next host; the driver alone would give the silent host all of
+    `timeout` (seconds). Raises the driver's errors, and TimeoutError with a text.
     """
     waiting = list(_urls_of_hosts(url))
     tries: list[asyncio.Task[Any]] = []
@@ -76,12 +76,12 @@ def _give_up(connecting: asyncio.Task[Any]) -> None:
 
 
 def _urls_of_hosts(url: str) -> Sequence[str]:
-    """`url` for each of its hosts. Hosts are before the path; directories of sockets are in the query."""
+    """A URL for each host of `url`. Hosts are before the path; directories of sockets are in the query."""
     parts = urlsplit(url)
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     user, at, address = parts.netloc.rpartition("@")
     hosts, ports = query.get("host", address).split(","), query.get("port", "").split(",")
-    # The driver refuses what is wrong with the ports, and knows which standby to prefer when it knows all hosts.
+    # The driver validates the ports, and selects the preferred standby from all hosts.
     of_driver = len(ports) not in {1, len(hosts)} or query.get("target_session_attrs") == "prefer-standby"
     if len(hosts) == 1 or of_driver:
         return [url]

@@ -1,4 +1,4 @@
-"""For migrations: the build of an index while its table is written, and the steps of old databases."""
+"""For migrations: the concurrent build of an index, and the steps of old databases."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,16 +19,14 @@ _SIGNED_OWNERS: Final = "0046"
 
 
 def create_index_concurrently(name: str, table: str, columns: Sequence[str], **options: Any) -> None:
-    """The migration does nothing else: after an interruption it begins again, and what it had done before the index
-    would be there already.
-    """
+    """Such a migration must do nothing else: after an interruption it starts again, beside its earlier changes."""
     with _building(op.get_context(), name):
         op.create_index(name, table, columns, postgresql_concurrently=True, if_not_exists=True, **options)
 
 
 def take_steps(migration: MigrationContext, present: str) -> None:
-    """Takes a database of the revision `present` to the oldest one in `versions`. After an interruption the next
-    migration continues behind the last step before an index.
+    """Migrates a database of the revision `present` to the oldest revision in `versions`. After an interruption the
+    next migration continues behind the last step before an index.
     """
     connection = _connection(migration)
     for revision, statements in steps().items():
@@ -47,8 +45,8 @@ def take_steps(migration: MigrationContext, present: str) -> None:
 
 @contextmanager
 def _building(migration: MigrationContext, name: str) -> Iterator[None]:
-    """The migrations before it are committed first, with the policies and the rights that a version which runs needs
-    meanwhile. An index that an interrupted build has left is dropped and built again.
+    """Commits the earlier migrations first, with the policies and rights that a running version needs meanwhile. Drops
+    and rebuilds an index that an interrupted build has left.
     """
     connection = _connection(migration)
     for sql in (policies_of(ALL_TABLES.values()), hardening()):

@@ -1,6 +1,4 @@
-"""A migration waits without a limit: for another migration, for locks of tables, for old transactions. The log names
-the sessions that it waits for.
-"""
+"""Logs of a migration's waits (without a limit) for other migrations, locks of tables and old transactions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,9 +12,9 @@ from turnstream.storage.database import plain_url, single_connection
 
 log = structlog.get_logger(__name__)
 
-PAUSE: Final = 5.0  # seconds between two looks
+PAUSE: Final = 5.0  # seconds between two checks
 
-# Another migration has the advisory lock, which this one tries to take without a wait.
+# Another migration has the advisory lock. This migration polls the lock without a wait.
 _BLOCKERS: Final = """
 SELECT pid, coalesce(usename, '') AS user, application_name AS application, coalesce(state, '') AS state,
     round(extract(epoch FROM clock_timestamp() - coalesce(xact_start, backend_start)))::float AS seconds
@@ -43,9 +41,9 @@ async def waits_reported(url: str, pid: int, lock: int) -> AsyncIterator[None]:
 
 
 async def _report(url: str, pid: int, lock: int) -> None:
-    """Its own connection is opened only for a migration that takes longer."""
+    """Only a slow migration opens this connection."""
     await asyncio.sleep(PAUSE)
-    with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):  # the migration reports its own failure
+    with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):  # the migration itself reports its failure
         async with single_connection(plain_url(url)) as connection:
             while True:
                 for each in await connection.fetch(_BLOCKERS, pid, lock):

@@ -1,9 +1,9 @@
 """Migration of a database to the newest revision of `migrations/`. Alembic and SQLAlchemy, a fifth of a second, are
 imported only if there is something to migrate.
 
-A database without tables gets those of `schema.sql`, then the revisions behind it. One from before the oldest revision
-in `versions` takes the steps of the extension `old_databases` first. Each function and each trigger is a file of
-`sql/`, here or in an extension, which is applied behind the newest revision if its digest has changed.
+A database without tables gets the tables of `schema.sql`, then the later revisions. A database older than the oldest
+revision in `versions` takes the steps of the extension `old_databases` first. Each function and each trigger has a file
+in `sql/`, of the core or of an extension. A file with a changed digest is applied after the newest revision.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection
 
-OLDEST_POSTGRES = 15  # the major version; it and the embedded one are tested
+OLDEST_POSTGRES = 15  # the major version; tests use this version and the embedded version
 
-OLDEST_REVISION: Final = "0036"  # those before it are one baseline, and those up to 0087 steps
+OLDEST_REVISION: Final = "0036"  # earlier revisions are one baseline, and revisions up to 0087 are steps
 LAST_WITH_ALL_REVISIONS: Final = "638e240"
 LAST_WITH_WAY_BACK: Final = "6a76940"  # from the steps
 
 _OURS = re.compile("[0-9]{4}")
 _STEP = re.compile(r"^-- revision ([0-9]{4}).*\n", re.MULTILINE)
-_END = re.compile(r";\n(?=\S)")  # the lines of a statement, behind the first one, are indented
+_END = re.compile(r";\n(?=\S)")  # the lines of a statement after its first line are indented
 _VERSIONS = "turnstream_alembic_version"
-_USUAL_VERSIONS = "alembic_version"  # the default of Alembic, which databases of earlier versions have
+_USUAL_VERSIONS = "alembic_version"  # the default of Alembic, as in databases of earlier versions
 VERSION_TABLES: Final = (_VERSIONS, _USUAL_VERSIONS)
 DIGESTS: Final = "turnstream_sql_digests"
 _FIRST_TABLES = frozenset({"chats", "turns", "blocks", "rounds", "documents", "tokens"})
@@ -45,10 +45,10 @@ _PUT_KEY = "INSERT INTO signing_key (inner_pad, outer_pad) VALUES ($1, $2)"
 _CREATE_DIGESTS = f"CREATE TABLE IF NOT EXISTS {DIGESTS} (name text PRIMARY KEY, digest text NOT NULL)"
 _GET_DIGESTS = f"SELECT name, digest FROM {DIGESTS}"
 _PUT_DIGESTS = f"INSERT INTO {DIGESTS} SELECT * FROM unnest($1::text[], $2::text[])"
-# Functions call each other: Postgres is not to look for what a later file makes.
+# Functions call each other: without this, Postgres would require the functions of later files.
 _ANY_ORDER = "SET LOCAL check_function_bodies = off"
-# A trigger that is made locks its table. All tables are locked at once: a replica that runs takes locks of these in
-# orders of its own. If the transaction cannot have them all, it keeps none.
+# The creation of a trigger locks its table. The migration locks all tables at once, because running replicas lock
+# tables in other orders. A transaction that cannot get all locks releases all.
 _LOCK = """
 DO $$
 BEGIN
@@ -68,9 +68,7 @@ $$
 
 
 def create_tables(connection: "Connection") -> str:
-    """Makes the tables of `schema.sql`, here and in extensions, and the key that the servers of the database share;
-    returns the revision.
-    """
+    """Creates the tables of each `schema.sql`, and the shared key of the servers. Returns the revision."""
     first, *others = (path.read_text(encoding="utf-8") for path in schema_files())
     for statement in ";\n".join([first, *others]).split(";\n"):
         if statement.strip():
@@ -85,7 +83,7 @@ def put_key(connection: "Connection") -> None:
 
 
 def steps() -> Mapping[str, Sequence[str]]:
-    """The statements of `steps.sql`, by the revision that a database has behind them. None without the file."""
+    """The statements of `steps.sql`, by the revision of a database after these statements. None without the file."""
     _, *parts = _STEP.split("".join(path.read_text(encoding="utf-8") for path in step_files()))
     return {
         revision: _END.split(text.strip()) if text.strip() else []
@@ -98,7 +96,7 @@ def oldest_in_versions() -> str:
 
 
 def apply_files(connection: "Connection") -> None:
-    """Applies the files that changed since they were applied to this database, which has the newest revision."""
+    """Applies changed files to this database, which has the newest revision."""
     connection.exec_driver_sql(_CREATE_DIGESTS)
     applied = {row.name: row.digest for row in connection.exec_driver_sql(_GET_DIGESTS)}
     files = sql_files()
@@ -113,7 +111,7 @@ def apply_files(connection: "Connection") -> None:
 
 
 def forget_files(connection: "Connection") -> None:
-    """Forgets which files were applied, so that the version that uses the database next applies all its files."""
+    """Deletes the digests of applied files, so that the next version of the server applies all its files."""
     connection.exec_driver_sql(_CREATE_DIGESTS)
     connection.exec_driver_sql(f"DELETE FROM {DIGESTS}")
 
@@ -144,8 +142,8 @@ def downgrade(url: str, revision: str) -> None:
 
 
 async def upgrade_in_thread(url: str) -> None:
-    """`upgrade` inside an event loop, if the revision is not the newest or functions changed. Raises ConfigError if
-    the database cannot be reached, is of a newer version or too old, or holds the tables of another program.
+    """`upgrade` inside an event loop, if the revision is not the newest or functions have changed. Raises ConfigError
+    if the database is unreachable, of a newer version, too old, or in use by another program.
     """
     revision, digests = await _present(url)
     if revision != newest_revision() or digests != {file.name: file.digest for file in sql_files()}:
@@ -153,7 +151,7 @@ async def upgrade_in_thread(url: str) -> None:
 
 
 async def downgrade_in_thread(url: str, revision: str) -> None:
-    """`downgrade` inside an event loop. Raises ConfigError if the database has no such revision behind it."""
+    """`downgrade` inside an event loop. Raises ConfigError if the revision is no earlier revision of the database."""
     present, known = await present_revision(url), sorted(_in_versions())
     if present is None or revision not in known or revision > present:
         raise ConfigError(
@@ -164,14 +162,14 @@ async def downgrade_in_thread(url: str, revision: str) -> None:
 
 
 async def present_revision(url: str) -> str | None:
-    """The revision of the database, None for one without tables. Raises ConfigError if it cannot be migrated."""
+    """The revision of the database; None without tables. Raises ConfigError if a migration is impossible."""
     return (await _present(url))[0]
 
 
 async def _present(url: str) -> tuple[str | None, Mapping[str, str]]:
     """The revision, and the digests of the functions and triggers."""
     try:
-        # One snapshot: another process may migrate now, and commits the tables together with their revision.
+        # One snapshot, because another process may migrate now, and commit tables together with their revision.
         async with (
             single_connection(plain_url(url)) as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
@@ -229,7 +227,9 @@ def _refuse_tables_of_others(schema: str | None, present: Set[str], revisions: S
 
 
 def version_table(present: Set[str]) -> str:
-    """Alembic's table in a schema with the tables `present`. An `alembic_version` without ours is another program's."""
+    """Alembic's table in a schema with the tables `present`. Without our tables, `alembic_version` is another
+    program's.
+    """
     usual = _VERSIONS not in present and {_USUAL_VERSIONS, *_FIRST_TABLES} <= present
     return _USUAL_VERSIONS if usual else _VERSIONS
 

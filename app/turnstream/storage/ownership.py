@@ -1,20 +1,21 @@
-"""Ownership: by which path the rows of a table belong to an owner, and what becomes of them. Each table has one value
-(tables.py); policies of row-level security, moves, archives and erasure follow from it.
+"""Ownership: the path from the rows of a table to their owner, and the use of these rows. Each table has one value
+(tables.py); policies of row-level security, moves, archives and erasure depend on this value.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-# The column that names the owner, or the chat or turn whose owner it is.
+# The column with the owner, or with the chat or turn of the owner.
 Path = Literal["owner", "chat_id", "turn_id"]
-# The kinds of rows: `content` is moved and archived. `state` is moved. `local` is neither: it is made from other rows,
-# or of use in this database alone. A `credential` is copied by a move, and stays. A `trail` outlasts its owner.
+# The kinds of rows. Moves and archives include `content`. Moves include `state`. Neither includes `local`: such rows
+# come from other rows, or are useful only in this database. A move copies a `credential`, and leaves the original. A
+# `trail` outlasts its owner.
 Nature = Literal["content", "state", "local", "credential", "trail"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Rows without a `path` have no owner. The role of the API does not reach a `closed` table."""
+    """Rows without a `path` have no owner. The role of the API has no access to a `closed` table."""
 
     path: Path | None
     nature: Nature

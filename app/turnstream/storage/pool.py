@@ -1,6 +1,4 @@
-"""A pool of connections to Postgres. The driver's own takes a task, three timers and a proxy for each loan, several
-times the cost of a statement.
-"""
+"""A pool of connections to Postgres. A loan of the driver's own pool costs several times as much as a statement."""
 
 import asyncio
 from collections import deque
@@ -14,16 +12,16 @@ from turnstream.storage.driver import is_in_transaction, terminate
 
 
 class Pool:
-    """Up to `size` connections, each lent to one task at a time. `connect` opens one if none is idle; they are kept.
-    The one that was used last is lent first. Tasks that wait are served in their order.
+    """Up to `size` connections, each lent to one task at a time. If no connection is idle, `connect` opens another; the
+    pool keeps all. The pool lends the most recently used connection first, and serves waiting tasks in their order.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], size: int) -> None:
         self.size = size
         self._connect = connect
-        self._valid: dict[Any, float] = {}  # those that are lent again when they come back, and when they last did
+        self._valid: dict[Any, float] = {}  # the reusable connections, with the time of their last return
         self._idle: list[Any] = []
-        self._unopened = size  # connections that may be opened besides
+        self._unopened = size  # connections that the pool may still open
         self._waiting: deque[asyncio.Future[Any]] = deque()
         self._closing = False
 
@@ -32,7 +30,7 @@ class Pool:
         return bool(self._idle)
 
     async def acquire(self) -> Any:
-        """Waits for a connection, without a limit of its own. It must be given back to `release`."""
+        """Waits for a connection, without its own time limit. The caller must call `release` with the connection."""
         if self._closing:
             raise asyncpg.InterfaceError("the pool is closed")
         connection = await self._taken()
@@ -49,7 +47,7 @@ class Pool:
         return connection
 
     def release(self, connection: Any) -> None:
-        """Lends the connection to the next task. It is closed if it was expired, or is left in a transaction."""
+        """Lends the connection to the next task. Closes an expired connection, or one with an open transaction."""
         if connection in self._valid and not connection.is_closed() and not is_in_transaction(connection):
             self._valid[connection] = monotonic()
             self._pass_on(connection)
@@ -59,8 +57,8 @@ class Pool:
         self._pass_on(None)
 
     def expire(self, since: float) -> None:
-        """Closes the connections that were last given back before this time of `monotonic`, because nothing shows that
-        Postgres still answers them. Lent connections are closed when they come back.
+        """Closes the connections with their last return before this time of `monotonic`, because they have no recent
+        answer of Postgres. Lent connections are closed at their return.
         """
         self._valid = {connection: back for connection, back in self._valid.items() if back >= since}
         for connection in self._idle:
@@ -70,7 +68,7 @@ class Pool:
         self._idle = [connection for connection in self._idle if connection in self._valid]
 
     async def close(self) -> None:
-        """Waits for the connections that are lent, and closes all; at once if it is cancelled."""
+        """Waits for the lent connections, and closes all. A cancellation closes all at once."""
         self._closing = True
         try:
             for _ in range(self.size):
@@ -81,7 +79,7 @@ class Pool:
                 connection.terminate()
 
     async def _taken(self) -> Any:
-        """An idle connection, or None for one that may be opened."""
+        """An idle connection, or None for permission to open a connection."""
         if self._idle:
             return self._idle.pop()
         if self._unopened:
@@ -92,12 +90,12 @@ class Pool:
         try:
             return await future
         except asyncio.CancelledError:
-            if not future.cancelled():  # it was served before it could notice
+            if not future.cancelled():  # the task got the connection before its cancellation
                 self._pass_on(future.result())
             raise
 
     def _pass_on(self, connection: Any) -> None:
-        """To the first task that waits. None is one that may be opened."""
+        """Gives the connection to the first waiting task. None is the permission to open a connection."""
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():

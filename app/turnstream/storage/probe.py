@@ -4,7 +4,7 @@ import asyncio
 
 from turnstream.storage.database import Database, Row, Statement
 
-_PROBE_TIMEOUT = 2.0  # seconds: a load balancer that asks does not wait much longer
+_PROBE_TIMEOUT = 2.0  # seconds, because load balancers do not wait much longer
 SELECT_ONE = Statement("SELECT 1")
 
 
@@ -14,7 +14,7 @@ class Probe:
         self._running: asyncio.Task[Row | None] | None = None
 
     async def send(self) -> None:
-        """Raises StorageError, and TimeoutError. Probes at once share one statement, also if their senders are gone."""
+        """Raises StorageError and TimeoutError. Simultaneous probes share one statement, which outlasts its senders."""
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(asyncio.wait_for(self._database.row(SELECT_ONE), _PROBE_TIMEOUT))
             self._running.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -1,4 +1,4 @@
-"""Retention: the removal of rows by their age, in small steps, and the replica that does it."""
+"""Retention: the removal of rows by age in small steps, and the choice of the replica for this work."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import timedelta
@@ -8,14 +8,14 @@ from uuid import UUID
 from turnstream.kit.clock import CLOCK
 from turnstream.storage.database import LONG, Database, Statement, Transaction
 
-ROWS: Final = 1000  # of one statement, if each is small
+ROWS: Final = 1000  # rows of one statement, if each row is small
 NO_ID: Final = UUID(int=0)  # before all others
 
 
 def walk_of(table: str, key: Sequence[str], old: str, *, within: str = "true") -> Statement:
-    """Reads up to `most` rows behind a place in the order of `key`, columns that an index has, and deletes those that
-    are `old`. A table is walked in statements that take as long in a large table as in a small one, however many rows
-    stay. The answer has `removed` and the place that it has come to; none at the end.
+    """Reads up to `most` rows behind a position in the order of `key` (columns of an index), and deletes the `old`
+    rows. Such statements take as long in a large table as in a small table, however many rows stay. The answer has the
+    number `removed`, and the new position; None at the end.
     """
     columns, place = ", ".join(key), ", ".join(f":{name}" for name in key)
     return Statement(
@@ -37,14 +37,15 @@ def walk_of(table: str, key: Sequence[str], old: str, *, within: str = "true") -
 async def walk(
     database: Database | Transaction, statement: Statement, begin: Mapping[str, Any], most: int, **values: Any
 ) -> AsyncGenerator[int, None]:
-    """Yields how many rows each statement has deleted. `begin` is a place before all rows."""
+    """Yields the number of deleted rows of each statement. `begin` is a position before all rows."""
     place = dict(begin)
     while (row := await database.row(statement, most=most, **place, **values)) is not None:
         yield row["removed"]
         place = {name: row[name] for name in place}
 
 
-# One replica has a sweep until its time comes again. While it works it renews its lease; one that dies is replaced.
+# One replica owns a sweep until the sweep is due again. During the work the replica renews its lease; another replica
+# replaces a dead owner.
 CLAIM_SWEEP = Statement(
     """
     INSERT INTO sweeps (name, due_at) VALUES (:name, now() + :lease)
@@ -56,7 +57,7 @@ POSTPONE_SWEEP = Statement("UPDATE sweeps SET due_at = now() + :wait WHERE name 
 
 
 class Aged(NamedTuple):
-    """Rows of a table that are deleted by their age: `delete` walks over them from `begin` on."""
+    """Rows of a table with a maximum age. `delete` walks over the rows from `begin` on."""
 
     delete: Statement
     begin: Mapping[str, Any]
@@ -64,9 +65,9 @@ class Aged(NamedTuple):
 
 
 def aged(table: str, begin: Mapping[str, Any], since: str = "created_at", most: int = ROWS) -> Aged:
-    """`begin` has columns that an index has, with values before all others. The first is an id, which begins with the
-    time of its creation: younger rows are not read. The age of a row counts from `since`, which may be later: an upload
-    was sent again, a request came to an older turn, a webhook was delivered.
+    """`begin` has the columns of an index, with values before all rows. The first column is an id with the time of its
+    creation, so the walk skips younger rows. The age of a row counts from `since`, perhaps a later time: a repeated
+    upload, a request to an older turn, the delivery of a webhook.
     """
     key = [*begin]
     walked = walk_of(table, key, f"{since} < now() - CAST(:age AS interval)", within=f"{key[0]} < :before")
@@ -82,11 +83,10 @@ AGED_WITHDRAWN_KEYS: Final = Aged(
     ROWS,
 )
 
-# A set is not touched by each turn that uses it, but once an hour: the set of a turn that is not committed yet was used
-# later than this (`keep_tool_set`). The index is asked for the next digest in its order: for an equal one, if few
-# sets are those of all turns, the planner may read the whole table.
-# The time for which deleted chats are remembered, for the feed of their owner. Older rows are swept later, so that no
-# reader misses a row.
+# A use updates `used_at` of a tool set at most once an hour, so the set of an uncommitted turn has a later time than
+# this (`keep_tool_set`). The subquery reads the next digest in the order of the index: for an equality, if few sets
+# belong to all turns, the planner may read the whole table. DELETIONS_KEPT is the time in which the feed of an owner
+# shows deleted chats. The sweep removes rows later than that, so that no reader misses a row.
 DELETIONS_KEPT = timedelta(days=30)
 SWEEP_DELETED_CHATS = walk_of("deleted_chats", ["owner", "chat_id"], "deleted_at < now() - CAST(:kept AS interval)")
 SWEEP_TOOL_SETS = walk_of(
@@ -103,7 +103,7 @@ class Sweeps:
         self._database = database
 
     async def claim(self, name: str, lease: float) -> bool:
-        """Whether the sweep is due and now this replica's, for `lease` seconds."""
+        """Whether the sweep is due, and this replica has claimed it for `lease` seconds."""
         return await self._database.row(CLAIM_SWEEP, name=name, lease=timedelta(seconds=lease)) is not None
 
     async def postpone(self, name: str, seconds: float) -> None:
@@ -111,25 +111,25 @@ class Sweeps:
 
 
 def aged_rows(database: Database, rows: Aged, days: float) -> AsyncGenerator[int, None]:
-    """Deletes those that are older than `days`."""
+    """Deletes rows older than `days`."""
     age = timedelta(days=days)
     before = UUID(int=max(0, int((CLOCK.now() - age).timestamp() * 1000)) << 80)
     return walk(database, rows.delete, rows.begin, rows.most, before=before, age=age)
 
 
 async def old_keys(database: Database, days: float) -> AsyncGenerator[int, None]:
-    """Deletes idempotency keys that are older than `days`."""
+    """Deletes idempotency keys older than `days`."""
     for rows in (AGED_KEYS, AGED_WITHDRAWN_KEYS):
         async for removed in aged_rows(database, rows, days):
             yield removed
 
 
 def old_deletions(database: Database) -> AsyncGenerator[int, None]:
-    """Forgets chats that were deleted long ago."""
+    """Deletes the rows about chats that were deleted long ago."""
     kept = DELETIONS_KEPT + timedelta(days=1)
     return walk(database, SWEEP_DELETED_CHATS, {"owner": "", "chat_id": NO_ID}, ROWS, kept=kept)
 
 
 def unused_tool_sets(database: Database) -> AsyncGenerator[int, None]:
-    """Deletes tool sets that no turn has any more."""
+    """Deletes tool sets without a turn."""
     return walk(database, SWEEP_TOOL_SETS, {"owner": "", "digest": b""}, ROWS)

@@ -1,4 +1,4 @@
-"""The files of SQL, here and in the packages of extensions: tables, functions and triggers."""
+"""The SQL files of the core and of extensions: tables, functions and triggers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from pathlib import Path
 from turnstream.kit.extension_packages import extension_packages
 
 _PACKAGE = Path(__file__).parents[1]
-# A wheel carries them inside the package; in the source tree they are beside it.
+# A wheel has the files inside the package, the source tree beside the package.
 FOLDER = next(filter(Path.is_dir, [_PACKAGE / "migrations"]), _PACKAGE.parents[1] / "migrations")
 
 
 @dataclass(frozen=True, slots=True)
 class SqlFile:
-    """A function or a trigger. `name` is its path in a folder `sql`: functions/NAME, called/NAME for one that the role
-    of the API calls, or triggers/TABLE.NAME.
+    """A function or a trigger. `name` is its path in a folder `sql`: functions/NAME, called/NAME for a function that
+    the role of the API calls, or triggers/TABLE.NAME.
     """
 
     name: str
@@ -34,15 +34,15 @@ class SqlFile:
 
 @cache
 def _sql_folders() -> Sequence[Path]:
-    """The folder of the core and the folders of all installed extensions. The tables and triggers of an extension that
-    is left out stay in the database, and need its functions.
+    """The folder of the core and the folders of all installed extensions. The tables and triggers of a disabled
+    extension stay in the database, and need its functions.
     """
     return [FOLDER / "sql", *(package / "sql" for package in extension_packages().values())]
 
 
 @cache
 def sql_files() -> Sequence[SqlFile]:
-    """The functions first: triggers call them."""
+    """Functions first, because triggers call functions."""
     paths = sorted(
         (path for folder in _sql_folders() for path in folder.glob("*/*.sql")),
         key=lambda path: (path.parent.name, path.name),
@@ -51,16 +51,16 @@ def sql_files() -> Sequence[SqlFile]:
 
 
 def functions(*, called: bool = False) -> Sequence[str]:
-    """The names of those in the files; only those that are `called` by the role of the API."""
+    """The names of the functions in the files. With `called`, only functions that the role of the API calls."""
     names = [file.name.partition("/") for file in sql_files() if file.table is None]
     return [name for kind, _, name in names if kind == "called" or not called]
 
 
 def schema_files() -> Sequence[Path]:
-    """The one of the core first: tables of extensions refer to its tables."""
+    """The file of the core first, because tables of extensions refer to its tables."""
     return [FOLDER / "schema.sql", *filter(Path.is_file, (folder / "schema.sql" for folder in _sql_folders()))]
 
 
 def step_files() -> Sequence[Path]:
-    """Steps from revisions before the oldest one in `versions`. The extension `old_databases` has them."""
+    """Steps from revisions before the oldest revision in `versions`, in the extension `old_databases`."""
     return [*filter(Path.is_file, (folder / "steps.sql" for folder in _sql_folders()))]

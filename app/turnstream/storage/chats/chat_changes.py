@@ -1,8 +1,8 @@
-"""Changes of one chat, for readers that know all of its turns up to a place.
+"""Changes of one chat, for readers with all its turns up to a place.
 
-The place of a turn is its time of creation: twice the microseconds since 1970, and one more for an answer. The turns of
-a chat are made one after another, under its lock and by its clock (`chats.updated_at`). So no turn appears later below
-a place that a reader has seen. The deletion of turns has a place too, by the same clock.
+The place of a turn is its time of creation: twice the microseconds since 1970, and one more for an answer. The lock and
+the clock of the chat (`chats.updated_at`) put the creations of its turns in an order. So no turn appears later below a
+place that a reader has seen. The deletion of turns has a place by the same clock.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ GET_NEWEST_ANSWER = Statement(
 
 @dataclass(frozen=True, slots=True)
 class ChatState:
-    """The newest turn of a chat, its place (0 where there is none), and the open turns with their places."""
+    """The newest turn of a chat, its place (0 without turns), and the open turns with their places."""
 
     newest: UUID | None
     last: int
@@ -54,7 +54,7 @@ class ChatUpdates:
         return ChatState(newest["id"] if newest else None, last, open)
 
     async def newest_answer(self, chat: UUID, question: UUID) -> UUID | None:
-        """The newest turn that answers the user turn `question`."""
+        """The newest answer to the user turn `question`."""
         row = await self._database.row(GET_NEWEST_ANSWER, chat=chat, question=question)
         return row["id"] if row else None
 

@@ -26,7 +26,7 @@ CREATE_CHAT = _writes(
     """
 )
 GET_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner", opens=[CHATS])
-# An index has the jobs of the owner that are not over.
+# An index has the owner's open jobs.
 LIST_CHATS = Statement(
     f"""
     WITH calls AS MATERIALIZED (
@@ -74,12 +74,12 @@ def chat_from(row: Row) -> Chat:
 
 
 def page_behind(chat: Chat) -> str:
-    """The name of the page behind this chat, if the last changed chats are first."""
+    """The name of the page after this chat, in a list with the last changed chats first."""
     return f"{microseconds_of(chat.updated_at)}_{chat.id.hex}"
 
 
 def place_of_page(name: str | None) -> tuple[datetime, UUID] | None:
-    """The place behind which the page begins. Raises NoSuchPage."""
+    """The position before the page. Raises NoSuchPage."""
     if not name:
         return None
     found = _TOKEN.fullmatch(name)
@@ -89,14 +89,14 @@ def place_of_page(name: str | None) -> tuple[datetime, UUID] | None:
 
 
 class ChatInList(NamedTuple):
-    """A chat, and how many of its calls run in the background."""
+    """A chat, and the number of its background calls."""
 
     chat: Chat
     jobs: int
 
 
 class ChatReads:
-    """The reads of chats, which a standby can do too."""
+    """The reads of chats. A standby can execute these too."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -106,7 +106,7 @@ class ChatReads:
         return chat_from(_row(await self._database.row(GET_CHAT, owner=owner, chat=chat), chat))
 
     async def page(self, owner: str, limit: int, before: tuple[datetime, UUID] | None) -> Sequence[ChatInList]:
-        """Up to `limit` chats, last changed first, those older than `before`."""
+        """Up to `limit` chats older than `before`, last changed first."""
         when, identity = before or (None, None)
         rows = await self._database.rows(LIST_CHATS, owner=owner, limit=limit, before=when, before_id=identity)
         return [ChatInList(chat_from(row), row["jobs"]) for row in rows]
@@ -128,9 +128,7 @@ class Chats(ChatReads):
         return chat_from(row)
 
     async def change(self, owner: str, chat: UUID, changed: Callable[[Chat], Mapping[str, Any]]) -> Chat:
-        """Sets the members of title, system_prompt and settings that `changed` returns for the present chat. The chat
-        is locked meanwhile. Raises NotFound.
-        """
+        """Sets the title, system_prompt and settings that `changed` returns for the locked chat. Raises NotFound."""
         async with self._database.transaction() as connection:
             before = _row(await connection.row(LOCK_CHAT, owner=owner, chat=chat), chat)
             changes = changed(chat_from(before))

@@ -1,4 +1,4 @@
-"""Exchanges: a user turn and the assistant turn that answers it, written in one transaction."""
+"""Exchanges: a user turn and its assistant turn, written in one transaction."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -20,14 +20,14 @@ from turnstream.storage.contents import CHATS, NEW_BLOCKS, REQUESTS, STEERS, TUR
 from turnstream.storage.database import Database, Statement, Transaction
 from turnstream.storage.rows import OPEN_STATUSES, WITH_TOOLS, columns_of, from_json, to_json, turn_from
 
-# While a large branch is being deleted, the newest turn may be a user turn, which nothing can follow.
+# During the deletion of a large branch, the newest turn may be a user turn, and a message cannot follow a user turn.
 GET_NEWEST_OF_CHAT = reads_turns(
     f"""
     SELECT {WITH_TOOLS} FROM turns
     WHERE chat_id = :chat AND role = 'assistant' ORDER BY created_at DESC, id DESC LIMIT 1
     """
 )
-# The chat and its newest turn, of which there may be none: what a message without a parent needs, in one round trip.
+# The chat and its newest turn, if any, for a message without a parent, in one round trip.
 GET_CHAT_AND_NEWEST = Statement(
     f"""
     SELECT newest.*, title, system_prompt, settings, chats.created_at AS chat_created_at, updated_at
@@ -46,7 +46,7 @@ GET_RUNNING_SIBLING = reads_turns(
     WHERE chat_id = :chat AND parent_id = :parent AND status IN {OPEN_STATUSES}
     """
 )
-# From an answer towards the root: open turns, and the one before them that has ended.
+# From an answer towards the root: the open turns, and the ended turn before these.
 GET_BRANCH = reads_turns(
     f"""
     WITH RECURSIVE branch AS (
@@ -61,13 +61,12 @@ GET_BRANCH = reads_turns(
     """
 )
 LOCK_OPEN_TURN = Statement(f"SELECT id FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} FOR NO KEY UPDATE")
-# The end of the turn waits for this, or this for the end: so one of both wakes the worker for what follows.
+# This statement waits for the end of the turn, or the end waits for this statement. So one of both wakes the worker.
 MARK_FOLLOWED = Statement(f"UPDATE turns SET arrivals = arrivals WHERE id = :turn AND status IN {OPEN_STATUSES}")
-# Turns have their time from their chat, which is locked: in the order of their times they become visible.
+# Turns have their time from their locked chat, so turns become visible in the order of their times.
 TICK = "updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')"
-# No new turn is returned: row-level security would look for its chat then, and this statement does not see one that it
-# makes itself.
-# Both turns are one INSERT: each prepares the checks, triggers and indexes of the table again.
+# The statement returns no new turn: row-level security would then look up its chat, and cannot see a chat of the same
+# statement. One INSERT has both turns, because each INSERT prepares checks, triggers and indexes.
 _EXCHANGE = """
     , new_turns AS (
         INSERT INTO turns (
@@ -92,7 +91,7 @@ _EXCHANGE = """
 """
 _CREATED = " SELECT updated_at FROM touched"
 _QUEUED = _EXCHANGE.format(begun="'queued', 0, NULL, NULL") + _CREATED
-# With a key that is taken, nothing is written: the statement is refused.
+# If the key is taken, Postgres refuses the statement, and nothing is written.
 _BEGUN = f"""
     {_EXCHANGE.format(begun="'running', 1, :replica, updated_at")}, kept AS (
         INSERT INTO idempotency_keys (owner, key, digest, turn_id)
@@ -112,12 +111,12 @@ CREATE_EXCHANGE = _writes(
     {_QUEUED}
     """,
 )
-# A place among the running turns of an owner, or in the queue: others wait until the transaction ends (`take_place`).
-# The lock of a chat that exists comes before that of the owner, everywhere: else two messages could wait for another.
+# A slot among the running turns of an owner, or in the queue: other transactions wait for the end of this one
+# (`take_place`). The lock of an existing chat always precedes the lock of the owner, to avoid deadlocks.
 _MAY_RUN = "(CAST(:most_running AS int) IS NULL OR take_place({owner}, :most_running, NULL))"
 TAKE_PLACE = Statement("SELECT take_place(:owner, NULL, :most) AS taken")
-# The turn is claimed by the replica that writes it. No row is returned if the chat has changed since it was read, the
-# owner has no place, or the answer before is open: after a failover that has lost its end, it runs again.
+# The writing replica claims the turn. The result is empty if the chat has changed since the read, the owner has no free
+# slot, or the previous answer is open: after a failover that has lost its end, that answer runs again.
 BEGIN_EXCHANGE = _writes(
     f"""
     WITH locked AS MATERIALIZED (
@@ -156,8 +155,8 @@ CREATE_SIBLING = Statement(
     """,
     seals=[REQUESTS],
 )
-# A commit that waits in vain for a synchronous standby is visible here and nowhere else. So a key that is found is
-# acknowledged by a commit of its own, which waits for that standby too: the message in the WAL makes it one.
+# A commit that waits in vain for a synchronous standby is visible on the primary only. So the server acknowledges a
+# found key with another commit, which also waits for that standby. The message in the WAL makes it a commit.
 GET_KEY = Statement(
     """
     SELECT digest, turn_id, steer_id, chat_id, parent_id, pg_logical_emit_message(true, 'turnstream', key),
@@ -168,7 +167,7 @@ GET_KEY = Statement(
     WHERE owner = :owner AND key = :key
     """
 )
-# An answer or a steer arrives at an open turn. A waiting turn has something to do again.
+# An answer or a steer arrives at an open turn. A waiting turn has work again.
 ARRIVE = Statement(
     """
     UPDATE turns
@@ -177,7 +176,7 @@ ARRIVE = Statement(
     RETURNING status
     """
 )
-# A message in place of an answer supersedes every open ask.
+# A message instead of an answer supersedes every open ask.
 STEER = Statement(
     """
     WITH superseded AS (
@@ -198,23 +197,23 @@ KEEP_KEY = Statement(
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """The client's key, and a digest (32 bytes) of its request."""
+    """The client's idempotency key, and a digest (32 bytes) of its request."""
 
     key: str
     digest: bytes
 
 
 class KeyTaken(Exception):
-    """The key was used before."""
+    """An earlier request has used the key."""
 
 
-# The answer that a message follows; None is the root of the chat.
+# The answer before a message; None means the root of the chat.
 Parent = UUID | Literal["newest"] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The place of a message in a chat."""
+    """The position of a message in a chat."""
 
     owner: str
     chat: UUID
@@ -224,7 +223,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A user turn and the assistant turn that answers it. `steered`: the message went into the assistant turn."""
+    """A user turn and its assistant turn. `steered`: the message is a steer to the assistant turn."""
 
     user_turn: Turn
     assistant_turn: Turn
@@ -233,7 +232,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class NewExchange:
-    """A message as it is written, with the request of its answer. `title` is for a chat that has none."""
+    """A message to write, with the request of its answer. `title` is for a chat without a title."""
 
     blocks: Sequence[Block]
     request: TurnRequest
@@ -243,8 +242,8 @@ class NewExchange:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The position of a message as it was read without a lock: after the answer `before`, which may be open, or at the
-    root. `new`: the chat is created with the message.
+    """The position of a message, read without a lock: after the answer `before`, perhaps an open turn, or at the root.
+    `new`: the message creates the chat.
     """
 
     chat: Chat
@@ -254,10 +253,10 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A place in the tree, held until the transaction ends: nothing else can be added to the chat meanwhile.
+    """A position in the tree, locked until the end of the transaction: no other request can add to the chat.
 
-    `before` is the answer that comes next on the way to the root, or the one to be a sibling of; without its contents.
-    `steered` is the open turn that takes the message in. The turns in `interrupted` are to stop.
+    `before` is the next answer towards the root, or the answer for a sibling, without its contents. `steered` is the
+    open turn that gets the message as a steer. The server cancels the turns in `interrupted`.
     """
 
     chat: Chat
@@ -269,7 +268,7 @@ class Draft:
     _most_queued: int | None = None
 
     async def create(self, blocks: Sequence[Block], request: TurnRequest, title: str | None) -> Exchange:
-        """A user turn after `before`, and the assistant turn that is to answer it. Raises KeyTaken and TooMany."""
+        """Inserts a user turn after `before`, and its assistant turn. Raises KeyTaken and TooMany."""
         await take_queued_place(self.connection, self.chat.owner, self._most_queued)
         chat, parent = self.chat.id, self.before.id if self.before else None
         user_turn, assistant_turn = new_id(), new_id()
@@ -293,7 +292,7 @@ class Draft:
         )
 
     async def create_sibling(self, request: TurnRequest) -> Turn:
-        """Another assistant turn beside `before`. Raises KeyTaken and TooMany."""
+        """Inserts another assistant turn beside `before`. Raises KeyTaken and TooMany."""
         assert self.before is not None
         await take_queued_place(self.connection, self.chat.owner, self._most_queued)
         chat, parent = self.chat.id, self.before.parent_id
@@ -322,19 +321,19 @@ class Draft:
 
 
 class Exchanges:
-    """Each draft is one transaction. With a key that was used before it raises KeyTaken."""
+    """Each draft is one transaction. Raises KeyTaken for a used key."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._turns = Turns(database)
 
     async def knows(self, owner: str, key: IdempotencyKey | None) -> bool:
-        """Whether the key was used, for any request."""
+        """Whether any request has used the key."""
         return key is not None and await self._database.row(GET_KEY, owner=owner, key=key.key) is not None
 
     async def find(self, owner: str, key: IdempotencyKey) -> Exchange | None:
-        """Returns the exchange that the first request with this key made. Raises RequestRefused if this one differs,
-        and Conflict if its message was withdrawn.
+        """Returns the exchange of the first request with this key. Raises RequestRefused for a different request, and
+        Conflict if the message was withdrawn.
         """
         row = await self._database.row(GET_KEY, owner=owner, key=key.key)
         if row is None:
@@ -369,7 +368,7 @@ class Exchanges:
         return Position(chat, (await placement(self._database, target)).before)
 
     async def answer(self, owner: str, chat: UUID, turn: UUID) -> Turn:
-        """The answer that another one is to be a sibling of, without its contents. Raises NotFound and Conflict."""
+        """The answer for a new sibling, without its contents. Raises NotFound and Conflict."""
         row = await self._database.row(GET_TURN, owner=owner, chat=chat, turn=turn)
         if row is None:
             raise NotFound(f"There is no turn {turn} in chat {chat}.")
@@ -380,9 +379,9 @@ class Exchanges:
     async def begin(
         self, position: Position, message: NewExchange, replica: UUID, most_running: int | None = None
     ) -> Exchange | None:
-        """Writes a message, and claims its answer for `replica`, in one statement. None if the answer before is
-        open, the owner has `most_running` turns that run or any in the queue, the position has changed, or the key is
-        taken: the transaction of `after` or `in_new_chat` finds the reason.
+        """Writes a message, and claims its answer for `replica`, in one statement. None if the previous answer is open,
+        the owner has `most_running` running turns or any queued turn, the position has changed, or the key is taken.
+        The transaction of `after` or `in_new_chat` then finds the reason.
         """
         if position.before is not None and not position.before.ended:
             return None
@@ -432,9 +431,7 @@ class Exchanges:
     async def in_new_chat(
         self, chat: Chat, key: IdempotencyKey | None, most_queued: int | None = None
     ) -> AsyncIterator[Draft]:
-        """Raises KeyTaken, Conflict if the chat is there already, and TooMany if `most_queued` turns of the owner
-        wait in the queue.
-        """
+        """Raises KeyTaken, Conflict for an existing chat, and TooMany if the owner has `most_queued` queued turns."""
         async with self._database.transaction() as connection:
             await take_queued_place(connection, chat.owner, most_queued)
             if key and await connection.row(GET_KEY, owner=chat.owner, key=key.key):
@@ -459,9 +456,8 @@ class Exchanges:
         read: Position | None = None,
         most_queued: int | None = None,
     ) -> AsyncIterator[Draft]:
-        """Raises NotFound, RequestRefused, and Conflict if the branch is busy and `on_busy` is `reject`. The
-        position that was `read` spares a second read while it holds. The owner may have `most_queued`
-        turns in the queue.
+        """Raises NotFound, RequestRefused, and Conflict if the branch is busy and `on_busy` is `reject`. While the
+        position in `read` is valid, a second read is unnecessary. The owner may have `most_queued` turns in the queue.
         """
         async with self.locked(target.owner, target.chat, key) as (connection, chat):
             if read is not None and _is_unchanged(read, chat):
@@ -479,10 +475,10 @@ class Exchanges:
     async def beside(
         self, owner: str, answer: Turn, key: IdempotencyKey | None, most_queued: int | None = None
     ) -> AsyncIterator[Draft]:
-        """Beside `answer`. Raises NotFound, and Conflict while another one to the same user turn is being written."""
+        """A draft beside `answer`. Raises NotFound, and Conflict while the user turn has another open answer."""
         async with self.locked(owner, answer.chat_id, key) as (connection, chat):
             if await connection.row(GET_TURN_OF_CHAT, chat=chat.id, turn=answer.id) is None:
-                raise NotFound(f"There is no turn {answer.id} in chat {chat.id}.")  # it was deleted meanwhile
+                raise NotFound(f"There is no turn {answer.id} in chat {chat.id}.")  # deleted meanwhile
             running = await connection.row(GET_RUNNING_SIBLING, chat=chat.id, parent=answer.parent_id)
             if running is not None:
                 raise branch_is_busy(turn_from(running))
@@ -492,7 +488,7 @@ class Exchanges:
     async def locked(
         self, owner: str, chat: UUID, key: IdempotencyKey | None = None
     ) -> AsyncIterator[tuple[Transaction, Chat]]:
-        """A transaction in which nothing else is added to the chat or deleted from it. Raises NotFound and KeyTaken."""
+        """A transaction that blocks other additions to the chat and deletions from it. Raises NotFound and KeyTaken."""
         async with self._database.transaction() as connection:
             row = await connection.row(LOCK_CHAT, chat=chat, owner=owner)
             if row is None:
@@ -503,9 +499,7 @@ class Exchanges:
 
 
 async def take_queued_place(connection: Transaction, owner: str, most: int | None) -> None:
-    """Takes a place in the queue, for a turn that is written in this transaction. Raises TooMany if `most` turns of the
-    owner wait already.
-    """
+    """Reserves a slot in the queue for a turn of the transaction. Raises TooMany if the owner has `most` of these."""
     if most is None:
         return
     row = await connection.row(TAKE_PLACE, owner=owner, most=most)
@@ -519,7 +513,7 @@ def _user_turn(id: UUID, chat: UUID, parent: UUID | None, blocks: Sequence[Block
 
 
 async def placement(database: Database | Transaction, target: Target) -> Placement:
-    """Decides the place of a message. Raises RequestRefused and Conflict as `Exchanges.after` does."""
+    """Decides the position of a message. Raises RequestRefused and Conflict as `Exchanges.after` does."""
     row, field = None, "parent_id"
     if target.parent == "newest":
         row = await database.row(GET_NEWEST_OF_CHAT, chat=target.chat)
@@ -539,7 +533,7 @@ async def placement(database: Database | Transaction, target: Target) -> Placeme
 
 
 async def lock_first_open(connection: Transaction, turns: Sequence[Turn]) -> Turn | None:
-    """The first of `turns` that has not ended, kept from ending until the transaction does."""
+    """The first open turn of `turns`, locked against its end until the end of the transaction."""
     for turn in turns:
         if await connection.row(LOCK_OPEN_TURN, turn=turn.id):
             return turn
@@ -547,8 +541,8 @@ async def lock_first_open(connection: Transaction, turns: Sequence[Turn]) -> Tur
 
 
 def _is_unchanged(read: Position, locked: Chat) -> bool:
-    """Whether a position still holds without a second read: every turn that is added to a chat moves `updated_at`, and
-    an answer that had ended stays as it is.
+    """Whether a position is still valid without a second read. Each new turn of a chat changes `updated_at`, and ended
+    answers never change.
     """
     return (read.before is None or read.before.ended) and read.chat == locked
 

@@ -1,4 +1,4 @@
-"""Grants: approvals that are remembered for a chat. A grant that was revoked stays as a row, for audits."""
+"""Grants: approvals for further calls in a chat. The row of a revoked grant stays, for audits."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -23,11 +23,11 @@ class Grants:
         self._database = database
 
     async def of_chat(self, chat: UUID) -> Sequence[Grant]:
-        """The grants of a chat that were not revoked, oldest first."""
+        """The valid grants of a chat, oldest first."""
         return [_grant_from(row) for row in await self._database.rows(GET_GRANTS, chat=chat)]
 
     async def revoke(self, owner: str, chat: UUID, grant: UUID, actor: str = "") -> None:
-        """Idempotent. `actor` is the credential that the audit trail names. Raises NotFound."""
+        """Idempotent. `actor` is the credential for the audit trail. Raises NotFound."""
         values = {"owner": owner, "chat": chat, "grant": grant, "actor": self._database.signed_actor(actor)}
         if await self._database.row(REVOKE_GRANT, **values) is None:
             raise NotFound(f"There is no grant {grant} in chat {chat}.")

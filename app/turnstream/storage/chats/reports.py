@@ -5,9 +5,9 @@ from uuid import UUID
 from turnstream.domain.jobs import MOST_STARTED
 from turnstream.storage.database import Database, Statement
 
-# Not in the chat of an agent, whose caller waits for one answer. Not while a replica of the version before lives, which
-# would send a report as words of the user. And not for ever: turns that reports have started begin with one and follow
-# an empty message.
+# No reports in the chat of an agent, because its caller waits for one answer. No reports beside a live replica of the
+# previous version, because that version would send a report as text of the user. And no endless chain: the condition
+# counts turns started by reports, which begin with a report and follow an empty message.
 MAY_REPORT = Statement(
     """
     WITH RECURSIVE started AS (
@@ -34,6 +34,6 @@ class Reports:
         self._database = database
 
     async def may_report(self, turn: UUID) -> bool:
-        """Whether a call of this turn may continue after it. Otherwise the turn waits for the call."""
+        """Whether a call may continue after this turn. Otherwise the turn waits for the call."""
         row = await self._database.row(MAY_REPORT, turn=turn, most=MOST_STARTED)
         return row is not None and bool(row["may_report"])

@@ -1,4 +1,4 @@
-"""Turns and tool results as the API and the engine read them, and requests to cancel a turn."""
+"""Reads of turns and tool results for the API and the engine, and requests to cancel a turn."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ GET_TURN = reads_turns(
     f"SELECT {_COLUMNS} FROM turns JOIN chats ON chats.id = chat_id"
     " WHERE turns.id = :turn AND chat_id = :chat AND owner = :owner"
 )
-# By the database's clock first: ids are made by the clocks of replicas, which may differ.
+# The database's clock comes first, because ids have the clocks of replicas, and these may differ.
 GET_NEWEST = Statement(
     "SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id WHERE chat_id = :chat AND owner = :owner"
     " ORDER BY turns.created_at DESC, turns.id DESC LIMIT 1"
@@ -59,13 +59,12 @@ GET_NEWEST_THROUGH = Statement(
     SELECT id FROM below ORDER BY created_at DESC, id DESC LIMIT 1
     """
 )
-# About the bytes that a turn has in memory: those of its longest columns, and some for each block.
+# The approximate bytes of a turn in memory: its longest columns, and a constant for each block.
 _SIZE = f"""coalesce(octet_length(turns.request::text), 0) + coalesce(octet_length(({TOOLS})::text), 0) + (
         SELECT coalesce(sum(1000 + octet_length(text) + coalesce(octet_length(data::text), 0)
             + coalesce(octet_length(client_data::text), 0)), 0) FROM blocks WHERE turn_id = turns.id
     )"""
-# A page ends before the turn with which it would have more than `:bytes`, but has two turns at least: a client may know
-# the first one already.
+# A page ends before a turn that would exceed `:bytes`, but has at least two: a client may have the first.
 GET_PATH = reads_turns(
     f"""
     WITH RECURSIVE path AS (
@@ -82,7 +81,7 @@ GET_PATH = reads_turns(
     ORDER BY depth DESC
     """
 )
-# The turns of the path to `leaf` that follow `after`, the first of them first. None if `after` is not on that path.
+# The turns after `after` on the path to `leaf`, oldest first. No rows if `after` is not on that path.
 GET_PATH_AFTER = reads_turns(
     f"""
     WITH RECURSIVE path AS (
@@ -105,7 +104,7 @@ GET_PATH_AFTER = reads_turns(
     """
 )
 GET_REPLICA = Statement("SELECT replica FROM turns WHERE id = :turn")
-# With the turn that it answers.
+# An answer with its user turn.
 GET_CLAIMED_TURNS = reads_turns(
     f"""
     WITH RECURSIVE path AS (
@@ -126,7 +125,7 @@ GET_PATH_TO = reads_turns(
     SELECT * FROM path ORDER BY depth DESC
     """
 )
-# Roots apart: no index is used for a comparison with a parent that may be null.
+# Roots have their own query: Postgres uses no index for a comparison with a nullable parent.
 GET_SIBLINGS = Statement(
     """
     WITH wanted AS MATERIALIZED (
@@ -158,9 +157,7 @@ GET_CHILDREN = Statement("SELECT id FROM turns WHERE chat_id = :chat AND parent_
 def _of_turns(
     columns: str, table: str, order: str, condition: str = "true", opens: Sequence[SealedColumns] = ()
 ) -> Statement:
-    """Turn by turn, through the index: for many turns the planner would rather read the whole table. OFFSET keeps it
-    from doing that.
-    """
+    """Reads turn by turn through the index. OFFSET prevents the planner from reading the whole table for many turns."""
     return Statement(
         f"""
         SELECT found.* FROM unnest(CAST(:turns AS uuid[])) AS wanted (id) CROSS JOIN LATERAL (
@@ -185,8 +182,8 @@ GET_ARRIVALS = Statement("SELECT arrivals FROM turns WHERE id = :turn")
 GET_JOBS = reads_turns(f"SELECT id, {JOBS} FROM turns WHERE id = :turn")
 
 GET_STARTED_CALLS = Statement("SELECT round, tool_use_id FROM tool_calls WHERE turn_id = :turn AND state = 'started'")
-# A turn that never ran ends at once, unless it follows an open one: turns of a branch end in their order. If
-# its user has cancelled it (`withdraws`), no later turn sends the message.
+# A turn that never ran ends at once, unless an open turn precedes it, because turns of a branch end in their order.
+# After a cancellation by its user (`withdraws`), later requests omit the message.
 CANCEL_TURN = Statement(
     f"""
     WITH wanted AS (
@@ -209,13 +206,11 @@ CANCEL_TURN = Statement(
     """
 )
 
-# The result of a call that reports is that it has been started: its outcome is in the row of its job.
+# A call that reports has its start as its result; the row of its job has the outcome.
 
 
 class TurnReads:
-    """Reads, which a standby can do, too. An open turn and its contents are read as of one moment, so that they fit
-    together.
-    """
+    """Reads, also for a standby. One snapshot has an open turn and its contents, so that both fit together."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -236,13 +231,13 @@ class TurnReads:
             return (await _with_contents(moment, [row]))[0]
 
     async def replica_of(self, turn: UUID) -> UUID | None:
-        """The replica that runs the turn; None if none does."""
+        """The replica that runs the turn; None if the turn is not running."""
         row = await self._database.row(GET_REPLICA, turn=turn)
         return None if row is None else row["replica"]
 
     async def claimed(self, turn: UUID, replica: UUID) -> tuple[str, list[Turn]]:
-        """The owner and the end of the path of a turn that `replica` has claimed: the turn, behind the one that it
-        answers. Raises ClaimLost when it has not, or not any more.
+        """The owner and the end of the path of a turn that `replica` has claimed: the turn, behind its user turn.
+        Raises ClaimLost without a claim, or after its loss.
         """
         rows = await self._database.rows(GET_CLAIMED_TURNS, turn=turn, replica=replica)
         if not rows:
@@ -250,12 +245,12 @@ class TurnReads:
         return rows[0]["owner"], await _with_contents(self._database, rows)
 
     async def path_to(self, leaf: UUID) -> list[Turn]:
-        """The turns from the root to `leaf`, which have ended. None if they were deleted."""
+        """The ended turns from the root to `leaf`. None after their deletion."""
         return await _with_contents(self._database, await self._database.rows(GET_PATH_TO, leaf=leaf))
 
     async def refreshed(self, turn: Turn) -> Turn:
-        """The turn with the answers, steers and outcomes of jobs that have arrived since it was read. `arrivals` is
-        read first: what arrives in between is then counted too low and read again, never overlooked.
+        """The turn with the answers, steers and outcomes of jobs that have arrived since its last read. The first read
+        is `arrivals`: a later arrival then leads to another read, and is never missed.
         """
         row = await self._database.row(GET_ARRIVALS, turn=turn.id)
         arrivals = row["arrivals"] if row else turn.arrivals
@@ -266,7 +261,7 @@ class TurnReads:
         return turn if jobs is None else replace(turn, jobs=jobs_from(jobs))
 
     async def path(self, owner: str, chat: UUID, leaf: UUID, limit: int = WHOLE_PATH) -> list[Turn]:
-        """The turns from the root to `leaf`, at most the last `limit` of them, of long ones fewer. Raises NotFound."""
+        """The last turns from the root to `leaf`: at most `limit`, fewer for long turns. Raises NotFound."""
         async with self._database.transaction(snapshot=True) as moment:
             rows = await moment.rows(GET_PATH, owner=owner, chat=chat, leaf=leaf, limit=limit, bytes=_PAGE_BYTES)
             if not rows:
@@ -274,8 +269,8 @@ class TurnReads:
             return await _with_contents(moment, rows)
 
     async def path_after(self, owner: str, chat: UUID, after: UUID, leaf: UUID, limit: int) -> tuple[list[Turn], bool]:
-        """The turns that follow `after` on the path to `leaf`, at most the first `limit` of them, of long ones fewer;
-        and whether others follow. Raises RequestRefused if `after` is not on that path.
+        """The first turns after `after` on the path to `leaf` (at most `limit`, fewer for long turns), and whether more
+        turns follow. Raises RequestRefused if `after` is not on that path.
         """
         async with self._database.transaction(snapshot=True) as moment:
             values = {"owner": owner, "chat": chat, "after": after, "leaf": leaf, "limit": limit, "bytes": _PAGE_BYTES}
@@ -291,14 +286,14 @@ class TurnReads:
         return row["id"] if row else None
 
     async def children(self, chat: UUID, turn: UUID) -> list[UUID]:
-        """The ids of the turns that follow `turn` directly, oldest first."""
+        """The ids of the children of `turn`, oldest first."""
         return [row["id"] for row in await self._database.rows(GET_CHILDREN, chat=chat, turn=turn)]
 
     async def exists(self, turn: UUID) -> bool:
         return await self._database.row(TURN_EXISTS, turn=turn) is not None
 
     async def started_calls(self, turn: UUID) -> frozenset[CallKey]:
-        """Round and id of the calls that were started and never settled."""
+        """Round and id of started calls without a result."""
         rows = await self._database.rows(GET_STARTED_CALLS, turn=turn)
         return frozenset((row["round"], row["tool_use_id"]) for row in rows)
 
@@ -307,12 +302,12 @@ class TurnReads:
         return row["id"] if row else None
 
     async def newest_through(self, chat: UUID, turn: UUID) -> UUID | None:
-        """The newest of `turn` and all turns that follow it: the end of the branch that was used last."""
+        """The newest of `turn` and its descendants: the end of the last used branch."""
         row = await self._database.row(GET_NEWEST_THROUGH, chat=chat, turn=turn)
         return row["id"] if row else None
 
     async def siblings(self, turns: Sequence[UUID]) -> dict[UUID, list[UUID]]:
-        """For each turn, the ids of all turns with its parent, itself included, oldest first."""
+        """For each turn, the ids of all turns with the same parent, this turn included, oldest first."""
         found: dict[UUID, list[UUID]] = defaultdict(list)
         for row in await self._database.rows(GET_SIBLINGS, turns=turns):
             found[row["turn"]].append(row["id"])
@@ -321,7 +316,7 @@ class TurnReads:
 
 class Turns(TurnReads):
     async def cancel(self, owner: str, chat: UUID, turn: UUID) -> Turn:
-        """Requests the cancellation of a turn. Idempotent: an ended turn is returned as it is. Raises NotFound."""
+        """Requests the cancellation of a turn. Idempotent: an ended turn does not change. Raises NotFound."""
         found = await self.get(owner, chat, turn)
         if found.role == "user":
             raise Conflict(
@@ -352,7 +347,7 @@ async def _with_contents(database: Database | Transaction, rows: Sequence[Row]) 
 async def asks_and_steers_of(
     database: Database | Transaction, rows: Sequence[Row]
 ) -> tuple[Mapping[UUID, list[Ask]], Mapping[UUID, list[Steer]]]:
-    """Asks and steers of the turns in `rows`. Most turns have none, which their rows say."""
+    """Asks and steers of the turns in `rows`. The row of a turn shows whether the turn has any; most have none."""
     asked = [row["id"] for row in rows if row["asked"]]
     steered = [row["id"] for row in rows if row["arrivals"]]
     asks = await database.rows(GET_ASKS, turns=asked) if asked else ()

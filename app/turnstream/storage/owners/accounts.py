@@ -1,14 +1,14 @@
-"""Accounts: what owners with a plan have used of its rates, exact over all replicas.
+"""Accounts: the use of rates by owners with a plan, exact over all replicas.
 
-Each operation is one statement that changes the account's row: two replicas wait for each other there, and the second
-one sees what the first one took. The greatest use of a model call is reserved before the call, and replaced by its
-charge in the statement that seals or voids its round (app/turnstream/storage/owners/charges.py).
+Each operation is one statement that changes the account's row. Two replicas wait for each other at that row, and the
+second sees the use of the first. Before a model call, the server reserves the maximum use of the call. The statement
+that seals or voids the round replaces the reservation by the charge (app/turnstream/storage/owners/charges.py).
 
-A call that no plan limits has a reservation too, from its first tick until its charge. It counts for no rate. If the
-process dies before the reply begins, the request is charged by it.
+A call without a limiting plan also has a reservation, from its first tick until its charge, which counts for no rate.
+If the process dies before the reply begins, the reservation determines the charge of the request.
 
-A turn that shares a budget with its family reserves each request before the call, with `root_turn`: turns of a family
-that work side by side see what each other's requests use.
+A turn that shares a budget with its family reserves each request before the call, with `root_turn`, so that parallel
+turns of the family see each other's requests.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -27,13 +27,13 @@ from turnstream.storage.retention import NO_ID
 
 
 def _now(rate: str) -> str:
-    """The present figure of a rate: none if its period is over."""
+    """The present figure of a rate; zero after the end of its period."""
     period = rate.rpartition("_")[2]
     return f"CASE WHEN {period} >= {beginning(period, 'now()')} THEN {rate} ELSE 0 END"
 
 
 def _within(rate: str) -> str:
-    """The condition that there is room: see `reached_rate`."""
+    """The condition for free capacity: see `reached_rate`."""
     measure = rate.partition("_per_")[0]
     figure, limit = _now(rate), f"CAST(:most_{rate} AS numeric)"
     room = f"{figure} + delta.{measure} <= {limit}" if measure in COUNTED else f"{figure} < {limit}"
@@ -63,7 +63,7 @@ RESERVE = Statement(
     RETURNING id
     """
 )
-# Fenced without a lock, which is enough: a seal that comes first leaves a row whose call has its charge.
+# Fenced without a lock: after an earlier seal, the call already has its charge.
 RESERVE_REQUESTS = Statement(
     """
     INSERT INTO reservations
@@ -77,7 +77,7 @@ RESERVE_REQUESTS = Statement(
     JOIN chats ON chats.id = chat_id
     """
 )
-# The use of a family: its charges, and the requests of calls that run.
+# The use of a family: its charges, and the requests of running calls.
 _FAMILY_USE = f"""
     SELECT coalesce(sum(tokens), 0)::bigint AS tokens, coalesce(sum(cost), 0)::float8 AS cost
     FROM (
@@ -91,8 +91,8 @@ _FAMILY_USE = f"""
     ) AS uses
 """
 GET_FAMILY_USE = Statement(_FAMILY_USE)
-# The lock comes in a statement before, so that the next one sees what others took under it. No row is locked: a
-# deletion of the family locks its rows in an order of its own.
+# An earlier statement takes the lock, so that the next statement sees the use of earlier holders. The lock is no row
+# lock, because a deletion of the family locks its rows in another order.
 LOCK_FAMILY = Statement("SELECT pg_advisory_xact_lock(hashtextextended(CAST(:root AS text), 0))")
 TAKE_OF_FAMILY = Statement(
     f"""
@@ -110,7 +110,7 @@ TAKE_OF_FAMILY = Statement(
     SELECT tokens, cost FROM used
     """
 )
-# An account begins with what the ledger has of the present periods.
+# An account begins with the ledger's sums of the present periods.
 OPEN_ACCOUNT = Statement(
     f"""
     INSERT INTO accounts (owner, {", ".join(PERIODS)}, {
@@ -148,7 +148,7 @@ _RELEASE: Final = f"""
     WHERE owner = whose
 """
 RELEASE = Statement(_RELEASE)
-# The reserved calls of a process that has died. The charge of a round has the same call, and counts alone.
+# The reserved calls of a dead process. The charge of a round has the same name of the call, and counts instead.
 CHARGE_REQUEST = Statement(
     f"""
     WITH released AS (
@@ -170,8 +170,8 @@ CHARGE_REQUEST = Statement(
 )
 GET_RESERVATIONS = Statement("SELECT id, attempt FROM reservations WHERE turn_id = :turn AND attempt <= :attempt")
 GET_RESERVATIONS_OF_CALL = Statement("SELECT id FROM reservations WHERE turn_id = :turn AND call = :call")
-# Reservations that no run settles any more: it has ended, or was taken over. A title is written after the end. An id
-# that is no orphan shows how far it has come.
+# Reservations that no run will settle, because the run has ended or was taken over. Titles follow after the end of a
+# run. An id without an orphan shows the progress of the sweep.
 GET_ORPHANS = Statement(
     """
     SELECT id, reserved_at < now() - interval '2 minutes' AND NOT EXISTS (
@@ -183,12 +183,12 @@ GET_ORPHANS = Statement(
 )
 
 _TRIES = 5
-_STEP = 100  # reservations that a sweep reads at once
+_STEP = 100  # reservations that a sweep reads in one statement
 
 
 @dataclass(frozen=True, slots=True)
 class CallPlace:
-    """The turn of a model call, or an id of its own if the call has no turn; its chat and attempt."""
+    """The turn of a model call, or a new id if the call has no turn; its chat and attempt."""
 
     turn: UUID
     chat: UUID | None = None
@@ -204,7 +204,7 @@ class Accounts:
         self._database = database
 
     async def admit(self, owner: str, plan: Plan, writes: int = 0) -> Refusal | None:
-        """Counts a request with further `writes`, if the plan has room for them and for what they cause."""
+        """Counts a request with further `writes`, if the plan has room for these and for the following model calls."""
         adding = {"requests": 1, **dict.fromkeys(SPENT, 0), **({"writes": writes} if writes else {})}
         turns = {"sets_turns": True, "running_turns": plan.running_turns}
         return await self._take(TAKE, owner, plan, adding, **turns)
@@ -220,8 +220,8 @@ class Accounts:
     async def reserve(
         self, owner: str, plan: Plan, place: CallPlace, request: Charge, tokens: int, cost: float
     ) -> Refusal | None:
-        """Reserves what a model call may use at most; `request` is what it is charged without a reply. A repeated
-        write reserves again, until the call is settled.
+        """Reserves the maximum use of a model call; `request` is the charge without a reply. A repeated write reserves
+        again, until the call is settled.
         """
         adding = {"tokens": tokens, "cost": cost}
         return await self._take(
@@ -242,7 +242,7 @@ class Accounts:
         )
 
     async def reserve_requests(self, requests: Sequence[tuple[Turn, Charge]]) -> None:
-        """Reserves what these calls of turns are charged without a reply, but for those whose claim is lost."""
+        """Reserves the charges without a reply of these calls of turns, except for lost claims."""
         await self._database.rows(
             RESERVE_REQUESTS,
             turns=[turn.id for turn, _ in requests],
@@ -255,14 +255,14 @@ class Accounts:
         )
 
     async def family_use(self, owner: str, root: UUID) -> FamilyUse:
-        """The use of the turn `root` and of the turns that were made for it."""
+        """The use of the turn `root` and of the turns of its family."""
         row = await self._database.row(GET_FAMILY_USE, owner=owner, root=root, turn=None, call=None)
         assert row is not None
         return FamilyUse(row["tokens"], row["cost"])
 
     async def take_of_family(self, owner: str, root: UUID, turn: Turn, request: Charge) -> FamilyUse:
-        """Reserves the request of a model call of the turn, if the budgets of its family have some left beside what the
-        family has used, which is returned. A repeated write reserves once.
+        """Reserves the request of a model call of the turn, if the family's budgets are not spent. Returns the family's
+        use. A repeated write reserves once.
         """
         assert turn.request is not None
         limits = turn.request.limits
@@ -286,23 +286,23 @@ class Accounts:
         return FamilyUse(row["tokens"], row["cost"])
 
     async def release(self, turn: UUID, attempt: int, since: int) -> None:
-        """Releases the unused reservations of attempts up to `attempt`. The run of those before `since` has died: their
-        requests are charged.
+        """Releases the unused reservations of attempts up to `attempt`, and charges the requests of dead attempts
+        (`since`).
         """
         for row in await self._database.rows(GET_RESERVATIONS, turn=turn, attempt=attempt):
             await self._database.rows(RELEASE if row["attempt"] >= since else CHARGE_REQUEST, id=row["id"])
 
     async def release_call(self, turn: UUID, call: str) -> None:
-        """Gives back what a call that has not begun has reserved."""
+        """Releases the reservation of a call that has not begun."""
         for row in await self._database.rows(GET_RESERVATIONS_OF_CALL, turn=turn, call=call):
             await self._database.rows(RELEASE, id=row["id"])
 
     async def sweep(self) -> AsyncGenerator[int, None]:
-        """Charges the requests of calls that no run settles any more, and gives back the rest of what they reserved."""
+        """Charges the requests of calls that no run will settle, and releases the rest of their reservations."""
         after = NO_ID
         while rows := await self._database.rows(GET_ORPHANS, after=after, most=_STEP):
             after, orphans = rows[-1]["id"], [row["id"] for row in rows if row["orphan"]]
-            for id in orphans:  # one by one: a statement that changes two accounts could meet another in a deadlock
+            for id in orphans:  # one by one: statements that change two accounts could deadlock
                 await self._database.rows(CHARGE_REQUEST, id=id)
             yield len(orphans)
 
@@ -328,7 +328,7 @@ def _measure(rate: str) -> str:
 
 
 def _refusal(plan: Plan, adding: Mapping[str, float], row: Row) -> Refusal | None:
-    """None if there is room again."""
+    """None if capacity is free again."""
     used = {rate: float(row[rate]) for rate in RATES}
     reached = reached_rate(plan, used, adding)
     if reached is None:

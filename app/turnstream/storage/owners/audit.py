@@ -1,4 +1,4 @@
-"""The audit trail: who did what, and when. Triggers write of tokens, approvals and grants (`audit_*.sql`)."""
+"""The audit trail of actions, actors and times. Triggers record tokens, approvals and grants (`audit_*.sql`)."""
 
 from collections.abc import AsyncGenerator, Mapping
 from datetime import timedelta
@@ -31,7 +31,7 @@ class AuditTrail:
         self._database = database
 
     async def note(self, kind: str, owner: str | None, *details: Mapping[str, Any], actor: str | None = None) -> None:
-        """Writes an entry for each of `details`. `actor` is that of a request; a command has its own."""
+        """Writes an entry for each of `details`. `actor` is the actor of a request; a command has its own actor."""
         values = {"kind": kind, "owner": owner, "actor": actor, "details": [to_json(each) for each in details]}
         await self._database.rows(NOTE, **values)
 

@@ -23,13 +23,13 @@ _COLUMNS_OF_C: Final = "c.*, coalesce((SELECT min(reserved_at) FROM released), n
 
 
 def beginning(period: str, at: str) -> str:
-    """The beginning of the period that contains `at`, as an expression of SQL. Periods are in UTC."""
+    """An SQL expression for the beginning of the period with `at`. Periods are in UTC."""
     return f"date_trunc('{period}', {at}, 'UTC')"
 
 
 def applied(delta: str) -> str:
-    """The assignments that add the figures of `delta`, made at its time `at`, to an account. A period that is over by
-    then begins again; one that began since leaves them out.
+    """The assignments that add the figures of `delta`, at its time `at`, to an account. A period that has ended before
+    `at` starts again; a period that began after `at` omits the figures.
     """
     begins = {period: beginning(period, f"{delta}.at") for period in PERIODS}
     return ", ".join(
@@ -50,10 +50,10 @@ def spent(figure: Callable[[str], str]) -> str:
 
 
 def charging(turn: str, source: str, held: str = "true") -> str:
-    """Parts of a statement that charge `CHARGES` to the owner of `source`, a clause that gives `owner`, `chat_id`,
-    `kind` and the id of the `turn`, if the condition `held` is met. The charge takes the place of its reservation, at
-    the time of that one, and changes the account of an owner who has one. Repeated writes charge once. `root_turn` is
-    the turn whose budgets the turn shares.
+    """Parts of a statement that charge `CHARGES` to the owner of `source`, if the condition `held` is met. `source` is
+    a clause with `owner`, `chat_id`, `kind` and the id of the `turn`. The charge replaces its reservation, at the time
+    of the reservation, and changes the account of the owner, if any. Repeated writes charge once. `root_turn` is the
+    turn with the shared budgets.
     """
     return f"""
     released AS (
@@ -91,13 +91,13 @@ class Charges:
         self._database = database
 
     async def add(self, owner: str, chat: UUID | None, turn: UUID, charge: Charge, root: UUID | None = None) -> None:
-        """Charges a call outside of rounds; `turn` is an id of its own if it has none. May be repeated."""
+        """Charges a call outside of rounds; `turn` is a new id without a turn. Idempotent."""
         columns = columns_of_charges([charge], root)
         await self._database.rows(CHARGE, owner=owner, chat=chat, turn=turn, kind=charge.kind, **columns)
 
 
 def columns_of_charges(charges: Sequence[Charge], root: UUID | None = None) -> dict[str, Any]:
-    """One list for each column of `CHARGES`, and the turn whose budgets their turn shares."""
+    """A list for each column of `CHARGES`, and the turn with the shared budgets."""
     return {
         "calls": [charge.call for charge in charges],
         "called_models": [charge.model for charge in charges],

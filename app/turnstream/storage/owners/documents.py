@@ -1,4 +1,4 @@
-"""The texts of documents, which messages may name. The extension `documents` writes, lists and searches them."""
+"""The texts of documents that messages may name. The extension `documents` writes, lists and searches documents."""
 
 from dataclasses import dataclass
 from datetime import datetime

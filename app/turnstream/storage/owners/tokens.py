@@ -1,4 +1,4 @@
-"""Bearer tokens. Only a SHA-256 hash is stored: a secret of 256 bits needs no slower hash."""
+"""Bearer tokens. Rows have only a SHA-256 hash, because a secret of 256 bits needs no slower hash."""
 
 import hashlib
 import hmac
@@ -44,14 +44,14 @@ LIST_TOKENS = Statement(
 DELETE_TOKEN = Statement("DELETE FROM tokens WHERE name = :name RETURNING id")
 RECORD_USES = Statement("UPDATE tokens SET last_used_at = now() WHERE id = ANY(CAST(:ids AS uuid[]))")
 
-# The prefixes of ids of credentials: of stored tokens, of those that were exchanged for a browser, and of sessions of
-# people who signed in on the page.
+# The prefixes of ids of credentials: of stored tokens, of short-lived tokens for browsers, and of sessions of people
+# who signed in on the page.
 STORED_TOKEN = "token:"  # noqa: S105
 BROWSER_TOKEN = "browser:"  # noqa: S105
 LOGIN_SESSION = "session:"
 _KINDS = {"ts": STORED_TOKEN, "tb": BROWSER_TOKEN}
 
-# One spelling for each token, so that lists of leaked tokens find it; the cell is hashed with the secret.
+# Each token has one spelling, so that searches for leaked tokens find it. The hash includes the cell.
 _FORM = re.compile(r"(?P<prefix>ts|tb)_((?P<cell>[a-z0-9]{1,8})_)?(?P<id>[0-9a-f]{32})_(?P<secret>[A-Za-z0-9_-]{43})")
 
 
@@ -69,15 +69,15 @@ class TokenInfo:
 
 
 class Tokens:
-    """Tokens have the name of the `cell` in which they are created, if it has one."""
+    """Tokens contain the name of the `cell` of their creation, if any."""
 
     def __init__(self, database: Database, cell: str | None = None) -> None:
         self._database = database
         self._cell = cell
 
     async def create(self, name: str, identity: Identity) -> str:
-        """Creates a token with the owner, scopes, end and plan of `identity`; its secret is returned here only. From
-        now on the server needs tokens. Raises Conflict when the name is taken.
+        """Creates a token with the owner, scopes, end and plan of `identity`. Only this call returns the secret. From
+        now on the server requires tokens. Raises Conflict for a used name.
         """
         id, token, digest = self.new("ts")
         row = await self._database.row(
@@ -131,7 +131,7 @@ class Tokens:
         return await self._database.row(EVER_A_TOKEN) is not None
 
     async def record_uses(self, credentials: Collection[str]) -> None:
-        """Records that these credentials were used just now. Credentials that are no stored tokens are ignored."""
+        """Records a use of these credentials. Credentials other than stored tokens are ignored."""
         ids = [UUID(each.removeprefix(STORED_TOKEN)) for each in credentials if each.startswith(STORED_TOKEN)]
         await self._database.rows(RECORD_USES, ids=ids)
 
@@ -159,7 +159,7 @@ def is_well_formed(token: str) -> bool:
 
 
 def cell_of(token: str) -> str | None:
-    """The name of the cell in which it was created."""
+    """The name of the cell in which the token was created."""
     form = _FORM.fullmatch(token)
     return form["cell"] if form else None
 

@@ -1,4 +1,4 @@
-"""Uploads: files that turns refer to. They never change; equal bytes of one owner are one upload."""
+"""Uploads: files that turns refer to. Uploads never change; equal bytes of one owner are one upload."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ PUT_UPLOAD = Statement(
     seals=[UPLOADS],
     opens=[UPLOADS],
 )
-# One file of an owner is put after the other, so that two do not take the same room.
+# The files of an owner are stored one after another, so that two files do not use the same free room.
 LOCK_FILES = Statement("SELECT pg_advisory_xact_lock(hashtextextended(:owner, 0))")
 COUNT_OTHERS = Statement(
     f"""
@@ -49,7 +49,7 @@ GET_UPLOAD = Statement(
 GET_CONTENTS = Statement(
     "SELECT id, owner, digest, content FROM uploads WHERE id = ANY(CAST(:ids AS uuid[]))", opens=[UPLOADS]
 )
-# Only a source counts as a reference here: a title, which the client writes, may have any id in it.
+# Only a source counts as a reference. A title, written by the client, may contain any id.
 _REFERENCES = f"""
     SELECT FROM turns JOIN blocks ON turn_id = turns.id
     WHERE chat_id = :chat AND coalesce(turns.id = CAST(:turn AS uuid), true)
@@ -90,8 +90,8 @@ DELETE_UPLOAD = Statement(
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file without its bytes. `size` is in bytes; `created` is false if the file was there already. `name` and
-    `purpose` come from the last upload that had them.
+    """A file without its bytes. `size` is in bytes; `created` is false for an existing file. `name` and `purpose` come
+    from the last upload with these members.
     """
 
     id: UUID
@@ -103,7 +103,7 @@ class Upload:
 
     @property
     def source(self) -> dict[str, str]:
-        """The source object by which blocks refer to it."""
+        """The source object for references in blocks."""
         return {"type": "upload", "id": str(self.id), "media_type": self.media_type}
 
 
@@ -140,7 +140,7 @@ class Uploads:
         name: str | None = None,
         purpose: str | None = None,
     ) -> Upload | ReachedLimit:
-        """The same, unless the files of the owner are then more than the plan allows."""
+        """Stores the file, unless the owner's files would exceed the plan."""
         if plan.uploads is None and plan.upload_bytes is None:
             return await self.put(owner, media_type, content, name, purpose)
         assert isinstance(self._database, Database)
@@ -154,7 +154,7 @@ class Uploads:
             return await Uploads(connection).put(owner, media_type, content, name, purpose)
 
     async def describe(self, owner: str, ids: Collection[UUID]) -> Mapping[UUID, Upload]:
-        """Returns the uploads of `ids` that belong to the owner."""
+        """Returns the owner's uploads among `ids`."""
         rows = await self._database.rows(DESCRIBE_UPLOADS, owner=owner, ids=list(ids))
         return {row["id"]: upload_from(row) for row in rows}
 
@@ -168,22 +168,22 @@ class Uploads:
         return await self._database.row(SHOWS_UPLOAD, chat=chat, turn=turn, id=str(id)) is not None
 
     async def is_of_chat(self, chat: UUID | None, turn: UUID | None, id: UUID) -> bool:
-        """Whether a turn of the chat refers to the upload, or it was uploaded for the chat; with `turn`, whether this
-        turn refers to it.
+        """Whether a turn of the chat refers to the upload, or the upload is for the chat. With `turn`, only this turn
+        counts.
         """
         return await self._database.row(IS_OF_CHAT, chat=chat, turn=turn, id=str(id)) is not None
 
     async def keep_for_chat(self, chat: UUID, id: UUID) -> None:
-        """Notes that the upload is for the chat."""
+        """Stores that the upload is for the chat."""
         await self._database.row(KEEP_FOR_CHAT, chat=chat, upload=id)
 
     async def contents(self, ids: Collection[UUID]) -> Mapping[UUID, bytes]:
-        """The bytes of uploads that are still there, of any owner: only for turns that refer to them."""
+        """The bytes of existing uploads of any owner. Only for uploads that the turn refers to."""
         rows = await self._database.rows(GET_CONTENTS, ids=list(ids))
         return {row["id"]: row["content"] for row in rows}
 
     async def delete(self, owner: str, id: UUID, *, only_unused: bool = False) -> bool:
-        """Deletes an upload. Returns False if there is none, or if `only_unused` is set and a turn refers to it."""
+        """Deletes an upload. Returns False for a missing upload, or, with `only_unused`, if a turn refers to it."""
         return await self._database.row(DELETE_UPLOAD, owner=owner, id=id, only_unused=only_unused) is not None
 
 

@@ -1,5 +1,5 @@
-"""The numbers of attempts. They grow by random steps: two databases with a common past, such as a server and a restored
-backup of it, do not give the same number to different attempts.
+"""The numbers of attempts grow by random steps. So two databases with a common past, such as a server and its restored
+backup, never give the same number to different attempts.
 
 A turn with hundreds of attempts makes small steps, so that JavaScript can count its events
 (turnstream.extensions.openai_api.events).
@@ -13,7 +13,7 @@ from turnstream.domain.turns import LEAST_STEP
 _FAR: Final = 2**26
 _random: Final = SystemRandom()
 
-# In an UPDATE of `turns`, the number of the next attempt.
+# The number of the next attempt, in an UPDATE of `turns`.
 NEXT_ATTEMPT: Final = f"attempt + CASE WHEN attempt < {_FAR} THEN CAST(:step AS int) ELSE {LEAST_STEP} END"
 
 

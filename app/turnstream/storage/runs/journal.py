@@ -1,9 +1,9 @@
 """The journal: the text of the open blocks of running turns, in two parts.
 
-Each replica appends its new text to a log of its own: one row per tick, with the pieces of all its turns. The log is
-unlogged in Postgres's sense too: Postgres empties it after a crash. A checkpoint stores the same text durably, in rows
-of each turn, about once a second; then the log loses what is older than the checkpoint before. The text of a turn is
-what its own rows have and the log continues.
+Each replica appends its new text to its own log: a row for each tick, with the pieces of all its turns. Postgres does
+not write this table to its WAL, and empties the table after a crash. A checkpoint stores the same text durably, in rows
+of each turn, about once a second. The log then loses ticks older than the previous checkpoint. The text of a turn is
+the text in its own rows, continued by the log.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -23,14 +23,14 @@ from turnstream.storage.rows import to_json
 _PIECE = """AS piece (
         turn uuid, attempt int, index int, start int, round int, type text, tool_use_id text, name text, text text
     )"""
-# A longer text at the same offset is the same text, written again with more.
+# A longer text at the same offset is a rewrite of the same text with more characters.
 _INSERT_TEXT = "INSERT INTO open_text (turn_id, attempt, index, start, round, type, tool_use_id, name, text)"
 _LONGER = f"""ON CONFLICT (turn_id, attempt, index, start) DO UPDATE SET text = EXCLUDED.text
         WHERE {text_size("EXCLUDED.text")} > {text_size("open_text.text")}"""
 
-# Not fenced: a reader takes the pieces of a turn only from the log of the replica that its row names, and only those of
-# its attempt. A tick continues the log only if the last one is still there. It writes nothing that is logged, so its
-# commit does not wait for the disk; a foreign key to `replicas` would lock a row there, and make it wait.
+# No fence: a reader uses the pieces of a turn only from the log of the replica in its row, and only with its attempt. A
+# tick continues the log only if the previous tick still exists. The statement changes no logged table, so its commit
+# does not wait for the disk. A foreign key to `replicas` would lock a logged row, and wait.
 APPEND_TICK = Statement(
     """
     INSERT INTO journal_ticks (replica, tick, checkpoint, pieces)
@@ -41,7 +41,7 @@ APPEND_TICK = Statement(
     RETURNING tick
     """
 )
-# Fenced without a lock, which is enough: a stale owner's checkpoint begins long after the claim that made it stale.
+# Fenced without a lock, because a stale owner's checkpoint begins long after the claim of the new owner.
 _STORE = f"""
     {_INSERT_TEXT}
     SELECT piece.* FROM json_to_recordset(CAST(:pieces AS json)) {_PIECE}
@@ -53,8 +53,8 @@ STORE_TEXT = Statement(_STORE)
 CHECKPOINT = Statement(
     "WITH pruned AS (DELETE FROM journal_ticks WHERE replica = :replica AND tick <= CAST(:until AS bigint))" + _STORE
 )
-# The end of the logs of replicas that are `gone` or have no row, in the statement that has `taken` their turns: what
-# they have of these turns is stored. A tick whose answer was lost comes twice, the second time with more text.
+# The end of the logs of replicas that are `gone` or have no row, in the statement that has `taken` their turns. The
+# statement stores the logs' text of these turns. A tick with a lost answer may repeat, then with more text.
 END_LOGS = f"""
     ended AS (
         DELETE FROM journal_ticks
@@ -72,8 +72,8 @@ END_LOGS = f"""
 GET_OPEN_TEXT = Statement(
     "SELECT * FROM open_text WHERE turn_id = :turn ORDER BY attempt, index, start", opens=[OPEN_TEXT]
 )
-# From the piece on that begins within the known text and ends last: after a crash of Postgres all is written again,
-# from the first character on.
+# Begins with the piece that starts within the known text and ends last. After a crash of Postgres the executor writes
+# all text again, from the first character.
 GET_NEW_TEXT = Statement(
     f"""
     SELECT open_text.* FROM unnest(
@@ -99,7 +99,7 @@ GET_NEW_TICKS = Statement(
     ORDER BY log.replica, log.tick
     """
 )
-# Left over: pieces that were on their way when their block closed, and the text of deleted turns.
+# Remainders: pieces that arrived after the end of their block, and the text of deleted turns.
 SWEEP = walk_of(
     "open_text",
     ["turn_id", "attempt", "index", "start"],
@@ -126,19 +126,19 @@ _decoder = msgspec.json.Decoder(list[JournalEntry])
 
 
 async def sealed(codec: Codec | None, entries: Sequence[JournalEntry]) -> Sequence[JournalEntry]:
-    """The entries as they are stored, in the log and in `open_text` alike."""
+    """The entries for storage, in the log and in `open_text`."""
     if codec is None or not entries:
         return entries
     columns = {name: [getattr(entry, name) for entry in entries] for name in ("turn", "attempt", "index", "start")}
     try:
         stored = await codec.seal(_ENTRY, {**columns, "text": [entry.text for entry in entries]})
-    except Conflict as error:  # not now: a replica lacks the key
+    except Conflict as error:  # sealing is off while a replica lacks the key
         raise StorageUnavailable(str(error)) from error
     return [replace(entry, text=text) for entry, text in zip(entries, stored["text"], strict=True)]
 
 
 async def opened(codec: Codec | None, entries: Sequence[JournalEntry]) -> Sequence[JournalEntry]:
-    """The same entries as they were before."""
+    """The opened entries."""
     if codec is None or not any(entry.text.startswith(TEXT_MARK) for entry in entries):
         return entries
     rows = await codec.open(_ENTRY, {}, [asdict(entry) for entry in entries])
@@ -146,29 +146,29 @@ async def opened(codec: Codec | None, entries: Sequence[JournalEntry]) -> Sequen
 
 
 class Journal:
-    """The journal of one replica, which has one writer. All raise StorageUnavailable; then it is not known what was
-    written, and the same text is to be written again, from the same offsets: readers rely on them.
+    """The journal of one replica, with one writer. All methods raise StorageUnavailable. After that the result of the
+    write is unknown, and the caller must repeat the same text from the same offsets for readers.
     """
 
     def __init__(self, database: Database, replica: UUID) -> None:
         self._database = database
         self._replica = replica
         self._tick = 0
-        self._last: int | None = None  # the tick that the next one continues
-        self._newest_text = 0  # the last tick that is not empty
-        self._checkpoint = 0  # the text of all ticks up to this one is stored durably
-        self._pruned = 0  # the ticks up to this one are deleted
+        self._last: int | None = None  # the last tick, which the next tick continues
+        self._newest_text = 0  # the last tick with text
+        self._checkpoint = 0  # the text of all ticks up to this tick is durable
+        self._pruned = 0  # the ticks up to this tick are deleted
 
     @property
     def has_text(self) -> bool:
-        """Whether there is text in the log, which two more checkpoints remove."""
+        """Whether the log has text. Two more checkpoints remove the text."""
         return self._newest_text > self._pruned
 
     async def append(self, entries: Sequence[JournalEntry]) -> bool:
-        """Writes a tick. False if nothing was written: Postgres has crashed and emptied the log, or this replica
-        counted as gone. The next tick is written all the same and must have the whole text of all open blocks.
+        """Writes a tick. Returns False without a write, because Postgres has crashed and emptied the log, or this
+        replica counted as dead. The next tick succeeds, and must have the whole text of all open blocks.
         """
-        self._tick += 1  # also after an error: that tick may be there, and have been read
+        self._tick += 1  # also after an error: the tick may exist, with readers
         row = await self._database.row(
             APPEND_TICK,
             replica=self._replica,
@@ -186,27 +186,27 @@ class Journal:
         return True
 
     async def checkpoint(self, entries: Sequence[JournalEntry]) -> None:
-        """Stores durably what all ticks until now have beyond the checkpoint before. The ticks until that one are
-        deleted: a mirror that has not read them yet reads the stored text instead.
+        """Stores the text of all ticks since the previous checkpoint durably. Deletes the ticks up to the previous
+        checkpoint: a mirror that has not read these ticks reads the stored text instead.
         """
-        until, stored = self._checkpoint, self._last or self._checkpoint  # ticks are appended meanwhile
+        until, stored = self._checkpoint, self._last or self._checkpoint  # other ticks may follow meanwhile
         pieces = to_json(await sealed(self._database.codec, entries))
         await self._database.row(CHECKPOINT, replica=self._replica, until=until, pieces=pieces)
         self._pruned, self._checkpoint = until, stored
 
 
 class OpenTexts:
-    """The stored text of open blocks: what checkpoints, releases and takeovers have written."""
+    """The stored text of open blocks, written by checkpoints, releases and takeovers."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def store(self, entries: Sequence[JournalEntry]) -> None:
-        """Writes pieces, but for those whose claim is lost."""
+        """Writes pieces, except for lost claims."""
         await self._database.row(STORE_TEXT, pieces=to_json(await sealed(self._database.codec, entries)))
 
     async def open_block(self, turn: Turn) -> Block | None:
-        """The open block of the turn's unsealed round, as far as it is stored; None if nothing is."""
+        """The stored part of the open block of the turn's unsealed round; None without stored text."""
         rows = await self._database.rows(GET_OPEN_TEXT, turn=turn.id)
         block, _ = open_block_from(turn, map(entry_from, rows))
         return block
@@ -231,13 +231,13 @@ def entry_from(row: Row) -> JournalEntry:
 
 
 def entries_of(tick: Row) -> Sequence[JournalEntry]:
-    """The pieces of a row of the log."""
+    """The pieces in a row of the log."""
     return _decoder.decode(tick["pieces"])
 
 
 def open_block_from(turn: Turn, entries: Iterable[JournalEntry], known: int = 0) -> tuple[Block | None, int]:
-    """The open block of `turn` from pieces of the journal in any order, and the offset of its text: above 0 if
-    `known` characters of the block were known. Pieces of an earlier, voided call are skipped.
+    """The open block of `turn` from pieces of the journal in any order, and the offset of its text, above 0 if `known`
+    characters of the block were known. Pieces of an earlier, voided call are skipped.
     """
     unsealed = [round for round in turn.rounds if not round.sealed and not round.voided]
     if not unsealed:
@@ -250,7 +250,7 @@ def open_block_from(turn: Turn, entries: Iterable[JournalEntry], known: int = 0)
     head, text = mine[0], ""
     for entry in mine:
         if entry.start > head.start + len(text):
-            break  # a gap: Postgres was restarted and lost pieces; the executor writes all of them again
+            break  # a gap: Postgres has restarted and lost pieces; the executor writes all pieces again
         text += entry.text[head.start + len(text) - entry.start :]
     block = Block(
         index=head.index,

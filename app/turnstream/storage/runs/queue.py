@@ -1,4 +1,4 @@
-"""The queue of turns, and the replicas that serve it."""
+"""The queue of turns, and the replicas that claim its turns."""
 
 from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
@@ -19,22 +19,22 @@ from turnstream.storage.runs.attempts import NEXT_ATTEMPT
 from turnstream.storage.runs.journal import END_LOGS
 from turnstream.storage.runs.session import CHANNEL
 
-# The notifications between replicas. The ids that follow are of a turn, and for the last one of the replica it is for.
-QUEUED = "queued"  # there may be a turn to claim
+# The notifications between replicas. The id of a turn follows; for DRAIN, the id of a replica.
+QUEUED = "queued"  # a queued turn may exist
 CANCEL = "cancel"
-UPDATED = "told"  # the rows have an answer or words of a user; older replicas, which run beside, know this word
+UPDATED = "told"  # the rows have an answer or a message; older replicas expect this word
 DRAIN = "drain"
 
-# Deaths of processes after which a turn that was running in them is a suspect: it may have ended them.
+# A turn that was running in so many dying processes is a suspect, because it may have ended them.
 SUSPICIOUS = 2
 
-# Seconds between two looks at a turn that all live replicas have declined, and the most looks.
+# The pause between two checks of a turn that all live replicas have declined, and the maximum of checks.
 _PAUSE_OF_DECLINED = timedelta(seconds=30)
 _MOST_LOOKS = 4
-# Renewals of the lease that are remembered: those of the longest age of a copy that can be set, and more.
+# The number of remembered renewals of the lease: more than the longest configurable age of a copy needs.
 _REMEMBERED = 200
 
-# A turn that was enqueued behind an open one is not claimed before that one has ended, nor one of an owner who is held.
+# A replica claims a turn only after the end of the turn before, and only if no move holds the owner.
 CLAIMABLE = f"""
     status = 'queued' AND NOT EXISTS (
         SELECT FROM turns AS question JOIN turns AS before ON before.id = question.parent_id
@@ -43,9 +43,9 @@ CLAIMABLE = f"""
         SELECT FROM moves JOIN chats USING (owner) WHERE chats.id = next.chat_id AND held_until > now()
     )
 """
-# A replica that has no such model or tool declines a turn, and does not claim it again while another one may have them.
-# After all have declined it, one looks again after each pause: a replica that has them may be starting. After so many
-# looks it runs the turn, which then ends as an error.
+# A replica without the model or a tool of a turn declines the turn, and does not claim it again while another replica
+# may have both. After all replicas have declined, one replica checks again after each pause, because a suitable replica
+# may be starting. After the maximum of checks this replica runs the turn, which ends with an error.
 _FOR_THIS_REPLICA = f"""
     {CLAIMABLE} AND (
         declined IS NULL OR cancel_requested OR :replica <> ALL(declined) OR declined_until < now() AND NOT EXISTS (
@@ -53,9 +53,9 @@ _FOR_THIS_REPLICA = f"""
         )
     )
 """
-# Suspects are claimed before all others and apart from them, those of the fewest deaths first, so that faults of others
-# are not counted for one turn again and again. Turns with more deaths are claimed one at a time, which finds the cause.
-# The replica's row names those of the last claim.
+# Replicas claim suspects before all other turns and in separate claims, with the fewest deaths first, so that one turn
+# does not collect the deaths of other turns. Turns with more deaths are claimed one at a time, which identifies the
+# cause. The replica's row names the suspects of the last claim.
 _SUSPECTS = f"""
     fewest AS (
         SELECT min(deaths) AS deaths FROM turns AS next
@@ -70,8 +70,8 @@ _SUSPECTS = f"""
     )
 """
 _CALM = f"{_FOR_THIS_REPLICA} AND deaths < {SUSPICIOUS} AND NOT EXISTS (SELECT FROM suspects)"
-# A turn that got another place in its chat after the statement took its snapshot is left: it may follow an open one.
-# Its row, which is locked, has another time than the snapshot.
+# The claim skips a turn with a new place in its chat since the snapshot of the statement, because the turn may now
+# follow an open turn. The locked row then has another time than the snapshot.
 _CLAIM = f"""
     UPDATE turns
     SET status = 'running', attempt = {NEXT_ATTEMPT}, replica = :replica, started_at = coalesce(started_at, now())
@@ -80,7 +80,7 @@ _CLAIM = f"""
     )
     RETURNING id, created_at, deaths
 """
-# By the time of the database: ids have the time of the replica that made them.
+# Ordered by the time of the database, because ids have the time of a replica.
 CLAIM_TURNS = Statement(
     f"""
     WITH {_SUSPECTS}, chosen AS (
@@ -90,10 +90,10 @@ CLAIM_TURNS = Statement(
     {_CLAIM}
     """
 )
-# The owner with the fewest running turns comes first, so no owner waits behind all turns of another one. An index has
-# the open turns by owner. Turns are read of as many owners as turns are claimed, and of each as many as may run.
-# Replicas that claim at the same moment find the same turns, and pass over those of each other. The first turn in the
-# queue is read in the order of an index: else a long queue makes the planner read the whole table for it.
+# The owner with the fewest running turns comes first, so no owner waits behind all turns of another owner. An index has
+# the open turns by owner. The statement reads turns of as many owners as claims, and as many turns of each owner as may
+# run. Replicas that claim at the same moment find the same turns, and skip each other's locked turns. The first turn in
+# the queue is read in the order of an index: else the planner reads the whole table for a long queue.
 CLAIM_TURNS_FAIRLY = Statement(
     f"""
     WITH {_SUSPECTS}, first_queued AS (
@@ -132,7 +132,7 @@ CLAIM_AGAIN = Statement(
     RETURNING id
     """
 )
-# All of them, or those of owners who are held: nobody claims these before they are free, or in their new cell.
+# All turns, or only turns of held owners. Nobody claims the latter before the end of the move.
 GIVE_BACK = Statement(
     """
     UPDATE turns SET status = 'queued', replica = NULL
@@ -154,8 +154,8 @@ DECLINE = Statement(
     """
 )
 GET_CLAIMED = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
-# The row has the time of the renewal before, also after a failover: if that is later than now, the clock was set back.
-# A row written between the two renewals has a time from a lease before now to a lease after the renewal before.
+# The row has the time of the previous renewal, also after a failover. If that time is in the future, the clock was set
+# back. A row written between the two renewals has a time from a lease before now to a lease after the previous renewal.
 RENEW_LEASE = Statement(
     """
     WITH noticed AS (
@@ -188,12 +188,12 @@ GET_PEERS = Statement(
     FROM replicas WHERE id <> :replica
     """
 )
-# The attempt stays: the next claim raises it, which fences off an owner that is only slow. Rows that such an owner
-# still appends to its log are read by nobody: the turn's row names no replica, or the next one.
+# The attempt stays: the next claim raises it, which fences off a slow owner. Nobody reads later rows of such an owner's
+# log, because the turn's row names no replica, or the next owner.
 #
-# At most one turn ended the process. If nothing was claimed after suspects, the death counts for them only, else for
-# all. Only a turn that ran alone is charged a recovery. Text that is kept is progress, after which the recoveries are
-# counted from the beginning; the last second of it, which no checkpoint has stored, is not seen.
+# At most one turn ended the process. If the process claimed nothing after suspects, the death counts only for these,
+# else for all turns. Only a turn that ran alone is charged a recovery. Kept text is progress, and resets the
+# recoveries; the last second of text, after the last checkpoint, does not count.
 TAKE_OVER = Statement(
     f"""
     WITH gone AS (
@@ -220,8 +220,7 @@ TAKE_OVER = Statement(
     SELECT id FROM taken
     """
 )
-# If a turn could not be released, row and log stay for a takeover: a replica without a row is missed by nobody for a
-# minute.
+# If a turn could not be released, row and log stay, because a takeover without a row takes a minute.
 LEAVE = Statement(
     """
     WITH held AS (
@@ -232,13 +231,13 @@ LEAVE = Statement(
     DELETE FROM replicas WHERE id = :replica AND NOT EXISTS (SELECT FROM held) RETURNING id
     """
 )
-# If the schema is out of reach for a while there is no channel either.
+# While the schema is inaccessible, the channel does not exist either.
 NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload) WHERE current_schema() IS NOT NULL")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claimed turns, oldest first. If they are suspects, `deaths` are the most of any of them; else it is 0."""
+    """The claimed turns, oldest first. For suspects, `deaths` is the highest count; else 0."""
 
     turns: Sequence[UUID] = ()
     deaths: int = 0
@@ -246,14 +245,14 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """A renewal of this replica's lease: when it was `asked` for by the monotonic clock, and the database's time."""
+    """A renewal of this replica's lease: the time of the request by the monotonic clock, and the database's time."""
 
     asked: float
     time: datetime
 
 
 class Renewals:
-    """The last renewals, by the end of the lease that each wrote."""
+    """The last renewals, by the end of the written lease."""
 
     def __init__(self) -> None:
         self._by_end: dict[datetime, Renewal] = {}
@@ -267,14 +266,14 @@ class Renewals:
         return self._by_end.get(end)
 
 
-# A turn has ended, or begins to wait for a person.
+# A turn has ended, or has begun to wait for a person.
 WebhookKind = Literal["ended", "waiting"]
 
 
 class Queue:
-    """The queue as one replica uses it. `session` is the key of this replica's advisory lock
-    (turnstream.storage.runs.session). Turns leave rows for `webhooks` and for some of `extensions` as long as the
-    replica lives. `doctor` compares the digests in `configuration`.
+    """The queue for one replica. `session` is the key of this replica's advisory lock
+    (turnstream.storage.runs.session). During the life of the replica, turns write rows for `webhooks` and for some of
+    `extensions`. `doctor` compares the digests in `configuration`.
     """
 
     def __init__(
@@ -303,9 +302,9 @@ class Queue:
         return (await self.take(limit, most_of_owner)).turns
 
     async def take(self, limit: int, most_of_owner: int | None = None, *, suspects: int = 1) -> Claim:
-        """Claims queued turns for this replica: up to `suspects` of the suspects or, if there is none, up to `limit` of
-        the others, oldest first. With `most_of_owner` these are shared out between their owners, of whom none has more
-        than that running.
+        """Claims queued turns for this replica: up to `suspects` of the suspects or, without suspects, up to `limit`
+        other turns, oldest first. With `most_of_owner` the claims are distributed among owners, up to so many running
+        turns each.
         """
         claim = {"replica": self.replica, "step": attempts.draw_step(), "limit": limit, "suspects": suspects}
         if most_of_owner is None:
@@ -317,20 +316,20 @@ class Queue:
         return Claim([row["id"] for row in rows], deaths if deaths >= SUSPICIOUS else 0)
 
     async def claim_again(self, turns: Collection[UUID]) -> Collection[UUID]:
-        """Claims the turns among these that this replica owns by their rows, for a new run."""
+        """Claims those of the turns that this replica owns by their rows, for a new run."""
         rows = await self._database.rows(CLAIM_AGAIN, turns=turns, replica=self.replica, step=attempts.draw_step())
         return {row["id"] for row in rows}
 
     async def give_back(self, turns: Collection[UUID], *, every: bool) -> Set[UUID]:
-        """Puts turns that this replica owns by their rows back into the queue: `every` one, or only turns of held
-        owners. None of them may run. Returns the turns that were put back.
+        """Puts turns that this replica owns by their rows back into the queue: `every` turn, or only turns of held
+        owners. The turns must not be running here. Returns the queued turns.
         """
         rows = await self._database.rows(GIVE_BACK, turns=turns, replica=self.replica, every=every)
         return {row["id"] for row in rows}
 
     async def decline(self, turn: Turn) -> bool:
-        """Puts a claimed turn back into the queue for other replicas, because this one lacks what it needs. Returns
-        False if no live replica has had it for minutes, or the claim is lost.
+        """Puts a claimed turn back into the queue for other replicas, because this replica lacks its model or a tool.
+        Returns False if no live replica has had these for minutes, or the claim is lost.
         """
         return None is not await self._database.row(
             DECLINE,
@@ -342,13 +341,13 @@ class Queue:
         )
 
     async def claimed(self) -> Mapping[UUID, bool]:
-        """The turns that this replica owns by their rows; true for those whose cancellation is requested."""
+        """The turns that this replica owns by their rows; true for turns with a requested cancellation."""
         rows = await self._database.rows(GET_CLAIMED, replica=self.replica)
         return {row["id"]: row["cancel_requested"] for row in rows}
 
     async def renew_lease(self, seconds: float) -> bool:
-        """Renews the lease, and learns the time of Postgres and when its clock was set back. Returns whether an
-        operator has ordered that this replica drains.
+        """Renews the lease, and reads the clock of Postgres and its steps. Returns whether an operator has ordered a
+        drain.
         """
         asked = monotonic()
         row = await self._database.row(
@@ -370,7 +369,7 @@ class Queue:
         return is_draining
 
     async def peers(self) -> Sequence[Peer]:
-        """The other replicas. If there are any, it learns the time of Postgres."""
+        """The other replicas. If there are any, the rows also have the time of Postgres."""
         asked = monotonic()
         rows = await self._database.rows(GET_PEERS, replica=self.replica, address=self._address)
         if rows:
@@ -381,18 +380,18 @@ class Queue:
         ]
 
     async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
-        """Puts the running turns of these replicas, and of replicas without a row, back into the queue, with the text
-        that their logs have.
+        """Puts the running turns of these replicas, and of replicas without a row, into the queue, with text of their
+        logs.
         """
         return [row["id"] for row in await self._database.rows(TAKE_OVER, gone=gone)]
 
     async def leave(self) -> None:
-        """Deletes the row of this replica, and its log, unless a turn is still its own. A row that stays is found like
-        the row of a dead replica.
+        """Deletes the row and the log of this replica, unless the replica still owns a turn. Other replicas treat a
+        remaining row like the row of a dead replica.
         """
         with suppress(StorageError):
             await self._database.row(LEAVE, replica=self.replica)
 
     async def notify(self, payload: str) -> None:
-        """Notifies every replica, this one too."""
+        """Notifies every replica, including this replica."""
         await self._database.row(NOTIFY, payload=payload)

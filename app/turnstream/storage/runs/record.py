@@ -1,11 +1,11 @@
-"""Writes of a running turn, each fenced by the attempt that owns the turn: if no row comes back, the claim is lost.
+"""Writes of a running turn, each fenced by the attempt that owns the turn: an empty result means a lost claim.
 
-A fence locks the turn's row first. That puts a stale owner and a new one in an order: the stale one waits for the lock,
-and then finds its attempt gone.
+A fence locks the turn's row first. The lock orders a stale owner and a new owner: the stale owner waits for the lock,
+and then finds another attempt.
 
-A failover to an asynchronous standby loses the last commits, in the middle of turns that continue. So a fence lets a
-write pass only if the rows hold all that the run has written before, and the run writes first what is lost. Thus rows
-hold at each moment a state in which the turn has been, from which any later run continues.
+A failover to an asynchronous standby loses the last commits of running turns. So a fence lets a write pass only if the
+rows have all earlier writes of the run; the run first repeats lost writes. Thus the rows always represent a real state
+of the turn, from which a later run can continue.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -42,14 +42,14 @@ _HOLDS_ROUNDS = """(
        AND count(*) FILTER (WHERE sealed_by IS NOT NULL) >= CAST({sealed} AS bigint)
     FROM rounds WHERE turn_id = turns.id
 )"""
-# Indexes are counted from 0 without a gap.
+# Indexes begin at 0 and have no gap.
 _HOLDS_BLOCKS = "(SELECT coalesce(max(index) + 1, 0) FROM blocks WHERE turn_id = turns.id) >= CAST({blocks} AS bigint)"
 
 
 def _fence(
     held: str = "attempt = :attempt AND status = 'running'", *, columns: str = "id", writes: str = "whole"
 ) -> str:
-    """The beginning of a statement that writes only if the turn's row meets `held`, and the rows are whole."""
+    """The beginning of a statement that writes only if the turn's row meets `held`, and no earlier write is lost."""
     return f"""
     WITH held AS (
         SELECT {columns}, asked >= CAST(:held_asks AS bigint) AND {_HOLDS_BLOCKS.format(blocks=":held_blocks")}
@@ -74,10 +74,10 @@ INSERT_BLOCKS = """
     ON CONFLICT (turn_id, index) DO UPDATE SET text = EXCLUDED.text
 """
 
-# For turns that nobody runs: there is no claim to be fenced by.
+# For turns without a run: a claim for a fence does not exist.
 ADD_BLOCKS = _writes("WITH fenced AS (SELECT CAST(:turn AS uuid) AS id)" + INSERT_BLOCKS + " RETURNING turn_id")
 
-# A round that is sealed does not change, whatever was on its way.
+# A sealed round does not change, even by late writes.
 INSERT_ROUNDS = """
     INSERT INTO rounds
         (turn_id, number, attempt, messages, model, stop_reason, usage, request_id, data, sealed_by, started_at,
@@ -105,7 +105,7 @@ _CHARGE_ROUNDS = ", " + charging(
 
 _CLEAR_TEXT = ", cleared AS (DELETE FROM open_text USING fenced WHERE turn_id = fenced.id)"
 
-# One whose row another statement holds is left out, so that none waits for all others.
+# The statement skips locked turns, so that no turn waits for all other turns.
 BEGIN_ROUNDS = Statement(
     f"""
     WITH fenced AS (
@@ -122,7 +122,7 @@ BEGIN_ROUNDS = Statement(
     """
 )
 
-# The first blocks of a round may bring its row along.
+# The first blocks of a round may come together with its row.
 CLOSE_BLOCKS = _writes(
     _fence() + _CLEAR_TEXT + f", begun AS ({INSERT_ROUNDS}), closed AS ({INSERT_BLOCKS}) SELECT whole FROM held",
 )
@@ -142,7 +142,7 @@ _START_CALLS = """
         DO UPDATE SET attempt = EXCLUDED.attempt, started_at = EXCLUDED.started_at
 """
 
-# The calls of the round that are run next are in the ledger with the seal.
+# The seal inserts the next calls to run into the ledger.
 SEAL_ROUND = _writes(
     f"""
     {_fence(columns="id, chat_id")} {_SEALED}, counted AS (
@@ -153,9 +153,9 @@ SEAL_ROUND = _writes(
     """,
 )
 
-# The new attempt is a parameter, so that a write whose answer was lost can be repeated. The voided round shows that it
-# was written: the number alone does not, since a claim may draw it too, perhaps of this replica. The turn is locked in
-# a statement before, so that the first try, which may still be under way, is waited for.
+# The new attempt is a parameter, so that a write with a lost answer can be repeated. The voided round proves the
+# earlier write; the number alone does not, because a claim may draw the same number, perhaps a claim of this replica.
+# An earlier statement locks the turn, to wait for a first try that may still be running.
 LOCK_TURN = Statement("SELECT id FROM turns WHERE id = :turn FOR NO KEY UPDATE")
 VOID_ROUND = Statement(
     _fence(
@@ -179,8 +179,8 @@ VOID_ROUND = Statement(
     """
 )
 
-# The row of a job is the ledger of its call too: no second one is made. Replicas of the version before, which know no
-# jobs, are as if they had declined the turn.
+# The row of a job is also the ledger entry of its call, so a call has one job. Replicas of an older version without
+# jobs count as having declined the turn.
 _START_JOBS = """
     jobs_started AS (
         INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, attempt, reports, handle)
@@ -205,14 +205,14 @@ _COUNT_JOBS = f"""
 """
 _NEW_JOBS = contents.JOBS.named(turn_id="turn", input="job_inputs")
 START_JOBS = Statement(f"{_fence()}, started AS ({_START_CALLS}), {_START_JOBS}, {_COUNT_JOBS}", seals=[_NEW_JOBS])
-# The call has its result with the job. The ledger of calls has no row of it: it is never run inside the turn.
+# The result of the call comes with the job. The ledger has no row of the call, which never runs inside the turn.
 START_REPORTS = Statement(
     f"{_fence()}, results AS ({INSERT_BLOCKS}), {_START_JOBS}, {_COUNT_JOBS}", seals=[NEW_BLOCKS, _NEW_JOBS]
 )
 
 START_CALLS = Statement(_fence() + f", started AS ({_START_CALLS}) SELECT whole FROM held")
 
-# A call that was started before its round was sealed has no row yet; then nothing is stored.
+# A call that started before the seal of its round has no row yet; then nothing is stored.
 STORE_PRELIMINARY = Statement(
     _fence()
     + """
@@ -251,7 +251,7 @@ _NEW_ASKS = ASKS.named(
     turn_id="turn", round="ask_rounds", tool_use_id="asked_calls", question="questions", answer="answers"
 )
 ASK = Statement(f"{_fence()}, {_ASK} SELECT whole FROM held", seals=[_NEW_ASKS])
-# The call was refused before it was made: the ledger forgets it.
+# The call was refused before its execution, so the ledger entry is deleted.
 ASK_TO_SIGN_IN = Statement(
     f"""
     {_fence()}, {_ASK}, forgotten AS (
@@ -263,12 +263,12 @@ ASK_TO_SIGN_IN = Statement(
     seals=[_NEW_ASKS],
 )
 
-# WAIT and END_TURN put the turn back into the queue where something has arrived that the run does not know of. Each may
-# be written again when its answer was lost, so it takes a turn in the statuses that it writes, too. A turn that is
-# queued by then stays queued: it may have been taken over.
-# Steers that wait to be taken in came before the asks, or they had answered them: they represent the answers too. They
-# do not stop a job: as for a tool that runs inside the turn, they are taken in after its end. A steer may be older than
-# the question of a job, and does not answer it. A report answers nothing.
+# WAIT and END_TURN put the turn back into the queue if an unknown answer, steer or outcome has arrived. Each may be
+# repeated after a lost answer, so each also accepts turns in the statuses that it writes. A queued turn stays queued,
+# because a takeover may have queued it. Unapplied steers came before the asks, or they would have answered the asks; so
+# the steers represent the answers too. Steers do not stop a job: as with a tool inside the turn, the turn applies
+# steers after the end of the job. A steer may be older than the question of a job, and does not answer the question. A
+# report answers nothing.
 WAIT = Statement(
     _fence(
         "attempt = :attempt AND status IN ('running', 'waiting', 'queued')",
@@ -299,15 +299,15 @@ _TAKE_STEERS = """
         WHERE steers.id = ANY(CAST(:steers AS uuid[]))
     )
 """
-# The job of a report has its id. Its row may be gone: the turn of the call can be deleted.
+# A report has the id of its job. The row of the job may be missing, because the turn of the call can be deleted.
 _NOTE_DELIVERY = """
     noted AS (
         UPDATE jobs SET delivered_round = :applied_round FROM fenced
         WHERE jobs.id = ANY(CAST(:steers AS uuid[])) AND reports
     )
 """
-# Only steers that are as the run has read them: they may be edited or withdrawn until then, under the lock of the turn.
-# The turn is locked in a statement before, so that this one sees the rows as they are under the lock.
+# Applies only unchanged steers, because users may edit or withdraw steers under the lock of the turn. An earlier
+# statement locks the turn, so that this statement sees the rows under the lock.
 _ARE_FRESH = """(
     SELECT count(*) = cardinality(CAST(:steers AS uuid[])) FROM steers JOIN unnest(
         CAST(:steers AS uuid[]), CAST(:stored AS text[])
@@ -330,7 +330,7 @@ _SETTLED = f"""
     ), results AS ({INSERT_BLOCKS})
 """
 SETTLE_CALLS = _writes(_SETTLED + " SELECT whole FROM held")
-# Whatever gives a call its result, its job is over: a runner that has it stops.
+# Every result of a call ends its job, and its runner stops.
 SETTLE_JOBS = _writes(
     f"""
     {_SETTLED}, over AS (
@@ -349,8 +349,8 @@ _END_FENCE = _fence(
     "attempt = :attempt AND status IN ('running', :status)",
     columns="id, chat_id, status = 'running' AND arrivals > :arrivals AS goes_on, turns.xmin AS version",
 )
-# A message that is enqueued behind the turn writes its row (MARK_FOLLOWED). If it committed after this statement
-# took its snapshot, the row that the fence has locked is a newer one than the snapshot has.
+# A message behind the turn updates the turn's row (MARK_FOLLOWED). If the message committed after the snapshot of this
+# statement, the locked row is newer than the row in the snapshot.
 _ENDED = """
     , ended AS (
         UPDATE turns
@@ -368,10 +368,10 @@ _ENDED = """
     SELECT held.whole, ended.ended_at, ended.followed FROM held LEFT JOIN ended ON true
 """
 END_TURN = Statement(_END_FENCE + _CLEAR_TEXT + _ENDED)
-# The end of a turn whose last reply has just come whole: its last block, its seal and its end in one commit.
+# The end of a turn right after its last complete reply: the last block, the seal and the end in one commit.
 SEAL_AND_END = _writes(_END_FENCE + _SEALED + _ENDED)
 
-# Hooks are called for the end of a turn too. The number is a parameter, so that a write can be repeated.
+# Hooks also run at the end of a turn. The count is a parameter, so that a write can be repeated.
 COUNT_HOOK_FAILURES = Statement(
     "UPDATE turns SET hook_failures = :count WHERE id = :turn AND attempt = :attempt RETURNING id"
 )
@@ -387,8 +387,8 @@ RELEASE_TURN = Statement(
     """
 )
 
-# After commits were lost: the turn becomes again what its run knows of it, if its row has an attempt of the run's own
-# lineage (turnstream.domain.turns.Turn.has_had). Blocks of an earlier attempt are those of a round that was voided.
+# Restores the turn after lost commits to the state that its run knows, if its row has an attempt of the run's own
+# lineage (turnstream.domain.turns.Turn.has_had). Blocks of an earlier attempt belong to a voided round.
 REGAIN = Statement(
     """
     UPDATE turns SET attempt = :attempt, lineage = CAST(:lineage AS int[])
@@ -418,7 +418,7 @@ RESTORE = Statement(
 
 @dataclass(frozen=True, slots=True)
 class SettledCall:
-    """A call's result as its block, and the call's state. `whole` is the full text if the block holds a part."""
+    """A call's result as its block, and the call's state. `whole` is the full text if the block has only a part."""
 
     result: Block
     state: CallState
@@ -427,8 +427,8 @@ class SettledCall:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """The job of `call`, which is stopped at the `deadline`. `input` is JSON text. The turn does not wait for one that
-    `reports`. One with a `handle`, as JSON text, was begun inside its turn.
+    """The job of `call`, stopped at the `deadline`. `input` is JSON text. The turn does not wait for a job that
+    `reports`. A job with a `handle`, as JSON text, began inside its turn.
     """
 
     id: UUID
@@ -441,10 +441,11 @@ class NewJob:
 
 
 class Records:
-    """The writes of one attempt at one turn, each a transaction of its own. All raise ClaimLost once the claim is lost.
+    """The writes of one attempt at one turn, each a separate transaction. All raise ClaimLost after the loss of the
+    claim.
 
-    While Postgres is away they wait. A write whose answer was lost is repeated, with the same effect as once. `known`
-    returns the turn with all that has been written; what Postgres has lost of it is written before the next write.
+    While Postgres is unavailable the writes wait. A repeated write after a lost answer has no further effect. `known`
+    returns the turn with all earlier writes; the next write first repeats the writes that Postgres has lost.
     """
 
     def __init__(self, database: Database, replica: UUID, known: Callable[[], Turn]) -> None:
@@ -456,21 +457,21 @@ class Records:
         self._jobs: list[NewJob] = []
 
     async def close_blocks(self, blocks: Sequence[Block], begun: Sequence[Round] = ()) -> None:
-        """Stores closed blocks, and the round that has `begun` with them, if there is one."""
+        """Stores closed blocks, and the `begun` round, if any."""
         await self._write(CLOSE_BLOCKS, **self._columns(begun), **columns_of(blocks))
 
     async def seal_round(
         self, round: Round, unwritten: Sequence[Block], turn: Turn, starting: Sequence[Block] = ()
     ) -> None:
-        """`unwritten` are the blocks that no row holds; `turn` has the new sums. The calls `starting` are put into the
-        ledger, as `start_calls` does.
+        """`unwritten` are the blocks without a row; `turn` has the new sums. The calls `starting` are added to the
+        ledger.
         """
         sealed = {**_sums(turn), **self._sealed(round, turn), **columns_of(unwritten), **_ledger_of(starting)}
         await self._write(SEAL_ROUND, **sealed)
         self._started.extend(starting)
 
     async def void_round(self, round: Round, turn: Turn) -> int:
-        """Deletes an unsealed round and starts the next attempt, whose number is returned."""
+        """Deletes an unsealed round and starts the next attempt. Returns the number of that attempt."""
         known = self._known()
         kept = replace(known, blocks=tuple(block for block in known.blocks if block.round != round.number))
         values: dict[str, Any] = {
@@ -487,7 +488,7 @@ class Records:
         return self.attempt
 
     async def _write_locked(self, statement: Statement, values: Mapping[str, Any]) -> Row | None:
-        """Executes a statement that begins with a fence, and sees what was committed before the turn was locked."""
+        """Executes a statement that begins with a fence, and sees all commits before the lock of the turn."""
         async with self._database.transaction() as connection:
             await connection.row(LOCK_TURN, turn=self._turn)
             return await connection.row(statement, turn=self._turn, attempt=self.attempt, **values)
@@ -505,7 +506,7 @@ class Records:
         await self._write(ASK, **_columns_of_asks(asks), asked=asked)
 
     async def ask_to_sign_in(self, call: Block, ask: Ask, asked: int) -> None:
-        """Stores the ask of a call that was started and not made."""
+        """Stores the ask of a started call that was not made."""
         named = {"round": call.round, "tool_use_id": call.tool_use_id}
         await self._write(ASK_TO_SIGN_IN, **_columns_of_asks([ask]), **named, asked=asked)
         self._started = [each for each in self._started if each.key != call.key]
@@ -517,7 +518,7 @@ class Records:
         self._jobs.extend(jobs)
 
     async def start_reports(self, jobs: Sequence[NewJob], results: Sequence[Block], asked: int) -> None:
-        """Stores jobs that report, with the results that their calls have until then."""
+        """Stores jobs that report, with the preliminary results of their calls."""
         await self._write(START_REPORTS, **columns_of(results), **_columns_of_jobs(jobs), asked=asked)
         self._jobs.extend(jobs)
 
@@ -530,7 +531,7 @@ class Records:
         await self._write(statement, states=[call.state for call in calls], **columns)
 
     async def apply_steers(self, blocks: Sequence[Block], steers: Sequence[Steer]) -> bool:
-        """Makes the steers blocks of the turn. Returns False, and writes nothing, if one of them has changed."""
+        """Applies the steers as blocks of the turn. Returns False without a write if a steer has changed."""
         values = {
             **_fenced_by(self._known()),
             "steers": [steer.id for steer in steers],
@@ -542,16 +543,16 @@ class Records:
         return is_fresh
 
     async def wait(self, arrivals: int) -> Status:
-        """Lets the turn wait for a person. Puts it back into the queue instead if more has arrived than `arrivals`
-        counts, or a steer came before the asks.
+        """Lets the turn wait for a person. Puts the turn back into the queue instead if `arrivals` does not count all
+        arrivals, or a steer came before the asks.
         """
         row = await self._write(WAIT, arrivals=arrivals, superseded=to_json(AskAnswer("superseded")))
         status: Status = row["status"]
         return status
 
     async def end(self, turn: Turn) -> tuple[datetime | None, bool]:
-        """Ends the turn and returns the time, and whether another turn follows it. The time is None if the turn went
-        back into the queue, because more has arrived than `turn` counts.
+        """Ends the turn. Returns the time, and whether another turn follows. The time is None if the turn went back
+        into the queue, because `turn` does not count all arrivals.
         """
         row = await self._write(END_TURN, **_sums(turn), **_ended(turn))
         return row["ended_at"], row["followed"]
@@ -569,9 +570,7 @@ class Records:
             raise self._lost()
 
     async def release(self, open_block: Block | None, begun: Sequence[Round] = ()) -> None:
-        """Puts the turn back into the queue, and stores the round that has `begun`, if there is one. The text of
-        `open_block`, which was being written, is stored for the next owner.
-        """
+        """Puts the turn back into the queue. Stores the `begun` round and the text of `open_block`, if any."""
         if block := open_block:
             call, name = block.tool_use_id, block.name
             whole = JournalEntry(
@@ -591,7 +590,7 @@ class Records:
         return row
 
     async def _restore(self) -> None:
-        """Makes the rows what this run knows of the turn, if it still has the claim."""
+        """Restores the rows to the state that this run knows, if the run still has the claim."""
         turn, replica = self._known(), self._replica
         done = [round for round in turn.rounds if round.sealed or round.voided]
         settled = {block.key for block in turn.blocks if block.type == TOOL_RESULT}
@@ -616,7 +615,7 @@ class Records:
                 **columns_of_charges(charges_of(done, turn), root_of(turn)),
                 **_columns_of_asks(turn.asks),
                 **_ledger_of(running),
-                **_columns_of_jobs(jobs, runs=1),  # a runner may have begun them
+                **_columns_of_jobs(jobs, runs=1),  # a runner may have begun these jobs
             )
 
     def _sealed(self, round: Round, turn: Turn) -> dict[str, object]:
@@ -630,8 +629,8 @@ class Records:
 
 
 async def begin_rounds(database: Database, begun: Sequence[tuple[Turn, Round]]) -> Collection[UUID]:
-    """Stores rounds that have begun, of turns as they are known. Returns the turns whose round is stored: the others
-    are no longer in the attempt of their round, or their rows are not whole, or another statement writes them just now.
+    """Stores begun rounds of turns. Returns the turns with a stored round. Other turns have a newer attempt, lost
+    writes, or a lock of another statement.
     """
     turns = [turn for turn, _ in begun]
     rounds = columns_of_rounds([turn.id for turn in turns], [round for _, round in begun])
@@ -640,12 +639,12 @@ async def begin_rounds(database: Database, begun: Sequence[tuple[Turn, Round]]) 
 
 
 def _fenced_by(turn: Turn) -> dict[str, int]:
-    """Returns the least numbers of blocks, rounds and asks that the rows of the turn must have."""
+    """Returns the minimum numbers of blocks, rounds and asks in the rows of the turn."""
     return {
         "held_blocks": len(turn.blocks),
         "held_rounds": sum(round.sealed or round.voided for round in turn.rounds),
         "held_sealed": sum(round.sealed for round in turn.rounds),
-        # Questions of jobs are not written by the run.
+        # Jobs, not the run, write the questions of jobs.
         "held_asks": sum(not ask.is_of_job for ask in turn.asks) + len(turn.jobs),
     }
 
@@ -660,7 +659,7 @@ def _columns_of_asks(asks: Sequence[Ask]) -> dict[str, Sequence[object]]:
         "ask_attempts": [ask.attempt for ask in asks],
         "expiries": [ask.expires_at for ask in asks],
         "tool_digests": [ask.tool_digest for ask in asks],
-        # JSON, since Postgres would make one array of two dimensions of lists in a list.
+        # JSON, because Postgres would turn nested lists into a two-dimensional array.
         "approvers": [to_json(ask.approvers) if ask.approvers else None for ask in asks],
         "questions": [ask.question for ask in asks],
         "answers": [None if ask.answer is None else to_json(ask.answer) for ask in asks],

@@ -1,4 +1,4 @@
-"""A replica's own session with Postgres: it shows the others that the replica is alive, and receives notifications."""
+"""A replica's own session with Postgres, which receives notifications and is its sign of life."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,19 +10,20 @@ from turnstream.storage.hosts import open_connection
 
 log = structlog.get_logger(__name__)
 
-# In SQL: the channel of the notifications. Another installation in the same database has another schema.
+# The channel of the notifications, in SQL. Another installation in the same database has another schema.
 CHANNEL = "'turnstream' || CASE current_schema() WHEN 'public' THEN '' ELSE '.' || left(current_schema(), 50) END"
-# The notification for the runners of jobs: one may be due, or over.
+# The notification for the runners of jobs: a job may be due, or over.
 JOBS = "jobs"
 _RECONNECT = 0.2  # seconds
-_PROBE = 5.0  # seconds; within them a broken session is noticed
+_PROBE = 5.0  # seconds until the detection of a broken session
 
 
 class ReplicaSession:
-    """One connection outside the pool. It holds the advisory lock `key` as long as it lives, and passes the payload of
-    every notification to `on_notify`. Both are only hints: after a lost session the others check the lease, a lost
-    notification costs a poll interval. `on_open` is called when the session begins to receive notifications; earlier
-    notifications are lost. `on_lost` is called when the session has ended, and again after each failed try to open it.
+    """One connection outside the pool, with the advisory lock `key` for its whole life. `on_notify` gets the payload of
+    every notification. Lock and notifications are only hints: after a lost session, other replicas check the lease; a
+    lost notification costs a poll interval. `on_open` is called when the session begins to receive notifications;
+    earlier notifications are lost. `on_lost` is called at the end of the session, and after each failed try to reopen
+    it.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class ReplicaSession:
         self._on_open = on_open
 
     async def run(self) -> None:
-        """Runs for ever: opens the session again when it is lost."""
+        """Runs for ever, and opens the session again after a loss."""
         while True:
             try:
                 await self._live()
@@ -54,7 +55,7 @@ class ReplicaSession:
         ended = asyncio.Event()
         connection.add_termination_listener(lambda _connection: ended.set())
         try:
-            # Shared: Postgres may still hold the lock for the session before, if that one broke without closing.
+            # A shared lock, because Postgres may still have the lock of the previous session after a broken connection.
             await connection.execute("SELECT pg_advisory_lock_shared($1)", self._key, timeout=_PROBE)
             channel = await connection.fetchval(f"SELECT {CHANNEL}", timeout=_PROBE)
             if channel is None:
