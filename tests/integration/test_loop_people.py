@@ -303,7 +303,7 @@ async def test_an_id_that_is_used_again_is_asked_about_again(harness: Harness, o
         await replica.worker.refresh(asked.turn)
         await waits(harness, replica, asked)
         old = Decision("a", first.asks[0].digest, AskAnswer("approve"), "actions")
-        with pytest.raises(Conflict, match="another input"):
+        with pytest.raises(Conflict, match="does not match the input"):
             await Actions(harness.database).answer(OWNER, asked.chat, asked.turn, [old], None)
         await decide(harness, asked, a=AskAnswer("deny"))
         await replica.worker.refresh(asked.turn)

@@ -507,7 +507,7 @@ async def test_a_statement_that_meets_its_own_limit_closes_no_other_connection(
             statement.timeout = 0.02
             # Without a number of rows to do, a function would do nothing and end.
             values = {name: 1 if name == "most" else None for name in statement.names}
-            with pytest.raises(StatementTooLong, match="longer than it may"):
+            with pytest.raises(StatementTooLong, match="exceeded its time limit"):
                 await Database(pool, 30.0).rows(statement, **values)
             assert not pool.count, name
     await pool.close()

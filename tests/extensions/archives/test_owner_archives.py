@@ -262,7 +262,7 @@ async def test_other_files_are_refused(settings: Settings, tmp_path: Path) -> No
         (b"x" * 2000, "must begin with archive.json"),
         (tar_member("archive.json", b"{}"), "is no archive of turnstream"),
         (tar_member("archive.json", head % (2, b"")), "newer turnstream"),
-        (tar_member("archive.json", head.replace(b'"a"', b'"a (arriving)"') % (1, b"")), "cannot be one here"),
+        (tar_member("archive.json", head.replace(b'"a"', b'"a (arriving)"') % (1, b"")), "cannot be an owner here"),
         (tar_member("archive.json", head % (1, b'"chats":["mood"]')), "chats.mood"),
         (tar_member("archive.json", head % (1, b'"moods":[]')), "with moods"),
         (tar_member("archive.json", head % (1, b"")) + tar_member("documents/1.jsonl", b"{}"), "cannot be stored"),

@@ -130,7 +130,7 @@ def test_the_file_of_the_page_can_be_read(tmp_path: Path, monkeypatch: pytest.Mo
         ('[guardrails.a]\non = ["texts"]\npatterns = ["keys"]\n', "guardrails.a.on.0 must be 'input', 'tool_result'"),
         ('[guardrails.a]\non = ["text"]\n', "must have one of patterns, url, rule, moderation, and has none"),
         ('[guardrails.a]\non = ["text"]\nurl = "x"\npatterns = ["keys"]\n', "and has patterns and url"),
-        ('[guardrails.a]\non = ["text"]\nrule = "x"\n', "must have `model`"),
+        ('[guardrails.a]\non = ["text"]\nrule = "x"\n', "must have both `rule` and `model`"),
         ('[guardrails.a]\non = ["text"]\nurl = "x"\naction = "end"\n', "the server that checks decides"),
         ('[guardrails.a]\non = ["text"]\npatterns = ["keys"]\naction = "retract"\n', "it must be mask or end"),
         ('[guardrails.a]\non = ["text"]\nurl = "$NOT_SET_HERE"\n', "`url` names $NOT_SET_HERE, which is not set"),
