@@ -1,5 +1,7 @@
 """Encrypted titles are found by their words, and no row shows these."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +9,8 @@ import pytest
 from tests.support.http_client import Client
 from tests.support.http_server import serving
 from turnstream.extension import installed
-from turnstream.libraries.searches.sealed_titles import has_words
+from turnstream.extensions import search
+from turnstream.libraries.searches.sealed_titles import UNSPACED, has_words
 from turnstream.libraries.secrets.sealing import new_master_key
 from turnstream.storage.database import Statement
 
@@ -21,12 +24,12 @@ async def titles(client: Client, **params: Any) -> tuple[list[str], str | None]:
     return [chat["title"] for chat in found["chats"]], found.get("next")
 
 
-@pytest.mark.parametrize("search", ["search", "simple_search"])
+@pytest.mark.parametrize("name", ["search", "simple_search"])
 async def test_titles_are_found_by_the_beginnings_of_their_words(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, search: str
+    database_url: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("turnstream.libraries.searches.sealed_titles._BATCH", 2)
-    chosen = [installed()[name] for name in ("encryption", "keys", search)]
+    chosen = [installed()[each] for each in ("encryption", "keys", name)]
     settings: dict[str, Any] = {"master_key": new_master_key(), "encrypt_texts": True}
     async with serving(database_url, extensions=chosen, **settings) as server, Client(server.url) as client:
         for title in ("Tides of Brittany", "Ebb", "The tide table", "Moon"):
@@ -54,8 +57,16 @@ async def test_titles_are_found_by_the_beginnings_of_their_words(
         ("Straße", ["strasse"], True),
         ("Tides", ["&"], False),
         ("C++ & more", ["c++"], True),
+        ("今日は良い天気です", ["良い天"], True),
+        ("今日は良い天気です", ["悪い"], False),
     ],
-    ids=["beginning", "case", "inside", "folded", "no word", "signs"],
+    ids=["beginning", "case", "inside", "folded", "no word", "signs", "without blanks", "not in it"],
 )
 def test_a_title_has_words(title: str, words: list[str], *, found: bool) -> None:
     assert has_words(title, words) == found
+
+
+def test_scripts_without_blanks_are_those_of_the_index() -> None:
+    file = Path(search.__file__).parent / "sql/called/search_plain.sql"
+    (written,) = re.findall(r"unspaced constant text := (.*?);", file.read_text(encoding="utf-8"), re.DOTALL)
+    assert "".join(re.findall("'(.*?)'", written)).encode().decode("unicode_escape") == UNSPACED

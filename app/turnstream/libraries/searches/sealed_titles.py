@@ -18,6 +18,9 @@ from turnstream.storage.database import Statement, Transaction
 _BATCH: Final = 500
 _MOST: Final = 10_000  # chats of one search
 _WORD: Final = re.compile(r"\w+")
+# A character of a script without blanks, as in the function `search_plain`.
+UNSPACED: Final = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"
+_UNSPACED: Final = re.compile(UNSPACED)
 
 LIST_SEALED_TITLES = Statement(
     f"""
@@ -75,7 +78,9 @@ async def chats_by_sealed_title(
 
 
 def has_words(title: str, words: Sequence[str]) -> bool:
-    """Whether each word is a prefix of a word of the title."""
+    """Whether each word is a prefix of a word of the title, or, in a script without blanks, a part of the title."""
     tokens = _WORD.findall(title.casefold())
     parts = [part for word in words for part in _WORD.findall(word.casefold())]
-    return bool(parts) and all(any(token.startswith(part) for token in tokens) for part in parts)
+    return bool(parts) and all(
+        any(part in token if _UNSPACED.search(part) else token.startswith(part) for token in tokens) for part in parts
+    )
