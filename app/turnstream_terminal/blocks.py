@@ -48,6 +48,14 @@ _REASONS_NOT_RUN: Final[Mapping[str, str]] = {
 _NOT_REMARKED: Final = frozenset({"started_at", "seconds", "approval"})
 
 
+def block_of_upload(upload: Json, name: str) -> Json:
+    """Returns the block of a message that shows an uploaded file."""
+    source = {"type": "upload", "id": upload["id"]}
+    if upload["media_type"].startswith("image/"):
+        return {"type": "image", "source": source}
+    return {"type": "document", "source": source, "title": name}
+
+
 def result_remarks(result: Json) -> list[str]:
     """Describes unusual causes of a tool_result."""
     edited = ["edited"] if edited_input(result) is not None else []

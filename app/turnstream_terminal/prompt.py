@@ -15,7 +15,7 @@ from turnstream_client.errors import ClientError, RequestRejected
 from turnstream_client.events import Json
 from turnstream_client.http import AsyncClient
 from turnstream_terminal.approvals import ApprovalLoop
-from turnstream_terminal.blocks import full_blocks
+from turnstream_terminal.blocks import block_of_upload, full_blocks
 from turnstream_terminal.chat_list import print_chats, print_turns, short_ids, title_of
 from turnstream_terminal.chat_session import ChatSession
 from turnstream_terminal.console import ForegroundRunner
@@ -309,12 +309,7 @@ class ChatPrompt:
         except OSError as error:
             self._warn(f"{path} cannot be read: {error.strerror}.")
             return
-        upload = self._run(self._client.upload(data))
-        kind = "image" if upload["media_type"].startswith("image/") else "document"
-        block: Json = {"type": kind, "source": {"type": "upload", "id": upload["id"]}}
-        if kind == "document":
-            block["title"] = path.name
-        self._session.attached.append(block)
+        self._session.attached.append(block_of_upload(self._run(self._client.upload(data)), path.name))
         self._dim(f"{path.name} goes with your next message.")
 
     def _list_branches(self, chat: str) -> None:

@@ -8,20 +8,23 @@ from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 from uuid import UUID
 
 import pytest
 
 from tests.support.turns import turn_of
 from turnstream.domain.blocks import Block
-from turnstream.domain.kinds import FILES
-from turnstream.domain.media import MEDIA, PLAIN, MediaType, media_type_of
+from turnstream.domain.kinds import FILES, IMAGE
+from turnstream.domain.media import MEDIA, PLAIN, MediaType, media_shown_as, media_type_of
 from turnstream.extensions.ag_ui.messages import ClientIds, thread_messages
 from turnstream.extensions.ag_ui.schemas import AgUiUserMessageIn
 from turnstream.extensions.ag_ui.schemas import blocks_in as blocks_of_ag_ui
 from turnstream.extensions.ai_sdk.messages import ui_message
 from turnstream.extensions.ai_sdk.schemas import blocks_in as blocks_of_the_ai_sdk
 from turnstream.extensions.gemini.render import render as render_gemini
+from turnstream.extensions.mcp import offer_calls
 from turnstream.extensions.openai.chat.render import render as render_chat
 from turnstream.extensions.openai.responses.render import render as render_responses
 from turnstream.extensions.openai_api.items import _part
@@ -30,6 +33,8 @@ from turnstream.libraries.providers.anthropic.render import render as render_ant
 from turnstream.llm.conversation.attachments import with_uploads
 from turnstream.llm.models.catalog import NEEDED_ABILITY
 from turnstream.llm.provider import Message, ModelRequest
+from turnstream.tools.tool import File
+from turnstream_terminal.blocks import block_of_upload
 
 STATIC = Path(__file__).parents[3] / "app/turnstream/web/static"
 UPLOAD = UUID(int=1)
@@ -114,6 +119,29 @@ def test_openai_has_it_among_the_items_of_a_conversation(media: MediaType) -> No
     part = _part(block_of(media))
     assert part is not None
     assert part["file_id"] == str(UPLOAD)
+
+
+@each_type
+async def test_an_offer_of_an_mcp_server_sends_it_as_its_block(
+    media: MediaType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offer_calls, "take_upload", AsyncMock(return_value=Mock(id=UPLOAD)))
+    request: Any = None
+    block = await offer_calls._block(request, File(FILES_OF[media.name]))
+    assert block.type == media.block
+
+
+@each_type
+def test_the_terminal_sends_it_as_its_block(media: MediaType) -> None:
+    assert block_of_upload({"id": str(UPLOAD), "media_type": media.name}, "a file")["type"] == media.block
+
+
+def test_the_page_sends_each_type_as_its_block() -> None:
+    script = (STATIC / "attachments.js").read_text(encoding="utf-8")
+    images = re.search(r"^const IMAGES = \[(.*)\]$", script, re.MULTILINE)
+    assert images is not None
+    assert set(re.findall(r"'(.*?)'", images[1])) == media_shown_as(IMAGE)
+    assert set(re.findall(r"{ type: '(\w+)', source", script)) == {media.block for media in MEDIA.values()}
 
 
 def test_the_page_lets_people_choose_every_type() -> None:
