@@ -3,15 +3,21 @@ its message to its first model call, and that each way leads there.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import reduce
+from operator import and_
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
 from tests.support.harness import OWNER, Asked, Harness, texts_of
+from tests.support.http_server import serving
 from turnstream.api.caller import CALLER
 from turnstream.api.exchange import post_in_new_chat, post_message
 from turnstream.api.schemas.requests import NewTurn
@@ -24,6 +30,7 @@ from turnstream.domain.errors import Conflict, NotFound, RequestRefused, Stateme
 from turnstream.domain.identity import Identity
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import Limits, Turn, TurnRequest
+from turnstream.extensions.admin.statement_list import statements
 from turnstream.kit.ids import new_id
 from turnstream.libraries.dialects.branch_rows import Branches
 from turnstream.llm.models.catalog import Models, ProviderModels
@@ -32,8 +39,9 @@ from turnstream.scripted import Pause, ScriptedProvider, message_of, text, think
 from turnstream.setup.parts import Given
 from turnstream.storage.chats import chats, exchanges, turns
 from turnstream.storage.chats.exchanges import Exchange, Exchanges, IdempotencyKey, NewExchange, Position, Target
-from turnstream.storage.database import Database, Row, Statement
+from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.owners import accounts
+from turnstream.storage.rows import to_json
 from turnstream.storage.runs import queue, record
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
@@ -426,6 +434,83 @@ async def test_a_turn_whose_replica_died_between_its_message_and_its_run_is_take
     async with server(harness, answer()) as services:
         turn = await ended(harness, services, exchange)
     assert (turn.status, turn.attempt, turn.recoveries) == ("complete", 2, 0)
+
+
+# --- what a turn costs -----------------------------------------------------------------------------------------------
+
+TURNS = 8
+_ENDS = {"SEAL_AND_END": 1, "CLAIM_TURNS_FAIRLY": 1}
+# The replies of the model, the statements of a turn, and its calls of functions in the thread of the event loop: those
+# with CPython 3.11 and a tenth more. A change that makes a turn cheaper lowers the numbers.
+COSTS: Mapping[str, tuple[Callable[[], Sequence[Any]], Mapping[str, int], int]] = {
+    "an answer": (lambda: [answer()], {"BEGIN_CHAT": 1} | _ENDS, 6_500),
+    "a round of tools": (
+        lambda: [message_of(text("Hm."), tool_use("look", {}, "1")), answer()],
+        {"BEGIN_CHAT": 1, "CLOSE_BLOCKS": 2, "SEAL_ROUND": 1, "SETTLE_CALLS": 1} | _ENDS,
+        14_000,
+    ),
+}
+
+
+def _posted(url: str, body: bytes) -> bytes:
+    """The stream that answers a message in a new chat."""
+    headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+    with urlopen(Request(f"{url}/api/turns", body, headers)) as response:
+        stream: bytes = response.read()
+    return stream
+
+
+@pytest.mark.parametrize("kind", COSTS)
+async def test_a_turn_costs_no_more_statements_and_calls_than_before(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None], kind: str
+) -> None:
+    replies, statements_of_turn, most_calls = COSTS[kind]
+    names = {id(statement): name.rpartition(".")[2] for name, statement in statements().items()}
+    sent: Counter[str] = Counter()
+    background: Set[asyncio.Task[Any]] = set()
+    calls = 0
+
+    def count(method: Any) -> Any:
+        async def counted(self: Any, statement: Statement, **values: Any) -> Sequence[Row]:
+            sent[names[id(statement)]] += 1
+            found: Sequence[Row] = await method(self, statement, **values)
+            return found
+
+        return counted
+
+    def profile(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"} and asyncio.current_task() not in background
+
+    for owner in (Database, Transaction):
+        monkeypatch.setattr(owner, "rows", count(owner.rows))
+    provider = ScriptedProvider([reply for _ in range(TURNS + 2) for reply in replies()])
+    body = to_json({"blocks": [{"type": "text", "text": "Hello"}], "model": "counted"}).encode()
+    each: list[tuple[Counter[str], int]] = []
+    offers = [ProviderModels(provider, ["counted"])]
+    async with serving(database_url, Toolset([look]), offers, poll_interval=60) as server:
+        for number in range(TURNS + 2):
+            background = asyncio.all_tasks()
+            sent.clear()
+            calls = 0
+            sys.setprofile(profile)
+            try:
+                stream = await asyncio.to_thread(_posted, server.url, body)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(5):  # also what is done behind the end of the stream
+                        while not sent >= Counter(statements_of_turn):  # noqa: ASYNC110, the claim has no event
+                            await asyncio.sleep(0.01)
+                await asyncio.sleep(0.05)
+            finally:
+                sys.setprofile(None)
+            assert b"Ahoy!" in stream
+            if number >= 2:  # the first ones load code, and plan
+                each.append((sent.copy(), calls))
+    # Background tasks do not write in each turn: the statements of a turn are those of all.
+    assert reduce(and_, (counted for counted, _ in each)) == statements_of_turn
+    fewest = min(counted for _, counted in each)
+    assert fewest <= most_calls, "see `What a turn costs` in tests/bench/README.md"
+    record_property(f"calls of functions in {kind}", fewest)
 
 
 # --- notifications ---------------------------------------------------------------------------------------------------
