@@ -2,10 +2,13 @@
 
 import ast
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from turnstream.api.events import _EVENTS, EVENTS
+from turnstream.api.events import _EVENTS, _NAMES, EVENTS
+from turnstream.domain.events import Event, TurnEnd
+from turnstream.domain.turns import ENDED
 from turnstream_client.events import ServerEvent, event_of
 from turnstream_conformance import scenarios, server
 
@@ -13,6 +16,11 @@ APP = Path(__file__).parents[2] / "app"
 NOTICES = EVENTS.keys() - _EVENTS.keys()
 ASKED_FOR = {"caught_up"}  # comes only to a client that asks for it
 OF_CONNECTIONS = ASKED_FOR | {"access_ended"}
+
+
+def test_each_event_has_a_name() -> None:
+    assert {*get_args(Event)} - {TurnEnd} == _NAMES.keys()  # the name of an end has the status of the turn
+    assert {*_NAMES.values()} == {name for name in _EVENTS if name.partition("_")[2] not in ENDED}
 
 
 @pytest.mark.parametrize("name", _EVENTS)

@@ -1,10 +1,11 @@
 """Turns as UI messages of the AI SDK, equal to the messages that their streams build."""
 
 from collections.abc import Iterator, Sequence
+from typing import assert_never
 
 from turnstream.api.codec import block_details, output_text
 from turnstream.domain.blocks import Block, PreliminaryOutput
-from turnstream.domain.events import ActionRequired, Mark, RoundStart, TurnEnd
+from turnstream.domain.events import ActionRequired, Mark, Notice, RoundStart, RoundStop, TurnEnd, TurnStart
 from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT, THINKING, TOOL_USE
 from turnstream.domain.log import marks_of
 from turnstream.domain.turns import Turn
@@ -25,7 +26,15 @@ from turnstream.extensions.ai_sdk.parts import (
 from turnstream.extensions.ai_sdk.schemas import UiMessageIn, UiMessageOut, blocks_in
 from turnstream.kit.offload import Portions
 from turnstream.libraries.dialects.histories import PastCall, PastItem, PastMessage, PastResult, PastText
-from turnstream.libraries.dialects.projection import CallResult, Close, Projection, ProviderResult, calls_of_client
+from turnstream.libraries.dialects.projection import (
+    Begin,
+    CallResult,
+    Close,
+    Projection,
+    ProviderResult,
+    Retract,
+    calls_of_client,
+)
 
 ENDED_CALLS = frozenset({"output-available", "output-error"})
 
@@ -90,7 +99,7 @@ class _Message:
         self._calls: dict[str, Json] = {}
 
     def take(self, mark: Mark) -> None:
-        match self._projection.take(mark):
+        match step := self._projection.take(mark):
             case RoundStart():
                 self.parts.append({"type": "step-start"})
             case Close(block=block, runner=None):
@@ -119,8 +128,10 @@ class _Message:
                 self.metadata |= end_metadata(end, self._turn)
                 if calls_of_client(self._projection.round):
                     self.parts.append({"type": "step-start"})
-            case _:
+            case Begin() | TurnStart() | RoundStop() | Retract() | Notice() | None:
                 pass
+            case _:
+                assert_never(step)
 
     def show_preliminary(self, output: PreliminaryOutput) -> None:
         if part := self._calls.get(output.tool_use_id):

@@ -7,7 +7,7 @@ message expects that it may begin again.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, assert_never
 from uuid import UUID
 
 import msgspec
@@ -16,7 +16,17 @@ from msgspec import Raw
 from turnstream.api.codec import parsed, to_json
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import START, Cursor
-from turnstream.domain.events import BlockDelta, Event, Notice, Reset, RoundStop, TurnEnd
+from turnstream.domain.events import (
+    ActionRequired,
+    BlockDelta,
+    Event,
+    Notice,
+    Reset,
+    RoundStart,
+    RoundStop,
+    TurnEnd,
+    TurnStart,
+)
 from turnstream.domain.kinds import PORTABLE, TEXT, THINKING, THOUGHTS, TOOL_USE, kind_of
 from turnstream.domain.output import output_of
 from turnstream.domain.rounds import billed_tokens
@@ -212,8 +222,10 @@ class MessageEvents:
                     yield _error(*_RETRACTED)
             case TurnEnd():
                 yield from self._end(step)
-            case _:
+            case TurnStart() | RoundStart() | CallResult() | ActionRequired() | Retract() | Notice() | None:
                 pass
+            case _:
+                assert_never(step)
 
     def _begin(self, begin: Begin) -> Iterator[bytes]:
         start = begin.start

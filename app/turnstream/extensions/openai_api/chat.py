@@ -1,7 +1,7 @@
 """The handler of chat completions, and the conversion of a turn's log to their chunks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,7 +11,16 @@ from turnstream.api.http.reading import idempotency_key_of, read_body
 from turnstream.api.services import identity_of, services_and_owner
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
-from turnstream.domain.events import BlockDelta, Event, Notice, RoundStop, TurnEnd
+from turnstream.domain.events import (
+    ActionRequired,
+    BlockDelta,
+    Event,
+    Notice,
+    RoundStart,
+    RoundStop,
+    TurnEnd,
+    TurnStart,
+)
 from turnstream.domain.kinds import TEXT, THINKING
 from turnstream.domain.output import output_of
 from turnstream.domain.turns import Turn
@@ -32,7 +41,16 @@ from turnstream.extensions.openai_api.objects import (
 from turnstream.extensions.openai_api.posting import Place, Posting, is_to_be_stored
 from turnstream.extensions.openai_api.schemas import ChatIn
 from turnstream.extensions.openai_api.stream import event_stream
-from turnstream.libraries.dialects.projection import Begin, CallResult, Close, Closed, Projection, calls_of_client
+from turnstream.libraries.dialects.projection import (
+    Begin,
+    CallResult,
+    Close,
+    Closed,
+    Projection,
+    ProviderResult,
+    Retract,
+    calls_of_client,
+)
 from turnstream.libraries.dialects.streams import PartReader, wait_headers
 from turnstream.libraries.dialects.unstored import Forgetting, delivered
 
@@ -162,8 +180,12 @@ class ChatChunks:
                 self._usages.append(usage)
             case TurnEnd():
                 yield from self._finish(state_of(step, self._is_structured))
-            case _:
+            case Close() | CallResult() | ProviderResult() | Retract():
                 pass
+            case TurnStart() | RoundStart() | ActionRequired() | Notice() | None:
+                pass
+            case _:
+                assert_never(step)
 
     def _begin(self, begin: Begin) -> Iterator[bytes]:
         start = begin.start

@@ -11,12 +11,21 @@ this database does not have.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 from turnstream.api.codec import to_json
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
-from turnstream.domain.events import ActionRequired, BlockDelta, Event, Notice, RoundStop, TurnEnd
+from turnstream.domain.events import (
+    ActionRequired,
+    BlockDelta,
+    Event,
+    Notice,
+    RoundStart,
+    RoundStop,
+    TurnEnd,
+    TurnStart,
+)
 from turnstream.domain.kinds import TEXT, THINKING, TOOL_RESULT
 from turnstream.domain.output import output_of
 from turnstream.domain.turns import LEAST_STEP, Turn
@@ -168,8 +177,10 @@ class ResponseEvents:
             case TurnEnd():
                 self._reach(step.attempt)
                 yield from self._finish(state_of(step, self._is_structured))
-            case _:
+            case TurnStart() | RoundStart() | Retract() | Notice() | None:
                 pass
+            case _:
+                assert_never(step)
 
     @property
     def _is_here(self) -> bool:
