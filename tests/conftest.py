@@ -35,16 +35,16 @@ LIVE = os.environ.get("LIVE_TESTS") == "1"
 IMAGE = os.environ.get("IMAGE_TESTS") == "1"
 LARGE = os.environ.get("LARGE_TESTS") == "1"
 
-# Nobody here speaks TLS, but real providers. Loading all authorities of a system costs every client and every process
-# more than most tests.
+# Only real providers use TLS. Loading all authorities of a system costs every client and every process more than most
+# tests.
 if not LIVE:
     os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("nobody.pem"))
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 << 30  # bytes
 
-# Where coverage is counted: in the tests that are about the code of the floors itself. What others happen to run, and
-# what Hypothesis happens to draw, says little; and to trace it makes all of it half as fast in Python 3.11.
+# The tests with counted coverage: tests of the floors' own code. Coverage by other tests, and by random draws of
+# Hypothesis, has little meaning, and tracing halves the speed in Python 3.11.
 _COUNTED = (
     "unit",
     "contracts",
@@ -71,9 +71,9 @@ _COUNTED = (
 )
 _TESTS = Path(__file__).parent
 
-# Half of the time for a thirtieth of the tests: faults between several processes, long random schedules, and stories
-# of whole programs and pages. A run that names none has those of the day with FULL_TESTS=1, as in `.ci/run`, and all
-# with FULL_TESTS=all; one that names them has them always. Single tests of other modules say so with `full`.
+# A thirtieth of the tests takes half of the time: faults between several processes, long random schedules, and tests of
+# whole programs and pages. FULL_TESTS=1, as in `.ci/run`, runs the modules of the day, FULL_TESTS=all runs all; a run
+# that names modules always runs these. Single tests of other modules have the mark `full`.
 _FULL_ONLY = (
     *("faults/test_agent_families.py", "browser/test_research_assistant.py"),
     *("faults/test_cells.py", "faults/test_clock_skew.py", "faults/test_conformance_proxies.py"),
@@ -103,7 +103,7 @@ _FULL_ONLY = (
     *("node/test_claude_code.py", "node/test_codex.py", "acceptance/test_anthropic.py"),
 )
 
-# Folders whose tests all run a program that a machine may lack; single tests say so with `needs`.
+# Folders of tests that need a program, which a machine may lack. Single tests have the mark `needs`.
 _NEEDED_BY_FOLDER = {"browser": ["Chromium"], "node": ["Node", "npm"]}
 
 
@@ -113,8 +113,8 @@ def pytest_configure() -> None:
 
 
 def _keep_folders_in_memory() -> None:
-    """Temporary folders are in memory, where there is room: a database is three hundred files, and to make them costs a
-    disk ten times as much.
+    """Temporary folders are in memory if there is room: a database has three hundred files, and a disk takes ten times
+    as long to create these.
     """
     if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM and not os.statvfs(_MEMORY).f_flag & os.ST_NOEXEC:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
@@ -132,7 +132,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What a run leaves out is not even imported: modules of other days, and those of an extension that is missing."""
+    """A run does not import excluded modules: modules of other days, and modules of missing extensions."""
     if not (collection_path.is_file() and collection_path.is_relative_to(_TESTS)):
         return None
     name = collection_path.relative_to(_TESTS).as_posix()
@@ -143,8 +143,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """The connections and tasks that a failed test has left open are let go behind it, without a word. The traceback
-    holds them until the next call of a test, which would be told of them, and fail as well.
+    """Releases the connections and tasks of a failed test silently right after the test. The traceback refers to these
+    until the next test, which would get their warnings, and fail too.
     """
     result = yield
     if getattr(sys, "last_traceback", None) is not None:
@@ -171,12 +171,12 @@ def _limited(test: Callable[..., Awaitable[None]], seconds: float) -> Callable[.
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Live tests run only where they are asked for, because they cost money, and so do those of the image, which take
-    minutes, of large tables, and those that are marked `full`; they are not skipped but deselected.
+    """Live tests run only on request, because they cost money. So do tests of the image (minutes) and of large tables,
+    and tests with the mark `full`. Other runs deselect these tests instead of skipping them.
 
-    The modules of the tests that are given most time come first, so that no worker is left with one at the end. An
-    async test that hangs fails after three quarters of its time; after the whole of it pytest-timeout ends the process,
-    and with it what the tests before have covered.
+    The modules with the longest time limits come first, so that no worker is late at the end. A hanging async test
+    fails after three quarters of its time; after the whole time pytest-timeout ends the process, and loses the coverage
+    of earlier tests.
     """
     left_out = [name for name, asked in {"live": LIVE, "image": IMAGE, "large": LARGE}.items() if not asked]
     if deselected := [
@@ -206,7 +206,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _extensions_of(item: pytest.Item) -> set[str]:
-    """Those that a test is marked with."""
+    """The extensions in the marks of a test."""
     return {name for marker in item.iter_markers("extensions") for name in marker.args}
 
 
@@ -216,7 +216,7 @@ def _is_counted(path: Path) -> bool:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What tests counted (`record_property`) is told by whichever process writes the summary."""
+    """The process that writes the summary prints the counts of tests (`record_property`)."""
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             terminalreporter.write_line(f"{name}: {value}")
@@ -224,22 +224,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def plain_logs() -> None:
-    """Tracebacks drawn for people take a second each."""
+    """Replaces tracebacks for people, which take a second each."""
     processors = structlog.processors
     structlog.configure([processors.add_log_level, processors.format_exc_info, processors.KeyValueRenderer()])
 
 
 # --- databases -----------------------------------------------------------------------------------------------
 
-# Half of the CPU time of tests with a database is that of Postgres, and most of it plans statements on new connections.
-# A generic plan is made once for each connection, a custom one up to five times; a server of some age uses the former.
+# Postgres uses half of the CPU time of tests with a database, mostly for plans of statements on new connections. Each
+# connection makes a generic plan once, and a custom plan up to five times. A server that has run for a while uses
+# generic plans.
 DISPOSABLE = {
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
     "plan_cache_mode": "force_generic_plan",
     "max_connections": "400",
-    # It would be another client of a database that is copied, and change statistics in the middle of a test.
+    # Autovacuum would be another client of a copied database, and change statistics in the middle of a test.
     "autovacuum": "off",
 }
 
@@ -324,7 +325,7 @@ def empty_database_url(databases: Databases) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def shared_database_url(databases: Databases, template_database: str) -> Iterator[str]:
-    """The same, for all tests of a module: where servers take longer to start than a test to run."""
+    """The same for all tests of a module, if servers take longer to start than a test to run."""
     with databases.new(template_database) as url:
         yield url
 

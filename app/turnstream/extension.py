@@ -373,7 +373,7 @@ def installed() -> Mapping[str, Extension]:
 
 
 def selected(settings: "Settings", given: Sequence[Extension] | None = None) -> Sequence[Extension]:
-    """Those that an embedding program has `given`, else the installed ones that TURNSTREAM_EXTENSIONS names. Raises
+    """The extensions `given` by an embedding program, else the installed extensions in TURNSTREAM_EXTENSIONS. Raises
     ConfigError, also for a setting of another extension: a server that people log in to must not be open because the
     extension for that is missing.
     """

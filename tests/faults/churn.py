@@ -1,7 +1,7 @@
-"""Two replicas in good health for as long as a soak takes: clients come and go, chats are made, read and deleted.
+"""Two healthy replicas for the duration of a soak: clients connect and disconnect; chats are created, read and deleted.
 
-Nothing dies here, so no turn may run twice, however loaded the machine is. Every chat is deleted again, so neither the
-servers nor the tables may grow.
+Nothing dies here, so no turn may run twice, even on a loaded machine. Every chat is deleted, so neither the servers nor
+the tables may grow.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _NOTE_SECOND_RUNS = """
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a table with its indexes. `dead` are rows that vacuum has not removed yet."""
+    """The size of a table with its indexes. `dead` counts the rows that vacuum has not removed yet."""
 
     bytes: int
     rows: int
@@ -52,7 +52,9 @@ class Size:
 
 @dataclass(slots=True)
 class Measured:
-    """`memory` are samples of each server's resident bytes, with their seconds; `tables` those of each table."""
+    """`memory` has samples of each server's resident bytes, with their times in seconds; `tables` has samples of each
+    table.
+    """
 
     visits: int = 0
     second_runs: int = 0

@@ -1,4 +1,6 @@
-"""A service whose effects tools have: it counts the requests of each idempotency key, and outlives every server."""
+"""A service that executes the effects of tools. It counts the requests of each idempotency key, and outlives every
+server.
+"""
 
 import asyncio
 from collections import Counter

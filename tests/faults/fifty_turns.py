@@ -24,7 +24,7 @@ LEASE = 2.0  # seconds, on a quiet machine; longer on a loaded one, which may ke
 
 
 def script(call: Call) -> Iterable[Step]:
-    """Half of the turns are in mid-text when Postgres goes, the others in the middle of a tool."""
+    """When Postgres stops, half of the turns are in the middle of a text, the others in the middle of a tool."""
     if call.rounds == 0:
         before = ("I act: ", Gate("before the call")) if call.words.startswith("text") else ("I act: ",)
         return (*before, "so. ", Gate("end of text"), Use("act", {"word": call.words}))
@@ -33,8 +33,8 @@ def script(call: Call) -> Iterable[Step]:
 
 @dataclass(frozen=True)
 class Site:
-    """Each turn has a reader on either replica; `near` are those on the replica that runs their turn. `attempts` are
-    those of the turns before any fault.
+    """Each turn has a reader on either replica; `near` are the readers on the replica of their turn. `attempts` are the
+    attempts of the turns before any fault.
     """
 
     model: Model
@@ -59,8 +59,8 @@ class Site:
 async def fifty_turns(
     url: str, folder: Path, own: Sequence[Mapping[str, str]] = ({}, {}), /, **more: str
 ) -> AsyncIterator[Site]:
-    """`more` are settings of the replicas, `own` those of each. They use `url`, as the test does, unless there is a
-    DATABASE_URL among them.
+    """`more` are settings of all replicas, `own` the settings of each replica. Replicas use `url`, like the test,
+    unless a setting is DATABASE_URL.
     """
     async with model_api(script) as model:
         await upgrade_in_thread(url)
@@ -106,9 +106,9 @@ async def begin(client: Client, words: str) -> Json:
 
 
 async def answer_of(client: Client, method: str, path: str, **request: Any) -> httpx2.Response:
-    """As clients do, repeated for as long as it is a 503: fifty messages at once may find no connection to Postgres
-    free, on a loaded machine, and after a migration prepared statements are refused once. A request on a connection
-    that the server closes at this moment, as idle, gets no answer: a GET, or a POST with a key, is sent again.
+    """Repeats a request, like a client, while the answer is 503: on a loaded machine fifty simultaneous messages may
+    find no free connection to Postgres, and after a migration Postgres refuses prepared statements once. A request on
+    an idle connection that the server is closing gets no answer: a GET, or a POST with a key, is sent again.
     """
     repeatable = method == "GET" or "Idempotency-Key" in request.get("headers", {})
     while True:
@@ -142,7 +142,7 @@ async def finish(site: Site) -> None:
 
 
 async def end_all(site: Site) -> None:
-    """After a fault: every turn goes on to its end, and every replica is ready."""
+    """After a fault: every turn continues to its end, and every replica is ready."""
     site.go_on()
     await site.model.until_reached("before the end", TURNS)
     await leases_are_renewed(site.watch)

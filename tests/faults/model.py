@@ -14,7 +14,7 @@ _TAKEN = {
     "text",
     "tool_use",
     "tool_result",
-}  # the types of blocks that this model takes, as the real one takes no other
+}  # the types of blocks that this model accepts, like the real model
 
 
 @dataclass(frozen=True)

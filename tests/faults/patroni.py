@@ -19,7 +19,7 @@ from turnstream.extensions.embedded.account import Account, account_for
 from turnstream.extensions.embedded.cluster import program
 
 EXAMPLE = ROOT / "docs/deploy/patroni.yml"
-# Those of the example let a loaded machine be late; a test would wait half a minute for a failover.
+# Shorter times than in the example, which are for loaded machines: a test would wait half a minute for a failover.
 _QUICK = {"ttl": 8, "loop_wait": 1, "retry_timeout": 3}
 _PASSWORD = "change-me"
 
@@ -143,7 +143,7 @@ async def _start(member: Member, account: Account, etcd_port: int) -> None:
 
 
 def _configured(member: Member, etcd_port: int) -> dict[str, Any]:
-    """The example, with what is different on each machine, and with short times."""
+    """The example with the values of this member, and with short times."""
     example: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
     example["name"] = member.name
     example["etcd3"]["hosts"] = [f"127.0.0.1:{etcd_port}"]

@@ -56,7 +56,9 @@ class Points:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def watch_commits(self, written: Callable[[Statement, dict[str, Any]], None]) -> None:
-        """From now on every write of this process is a point before and after it. `written` is called in between."""
+        """From now on every write of this process has a kill point before it and after it. `written` is called in
+        between.
+        """
         rows = Database.rows
 
         async def watched(database: Database, statement: Statement, **values: Any) -> Sequence[Row]:
@@ -81,7 +83,7 @@ class Points:
         Accounts.take_of_family = watched_take  # type: ignore[method-assign, assignment]
 
     def watch_reports(self) -> None:
-        """From now on each step of the way of a report is a point, inside its transactions and behind them."""
+        """From now on each step of a report's delivery is a kill point, inside and after its transactions."""
         rows, deliver, apply = Transaction.rows, JobReports.deliver, record.Records.apply_steers
 
         async def watched(connection: Transaction, statement: Statement, **values: Any) -> Sequence[Row]:

@@ -25,7 +25,7 @@ class Postgres:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "cluster"
-        # Its processes crash, the machine does not: what was written is there without having been synced.
+        # Processes crash, the machine does not: unsynced writes survive.
         settings = {"max_connections": "200", "wal_retrieve_retry_interval": "100ms", "fsync": "off"}
         self._server = EmbeddedPostgres(self.folder, settings)
         self.url = ""
@@ -34,7 +34,7 @@ class Postgres:
         self.url = await asyncio.to_thread(self._server.enter)
 
     async def copy(self, primary: "Postgres") -> None:
-        """Makes the folder anew from a base backup, with the settings of a standby."""
+        """Recreates the folder from a base backup, with the settings of a standby."""
         data = self.folder / "postgres"
         shutil.rmtree(data, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ class Postgres:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """All its processes stand still: connections stay open, and nothing is answered."""
+        """Stops all its processes: connections stay open, without answers."""
         server = psutil.Process(self.pid)
         server.suspend()  # first: it starts no others then
         everybody = [server, *server.children()]
@@ -80,7 +80,9 @@ class Postgres:
                     process.resume()
 
     async def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """SIGINT is `pg_ctl stop -m fast`, SIGQUIT is `-m immediate`: a crash, but for the name. It is gone then."""
+        """Stops Postgres, and waits for its end. SIGINT is `pg_ctl stop -m fast`, SIGQUIT is `-m immediate`, in effect
+        a crash.
+        """
         os.kill(self.pid, how)
         await self.leave()
 
@@ -100,7 +102,7 @@ async def own_postgres(folder: Path) -> AsyncIterator[Postgres]:
 
 
 class Pair:
-    """A primary and its standby, for which every commit waits. They may change places; `url` stays the same."""
+    """A primary and its synchronous standby. Both may swap roles; `url` stays the same."""
 
     def __init__(self, folder: Path) -> None:
         self.primary, self.standby = Postgres(folder / "one"), Postgres(folder / "other")
@@ -120,7 +122,7 @@ class Pair:
         await self._follow()
 
     async def cut_off(self) -> None:
-        """The standby has what is committed by now, and receives no more; the primary does not wait for it any more."""
+        """The standby has all commits so far, and receives no more; the primary no longer waits for the standby."""
         async with self.primary.connected() as primary, self.standby.connected() as standby:
             await primary.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
             await primary.execute("SELECT pg_reload_conf()")

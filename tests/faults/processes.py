@@ -1,4 +1,4 @@
-"""Server processes that are forked in milliseconds, and whose exit can be awaited."""
+"""Server processes, forked in milliseconds, with an awaitable exit."""
 
 import asyncio
 import json
@@ -111,8 +111,8 @@ class ForkServer:
 async def fork_server(
     folder: Path, monitor_interval: float | None = None, may_skew: bool = False, **environment: str
 ) -> AsyncIterator[ForkServer]:
-    """`monitor_interval` is the time in seconds between two checks of the other replicas. With `may_skew`, servers that
-    get `clock_off_by` have a wrong clock.
+    """`monitor_interval` is the time in seconds between two checks of the other replicas. With `may_skew`, servers with
+    `clock_off_by` have a wrong clock.
     """
     with (folder / "fork-server.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(

@@ -99,8 +99,8 @@ async def nginx(
     further: str = "",
     certificate: Path | None = None,
 ) -> AsyncIterator[Proxy]:
-    """`further` directives stand behind the port. With a `certificate`, and its key in the same file, what is commented
-    out is in force: TLS, HTTP/2 and limits.
+    """`further` directives follow the port. With a `certificate`, and its key in the same file, the commented
+    directives are active: TLS, HTTP/2 and limits.
     """
     program = path_of("nginx")
     port = free_port()

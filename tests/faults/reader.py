@@ -17,7 +17,7 @@ class Reader:
         self._path = path
 
     async def read(self, port: int) -> bool:
-        """One connection, for as long as it lasts. True when the turn has ended."""
+        """Reads one connection to its end. True when the turn has ended."""
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError:

@@ -1,4 +1,4 @@
-"""`python -m tests.faults.replica`: `turnstream serve`, with tools whose effects a test can count, and that wait."""
+"""`python -m tests.faults.replica`: `turnstream serve`, with tools that wait, and whose effects a test can count."""
 
 import os
 from functools import partial
@@ -15,7 +15,7 @@ from turnstream.tools.toolset import Toolset
 
 @tool(timeout=600)
 async def act(word: str, context: ToolContext) -> str:
-    """Has an effect, and must never run twice. With FAULTS_NOISE it logs and prints so many characters."""
+    """Has an effect, and must never run twice. Logs and prints as many characters as FAULTS_NOISE demands."""
     for _ in range(int(os.environ.get("FAULTS_NOISE", "0")) // 2_000):
         print("noise" * 200)
         structlog.get_logger().warning("noise", text="noise" * 200)
@@ -31,7 +31,7 @@ async def effect_of(word: str, context: ToolContext) -> str:
 
 @tool(background=True, reports=True)
 async def dig(word: str, context: ToolContext) -> str:
-    """Has an effect that takes long, and reports it."""
+    """Has a slow effect, and reports its outcome."""
     return await effect_of(word, context)
 
 

@@ -1,4 +1,6 @@
-"""Server processes around a held model, on one database: `turnstream serve` with a tool that has effects."""
+"""Server processes with a model that pauses on demand, on one database: `turnstream serve` with a tool that has
+effects.
+"""
 
 import asyncio
 import sys
@@ -31,7 +33,7 @@ class Replica(Server):
         return int(samples["turnstream_turns_running"])
 
     async def turnstream(self, *arguments: str, **settings: str) -> tuple[int | None, str]:
-        """Runs a command with the settings of the server. Returns its exit code, and what it printed."""
+        """Runs a command with the settings of the server. Returns its exit code and its output."""
         environment = clean_environment() | self._settings | settings
         # The package of an earlier version is `app` itself.
         package = "app" if Path(environment["PYTHONPATH"], "app/cli").is_dir() else "turnstream"
@@ -78,6 +80,6 @@ async def replicas_with(
 def replica_with(
     database_url: str, folder: Path, model: Model, settings: Mapping[str, str], kind: type[Replica] = Replica
 ) -> Replica:
-    """One that is not started. PYTHONPATH among the settings is the folder of another version's code."""
+    """A replica before its start. PYTHONPATH in the settings is the folder of another version's code."""
     usual = {"ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": model.url, "PYTHONPATH": str(ROOT)}
     return kind(database_url, folder, {**usual, **settings})

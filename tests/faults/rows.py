@@ -107,7 +107,7 @@ def _problems_of_reader(turn: Turn, reader: Reader) -> Iterator[str]:
 
 
 def lost(before: Rows, after: Rows, policy: RecoveryPolicy) -> Iterator[str]:
-    """Content that the rows held when the server died, and that is missing now although it must be kept."""
+    """Content of rows at the death of the server that must survive, and is missing now."""
     for block in _blocks_to_keep(before, policy):
         if after.turn.blocks[block.index : block.index + 1] != (block,):
             yield f"{block} is gone: {after.turn.blocks[block.index : block.index + 1]}"
@@ -152,7 +152,7 @@ def _problems_of_round(was: Round, now: Round | None) -> Iterator[str]:
 
 
 def seen_too_early(rows: Rows, reader: Reader) -> Iterator[str]:
-    """Closed blocks that a reader had when the server died, and that no row holds, nor voided them in a new attempt."""
+    """Closed blocks of a reader at the death of the server that no row has, and that no new attempt has voided."""
     closed = [block for block in reader.state.blocks if not block.get("open")]
     held = [told(block_json(block)) for block in rows.turn.blocks]
     if closed != held[: len(closed)] and reader.cursor.attempt == rows.turn.attempt:

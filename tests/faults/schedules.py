@@ -36,18 +36,18 @@ READERS_OF_A_TURN = 2
 ROUNDS_OF_FAULTS = 4
 FAULTY_SECONDS = 60  # no fault begins after so long: a loaded machine has fewer of them
 PATIENCE = 180  # seconds without an event for any reader, after which a schedule has halted
-# A frozen replica loses its lease and wakes up as a zombie. On a loaded machine a live one would lose a short lease
-# too, over and over and its turns with it, so the lease follows the time that this machine takes to start a server.
+# A frozen replica loses its lease and wakes up as a zombie. On a loaded machine a live replica would repeatedly lose a
+# short lease and its turns too, so the lease depends on the start time of a server on this machine.
 LEASE = 0.8  # seconds, on a quiet machine
-QUIET_START = 0.2  # seconds that a server takes to start there
-# What replicas do at intervals, in shares of the lease.
+QUIET_START = 0.2  # seconds of a server's start on that machine
+# The periodic work of replicas, with intervals in shares of the lease.
 _INTERVALS = {
     "TURNSTREAM_JOURNAL_INTERVAL": 1 / 40,
     "TURNSTREAM_POLL_INTERVAL": 1 / 8,
     "FAULTS_MONITOR_INTERVAL": 1 / 8,
 }
 _FAULTS_OF_POSTGRES: Sequence[FaultOfPostgres] = get_args(FaultOfPostgres)
-# What an operator may set for all sessions: what a planned switchover looks like, and limits that are too short.
+# Settings of an operator for all sessions: a planned switchover, and limits that are too short.
 _SETTINGS: Mapping[FaultOfPostgres, Mapping[str, str]] = {
     "read-only": {"default_transaction_read_only": "on"},
     "impatient": {
@@ -88,12 +88,12 @@ _TURNS_AT = Statement(
 
 
 class Site:
-    """Where schedules take place, one after the other."""
+    """A site for schedules, run one after another."""
 
     def __init__(self, pair: Pair, stage: Stage) -> None:
         self.pair = pair
         self.stage = stage
-        self.starts: deque[float] = deque(maxlen=3 * REPLICAS)  # seconds that servers took
+        self.starts: deque[float] = deque(maxlen=3 * REPLICAS)  # seconds of the starts of servers
 
     async def end(self, server: Process) -> None:
         await server.kill()
@@ -122,7 +122,7 @@ async def site_in(folder: Path) -> AsyncIterator[Site]:
 
 
 class Progress:
-    """The events of all readers of a schedule: it may take as long as the machine needs, but not halt."""
+    """The events of all readers of a schedule. The schedule may be as slow as the machine, but must not stop."""
 
     def __init__(self) -> None:
         self._open: dict[Reader, Turn] = {}
@@ -140,7 +140,7 @@ class Progress:
         self._made.set()
 
     async def watch(self) -> None:
-        """Raises TimeoutError if there is none, after it has printed what every task waits for."""
+        """Raises TimeoutError without an event, after printing the stacks of all waiting tasks."""
         try:
             while True:
                 self._made.clear()
@@ -154,8 +154,8 @@ class Progress:
 
 
 class Replica:
-    """An address at which processes come and go. One that ends is followed by the next, as a service manager does it: a
-    server that starts while Postgres is away ends, too.
+    """An address with changing processes. Like a service manager, it starts a new process after the end of a process. A
+    server that starts during an outage of Postgres ends, too.
     """
 
     def __init__(self, site: Site, lease: float, skew: int, log: Path) -> None:
@@ -198,8 +198,8 @@ class Replica:
                 await process.dead.wait()
 
     async def become_stale(self, shows: "asyncio.Task[object]") -> None:
-        """It is frozen with turns at hand, until others have them all, and finds out when it wakes up; or the shows of
-        all turns are over before that.
+        """Freezes the replica with its turns until other replicas have all of these; after its wake-up the replica
+        notices. The turns may also end before that.
         """
         await _until(self._has_turns, shows)
         if self.process is not None and not shows.done():
@@ -224,7 +224,7 @@ async def _until(happened: Callable[[], Awaitable[bool]], shows: "asyncio.Task[o
 
 
 async def problems_of_schedule(site: Site, seed: int) -> list[str]:
-    """Raises a group: TimeoutError where all readers wait in vain, and what a reader asserts."""
+    """Raises a group: TimeoutError if all readers wait in vain, and failed assertions of readers."""
     chance = random.Random(seed)
     lease, log = site.lease, site.stage.folder / f"servers-{seed}.log"
     replicas = [Replica(site, lease, chance.choice(_SKEWS), log) for _ in range(REPLICAS)]
@@ -249,7 +249,7 @@ async def problems_of_schedule(site: Site, seed: int) -> list[str]:
 async def _all_faults(
     pair: Pair, replicas: list[Replica], lease: float, chance: random.Random, shows: "asyncio.Task[object]"
 ) -> None:
-    """Never all replicas at once for long, so that work goes on, and none when the shows of all turns are over."""
+    """Never stops all replicas at once for long, so that work continues. No fault follows the end of all turns."""
     if chance.random() < 0.3:
         await chance.choice(replicas).become_stale(shows)
     until = monotonic() + FAULTY_SECONDS
@@ -275,7 +275,7 @@ async def _inject_fault_of_postgres(pair: Pair, replicas: list[Replica], lease: 
                     if replica.process is not None:
                         stall.enter_context(replica.process.frozen())
                 await asyncio.sleep(seconds)
-        case "lock":  # what a change of the schema does
+        case "lock":  # the effect of a change of the schema
             async with pair.primary.connected() as connection, connection.transaction():
                 await connection.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
                 await asyncio.sleep(seconds)
@@ -308,7 +308,7 @@ async def _set(pair: Pair, settings: Mapping[str, str]) -> None:
 async def _run_all_turns(
     stage: Stage, replicas: list[Replica], chance: random.Random, progress: Progress
 ) -> dict[UUID, list[str]]:
-    """What is wrong with each turn."""
+    """The problems of each turn."""
     async with asyncio.TaskGroup() as group:
         shows = {}
         for _ in range(TURNS):
@@ -323,7 +323,7 @@ async def _run_all_turns(
 async def _problems_of_turn(
     stage: Stage, replicas: list[Replica], turn: Turn, chance: random.Random, progress: Progress
 ) -> list[str]:
-    """What is wrong with a turn once all its readers have seen its end."""
+    """The problems of a turn, after all its readers have seen its end."""
     readers = [stage.reader(turn) for _ in range(READERS_OF_A_TURN)]
 
     async def read(reader: Reader) -> None:
@@ -338,8 +338,8 @@ async def _problems_of_turn(
 async def _read_on_changing_replicas(
     reader: Reader, replicas: list[Replica], chance: random.Random, progress: Progress
 ) -> None:
-    """From replica to replica, sometimes in the middle of an event. Who is frozen is left. After a try in vain it waits
-    longer: the servers of a loaded machine would else work for readers that have left, and for nobody else.
+    """Moves from replica to replica, sometimes in the middle of an event, and leaves frozen replicas. After a failed
+    try the reader waits longer: else the servers of a loaded machine would work only for readers that have left.
     """
     whole, patience = False, 1.5
     while not whole:

@@ -35,7 +35,7 @@ def _call(name: str, mark: str) -> list[Part]:
 
 
 def _together(batches: Iterator[Sequence[Part]]) -> Iterator[Sequence[Part]]:
-    """A block begins with its first piece, as it does where a network delivers both at once."""
+    """A block begins with its first piece, as if the network delivered both at once."""
     for batch in batches:
         yield (*batch, *next(batches)) if isinstance(batch[0], BlockOpened) else batch
 

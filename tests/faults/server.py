@@ -93,7 +93,9 @@ class Delivery:
 
 @dataclass(frozen=True)
 class ScriptedModel:
-    """Sends each batch when the one before has arrived everywhere, or after a random time; refuses illegal requests."""
+    """Sends each batch when the previous batch has arrived everywhere, or after a random time. Refuses illegal
+    requests.
+    """
 
     points: Points
     quiet: Delivery
@@ -234,7 +236,7 @@ def fork_on_demand() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     main.upgrade_in_thread = _is_migrated  # type: ignore[attr-defined, assignment]
     settings = Settings(_env_file=None)
-    _served(main.create_app(settings), settings).load()  # forks have what this imports, reads and compiles
+    _served(main.create_app(settings), settings).load()  # forks share these imports and compiled code
     gc.freeze()
     for line in sys.stdin:
         if os.fork():

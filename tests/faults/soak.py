@@ -93,7 +93,7 @@ def soak(minutes: float, sites: int, folder: Path) -> int:
 
 
 def main() -> None:
-    # Both stop what was started. A shell that starts this in the background has SIGINT ignored.
+    # Both signals stop the started processes. Programs in the background of a shell ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     use_other_postgres()

@@ -39,7 +39,7 @@ class Stage:
     counted: Effects
 
     async def ask(self, policy: RecoveryPolicy, max_recoveries: int = 3, root: UUID | None = None) -> Turn:
-        """A turn that waits to be claimed. With a `root` it shares a budget with the family of that turn."""
+        """A queued turn. With a `root` the turn shares a budget with the family of that turn."""
         now = datetime.now(UTC)
         chat = Chat(new_id(), LOCAL_OWNER, None, None, {}, created_at=now, updated_at=now)
         specs = tuple(tool.spec for tool in tools(self.counted.port))

@@ -1,4 +1,4 @@
-"""A family of three levels with fifty agents, on two replicas of which one or the other is killed again and again.
+"""A family of three levels with fifty agents, on two replicas, either of which is killed repeatedly.
 
 FAMILY_SECONDS=60 is the long run: a replica of ten is killed each second for so long. With fewer replicas a turn dies
 more than the ten times after which it is given up. More recoveries without progress are allowed, too: a replica may die

@@ -96,7 +96,7 @@ async def standing_before(proxy: str, folder: Path, addresses: Sequence[str]) ->
 
 
 async def test_turns_of_two_cells_survive_a_replica_that_is_killed(it: Site) -> None:
-    """The same owner's name in two cells is two owners."""
+    """The same name in two cells means two owners."""
     async with AsyncExitStack() as stack:
         clients = {
             name: await stack.enter_async_context(Client(it.url, token=cell.token)) for name, cell in it.cells.items()
@@ -159,7 +159,7 @@ async def test_an_owner_moves_while_turns_run_and_messages_come(
     second_database_url: str,
     tmp_path: Path,
 ) -> None:
-    """The readers come back with their cursors, the turns go on in the new cell, and the token stays as it is."""
+    """The readers reconnect with their cursors, the turns continue in the new cell, and the token stays valid."""
     model, cells, _ = running
     async with connect(shared_database_url, size=1) as database:
         owner = f"mover by {proxy}"

@@ -1,5 +1,5 @@
-"""A replica whose clock is ten minutes ahead, or behind, beside one whose clock is right; a Postgres whose clock is set
-back.
+"""A replica with a clock ten minutes ahead or behind, beside a replica with a right clock; and a Postgres after a step
+back of its clock.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from turnstream.extensions.feed.reader import FeedCursor
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("a C compiler")]
 
-# A test takes a minute at most, however loaded the machine is.
+# A test takes at most a minute, even on a loaded machine.
 NEAR = timedelta(minutes=5)
 # The lease is one that a loaded machine does not let expire.
 SETTINGS = {"TURNSTREAM_CONCURRENT_TURNS": "1", "TURNSTREAM_LEASE": "30"}
@@ -60,12 +60,12 @@ async def test_a_wrong_clock_neither_reorders_the_queue_nor_falsifies_times(
 
 
 async def _run_in_the_order_of_the_queue(model: Model, of_wrong: Client, of_right: Client) -> list[Json]:
-    """Each replica runs one turn; the next ones wait, and are run in the order in which they were posted."""
+    """Each replica runs one turn; later turns wait, and run in the order of their POSTs."""
     running = [await _post(client, name) for client, name in ((of_wrong, "first"), (of_right, "second"))]
     await model.until_reached("middle", 2)
     names = ("a", "b", "c", "d")
     waiting = [await _post(client, name) for client, name in zip((of_wrong, of_right) * 2, names, strict=True)]
-    model.open("middle", ["first"])  # its replica goes on with the others
+    model.open("middle", ["first"])  # its replica continues with the other turns
     for count, name in enumerate(names, 3):
         await model.until_reached("middle", count)
         assert model.calls[-1].words == name
@@ -75,7 +75,7 @@ async def _run_in_the_order_of_the_queue(model: Model, of_wrong: Client, of_righ
 
 
 async def _check_times(client: Client, turn: Json, now: datetime) -> None:
-    """Those that the rows and the id have are the times of Postgres."""
+    """Checks that the rows and the id have the times of Postgres."""
     await client.events(f"{turn_url(turn)}/stream")
     (round,) = (await client.json("GET", turn_url(turn)))["rounds"]
     for name in ("started_at", "first_delta_at", "sealed_at"):
@@ -136,7 +136,7 @@ async def test_a_clock_of_postgres_that_is_set_back_hides_nothing_from_a_feed(
 
 
 async def _start_with_clock_off_by(seconds: int, postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program that starts Postgres gets a clean environment, so another one in its place sets the clock."""
+    """The program that starts Postgres gets a clean environment, so a replacement program sets the clock."""
     clock = " ".join(f"{name}={value}" for name, value in clock_off_by(seconds).items())
     starter = postgres.folder.with_name(f"start-with-clock-off-by-{seconds}")
     starter.write_text(f'#!/bin/sh\nexec env {clock} {cluster.program("pg_ctl")} "$@"\n')

@@ -9,7 +9,7 @@ from turnstream.storage.pool import Pool
 
 
 class ClosingConnection:
-    """It has read the server's final message: the driver reports `cannot switch to state`."""
+    """The driver has read the server's final message, and reports `cannot switch to state`."""
 
     def __init__(self, message: str) -> None:
         self._message = message

@@ -32,7 +32,7 @@ Start = Callable[[Path, Sequence[str]], AbstractAsyncContextManager[str | Proxy]
     [
         pytest.param(nginx, set(), id="nginx", marks=pytest.mark.needs("nginx")),
         pytest.param(haproxy, set(), id="HAProxy", marks=pytest.mark.needs("HAProxy")),
-        pytest.param(caddy, {CUT}, id="Caddy", marks=pytest.mark.needs("Caddy")),  # 2.6; as the page says
+        pytest.param(caddy, {CUT}, id="Caddy", marks=pytest.mark.needs("Caddy")),  # version 2.6, as on the page
     ],
 )
 async def test_a_proxy_as_it_is_documented_holds_all_promises(start: Start, known: set[str], tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.accounts import Accounts
 
-_TIME_LIMIT = 120  # seconds for one trial, which takes less than one: enough on a machine that is busy with other tests
-# A successor can take a turn over only when it starts: neither a check of its peers nor a poll comes in time.
+_TIME_LIMIT = 120  # seconds for one trial of less than a second: enough on a machine that is busy with other tests
+# A successor can take over a turn only at its start: checks of peers and polls come too late.
 _NEVER = 3600.0
 _SETTINGS = {"JOURNAL_INTERVAL": "0.002", "LEASE": "3600", "POLL_INTERVAL": "3600"}
 
@@ -47,7 +47,7 @@ async def stage(database_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 class TrialOfTurn:
-    """One turn, its reader, and the servers that come and go at one address."""
+    """One turn, its reader, and the successive servers at one address."""
 
     def __init__(self, stage: Stage, turn: Turn) -> None:
         self._stage = stage
@@ -110,7 +110,7 @@ async def problems_of_dying_at(
         snapshots.append(await stage.rows(turn))
         problems += seen_too_early(snapshots[-1], show.reader)
     await (await show.server()).kill()
-    await stage.alone()  # a claim that it has sent could still take the next turn, after the next server has looked
+    await stage.alone()  # a sent claim could still get the next turn, after the check of the next server
     after = await stage.rows(turn)
     problems += problems_of(after, show.reader, stage.effects)
     return problems + [problem for before in snapshots for problem in lost(before, after, policy)]
@@ -164,7 +164,7 @@ _OF_JOBS = re.compile(
 )
 
 
-# By the kind of the calls, the places that must be among those at which a server was killed.
+# The required kill points, by the kind of the calls.
 _NEEDED = {
     "attached": ["before settle_job", "after settle_job"],
     "detached": ["before detach_job", "after detach_job", "poll of note"],
@@ -210,7 +210,7 @@ async def test_after_a_kill_at_any_point_of_a_job_nothing_is_run_twice_and_the_t
 
 
 async def missed_points(stage: Stage, policy: RecoveryPolicy, points: Sequence[str]) -> list[str]:
-    """The points that were not reached. Fails for a problem after a kill at another one."""
+    """Returns the points that were not reached. Fails for a problem after a kill at any other point."""
     missed: list[str] = []
     for point in points:
         # Whether the turn waits before a job has ended, and which of two jobs ends first, is left to chance.
@@ -223,12 +223,12 @@ async def missed_points(stage: Stage, policy: RecoveryPolicy, points: Sequence[s
 
 
 async def answer_all(stage: Stage) -> None:
-    """A person who answers each question of a job at once, until it is cancelled."""
+    """A person who answers each question of a job at once, until the task is cancelled."""
     actions, answer = Actions(stage.database), AskAnswer("result", '{"action":"accept","content":{"name":"Ada"}}')
     while True:
         for row in await stage.database.rows(_OPEN_QUESTIONS):
             decision = Decision(row["tool_use_id"], None, answer, "actions.0", elicited=True)
-            with suppress(Conflict):  # of a run that is gone
+            with suppress(Conflict):  # of an ended run
                 await actions.answer(LOCAL_OWNER, row["chat_id"], row["turn_id"], [decision], None)
         await asyncio.sleep(0.005)  # rows have no event
 
@@ -297,7 +297,7 @@ async def test_after_a_kill_at_any_point_of_a_report_it_is_delivered_once(
 ) -> None:
     stage.fork_server.environment["FAULTS_BACKGROUND"] = "reports"
     stage.fork_server.environment["FAULTS_PACE"] = "0.01"  # without it the model waits for readers, and there are none
-    stage.fork_server.environment["TURNSTREAM_POLL_INTERVAL"] = "1"  # a successor finds what was to be notified
+    stage.fork_server.environment["TURNSTREAM_POLL_INTERVAL"] = "1"  # a successor finds lost notifications
     seen = stage.folder / "seen"
     turn = await stage.ask(policy)
     await until_reported(stage, turn, FAULTS_SEEN=str(seen))
@@ -380,8 +380,8 @@ async def problems_of_reports(stage: Stage, turn: Turn) -> AsyncIterator[str]:
 async def test_a_successor_that_dies_while_it_takes_over_has_a_successor_too(
     stage: Stage, policy: RecoveryPolicy, first: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """Until it has called the model again: what follows is what every server does. Whether the journal has a tick in
-    between is left to chance.
+    """Runs until the next model call, because the rest is the same for every server. A tick of the journal in between
+    is random.
     """
     points = await points_after(stage, policy, first)
     early = points[: points.index("event 3")]

@@ -233,7 +233,7 @@ def _filled(query: str) -> str:
 
 
 def metric_of(panel: dict[str, Any]) -> str:
-    """The family whose name the description of a panel begins with; that of a row is empty."""
+    """The metric family at the beginning of a panel's description. A row has an empty description."""
     return str(panel.get("description", "")).partition(":")[0].removesuffix("_total")
 
 

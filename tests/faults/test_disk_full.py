@@ -1,4 +1,4 @@
-"""A disk of Postgres is full for a while: that of the data, or that of the log (WAL), which stops Postgres."""
+"""A disk of Postgres is full for a while: the disk of the data, or the disk of the log (WAL), which stops Postgres."""
 
 import asyncio
 import shutil
@@ -26,7 +26,7 @@ class Disk:
         self._filler = folder / "filler"
 
     def fill(self) -> None:
-        with self._filler.open("wb", buffering=0) as filler, suppress(OSError):  # Postgres takes of the same room
+        with self._filler.open("wb", buffering=0) as filler, suppress(OSError):  # Postgres uses the same room
             while True:
                 filler.write(bytes(65_536))
 

@@ -32,7 +32,7 @@ def held(call: Call) -> Iterable[Step]:
 
 @dataclass(frozen=True)
 class Site:
-    """`words` are those of the turns of one test, by which the model knows what to open."""
+    """`words` are the texts of the turns of one test; the model finds its gate by these."""
 
     model: Model
     replicas: tuple[Replica, Replica]
@@ -42,7 +42,7 @@ class Site:
     words: str
 
     async def begin(self) -> Said:
-        """A turn in a new chat: one request, so that the replicas take turns."""
+        """Begins a turn in a new chat by one request, so that the replicas alternate."""
         answer = await self.client.json("POST", "/api/turns", 201, json=said(self.words))
         return Said(answer["user_turn"], answer["assistant_turn"], answer["stream_url"])
 
@@ -55,7 +55,7 @@ async def running(
     shared_database_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[Model, tuple[Replica, Replica], str]]:
     async with connect(shared_database_url, size=1) as database:
-        token = await Tokens(database).create("test", Identity("ada"))  # what a proxy passes on needs one
+        token = await Tokens(database).create("test", Identity("ada"))  # proxied requests need a token
     folder = tmp_path_factory.mktemp("replicas")
     async with (
         model_api(held) as model,

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(240)
 TURNS = 12
 NOISE = 200_000  # characters that each run of the tool prints and logs: more than the bound, together
 
-# What the shell does before it becomes the server, and whether lines are dropped there: what is closed takes none.
+# The commands of the shell before it becomes the server, and whether lines get lost: a closed output gets none.
 SINKS = {
     "a full device": ("exec >/dev/full 2>&1", True),
     "a pipe whose reader has ended": ("mkfifo pipe-$$; exec 3<>pipe-$$ >pipe-$$ 2>&1; exec 3>&-", True),

@@ -39,7 +39,7 @@ async def frozen(postgres: Postgres, site: Site) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def stalls(postgres: Postgres, site: Site) -> AsyncIterator[None]:
-    """It is frozen for about as long as the lease, again and again."""
+    """Postgres freezes for about a lease, repeatedly."""
     for part in (0.6, 0.8, 0.9, 1.0, 1.2):
         with postgres.frozen():
             await asyncio.sleep(part * site.lease)
@@ -60,7 +60,7 @@ async def postmaster_frozen(postgres: Postgres, _: Site) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def read_only(postgres: Postgres, _: Site) -> AsyncIterator[None]:
-    """As in a planned switchover: every session is cut, and the new ones can only read."""
+    """Like a planned switchover: every session is cut, and new sessions can only read."""
     async with _settings(postgres, default_transaction_read_only="on"):
         yield
 
@@ -80,21 +80,21 @@ async def locked_with_lock_timeout(postgres: Postgres, _: Site) -> AsyncIterator
 
 @asynccontextmanager
 async def locked_with_statement_timeout(postgres: Postgres, _: Site) -> AsyncIterator[None]:
-    """The operator lets no statement take long."""
+    """The operator sets a short limit for statements."""
     async with _settings(postgres, statement_timeout="250ms"), _locked(postgres):
         yield
 
 
 @asynccontextmanager
 async def impatient_with_idle_sessions(postgres: Postgres, _: Site) -> AsyncIterator[None]:
-    """Those inside a transaction have less time than a busy client needs between two statements."""
+    """Sessions inside a transaction have less time than a busy client needs between two statements."""
     async with _settings(postgres, idle_in_transaction_session_timeout="5ms", idle_session_timeout="1s"):
         yield
 
 
 @asynccontextmanager
 async def all_connections_taken(postgres: Postgres, _: Site) -> AsyncIterator[None]:
-    """By somebody else, after those of the replicas were cut."""
+    """Another client takes all connections, after the connections of the replicas were cut."""
     taken = [await asyncpg.connect(postgres.url)]
     try:
         while await taken[0].fetchval(_CUT_OTHERS, [each.get_server_pid() for each in taken]):
@@ -132,7 +132,7 @@ async def all_replicas_stopped(_: Postgres, site: Site) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _settings(postgres: Postgres, **settings: str) -> AsyncIterator[None]:
-    """An operator sets them, and cuts all sessions; and takes them back likewise."""
+    """An operator changes settings and cuts all sessions, and later reverts both in the same way."""
     await _administer(postgres, *(f"ALTER SYSTEM SET {name} = '{value}'" for name, value in settings.items()))
     yield
     await _administer(postgres, "SET default_transaction_read_only = off", "ALTER SYSTEM RESET ALL")
@@ -146,7 +146,7 @@ async def _administer(postgres: Postgres, *statements: str) -> None:
 
 @asynccontextmanager
 async def _locked(postgres: Postgres) -> AsyncIterator[None]:
-    """DDL holds every table."""
+    """DDL locks every table."""
     async with postgres.connected() as connection:
         await connection.execute("SET lock_timeout = 0; SET statement_timeout = 0")
         rows = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")

@@ -25,7 +25,7 @@ SEEDS = Path(__file__).with_name("seeds.txt")
 
 @pytest.mark.timeout(1800)  # one that halts fails long before; a loaded machine needs minutes for one that does not
 async def test_under_random_faults_every_turn_ends_and_every_reader_is_complete(tmp_path: Path) -> None:
-    """Those that have failed once, and new ones."""
+    """Seeds that have failed once, and new seeds."""
     seeds = [*map(int, SEEDS.read_text().split()), *(random.randrange(1_000_000) for _ in range(_NEW))]
     if "FAULTS_SEED" in os.environ:
         seeds = [int(os.environ["FAULTS_SEED"])]

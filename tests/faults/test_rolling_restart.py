@@ -64,7 +64,7 @@ class Load:
             await reader.follow()
 
     async def _post(self, words: str) -> Json:
-        """With an idempotency key, and repeated until there is an answer, so that the turn is created once."""
+        """Posts with an idempotency key, and repeats the request until an answer, so that there is one turn."""
         while True:
             try:
                 answer = await self.client.post("/api/turns", json=said(words), headers={"Idempotency-Key": words})
@@ -104,7 +104,7 @@ async def test_a_rolling_restart_under_load_completes_every_turn_and_keeps_every
     watch = Watch(database_url)
     await watch.begin()
     async with connect(database_url, size=1) as database:
-        token = await Tokens(database).create("test", Identity("ada"))  # what a proxy passes on needs one
+        token = await Tokens(database).create("test", Identity("ada"))  # proxied requests need a token
     settings = {"TURNSTREAM_GRACE_PERIOD": str(GRACE * slowdown()), "TURNSTREAM_LEASE": str(LEASE)}
     async with (
         model_api(script) as model,
@@ -171,7 +171,7 @@ async def test_a_server_that_stops_in_a_burst_of_messages_takes_or_refuses_each_
 
 
 async def _post_once(client: Client, words: str) -> httpx2.Response | None:
-    """None where the server was gone before it answered."""
+    """None if the server ended before its answer."""
     try:
         return await client.post("/api/turns", headers={"Idempotency-Key": words}, json=said(words))
     except httpx2.TransportError:

@@ -1,4 +1,4 @@
-"""Reads on a hot standby: how old they are, what they never miss, and that the primary stands in for it."""
+"""Reads on a hot standby: their age, the changes that they never miss, and the primary as their fallback."""
 
 import asyncio
 import signal
@@ -46,7 +46,7 @@ class LaggingPair:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """With the role of the API, so that row-level security holds on the standby, too."""
+        """Uses the role of the API, so that row-level security applies on the standby, too."""
         parts = urlsplit(self.standby.url)
         url = parts._replace(netloc=f"{API_ROLE}@").geturl()
         return {"standby_url": url, "standby_staleness": STALENESS}
@@ -204,7 +204,7 @@ async def test_a_search_misses_nothing_that_the_standby_has_and_has_not_indexed(
 async def test_a_session_sees_its_own_changes_on_every_replica_while_the_standby_lags(
     pair: LaggingPair, clients: tuple[Client, Client], record_property: Any
 ) -> None:
-    """Each read accepts that the answer is as old as one of the last changes, in whole seconds, and must show it."""
+    """Each read accepts an age up to one of the last changes, in whole seconds, and must show that change."""
     await execute(pair.standby, "ALTER SYSTEM SET recovery_min_apply_delay = '300ms'", "SELECT pg_reload_conf()")
     chat = await clients[0].chat(title="0")
     changes: list[float] = []  # when the answer to each came
@@ -331,7 +331,7 @@ async def test_a_standby_that_freezes_or_dies_under_reads_is_no_error(
     await pair.standby.stop(signal.SIGQUIT)
     await asyncio.gather(*reading)
     assert (await other.get("/readyz")).status_code == 200
-    async with serving(pair.primary.url, port=3, **pair.settings) as started:  # where the standby is away
+    async with serving(pair.primary.url, port=3, **pair.settings) as started:  # if the standby is unavailable
         token = await started.token("ada")
         async with Client(started.url, token=token) as third:
             assert "age" not in (await third.get(turn_url(turn), headers=OLD)).headers

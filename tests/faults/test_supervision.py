@@ -1,4 +1,4 @@
-"""What belongs to a server: its own turns and no others, its own Postgres, and its processes."""
+"""The supervised parts of a server: its own turns, its own Postgres, and its processes."""
 
 import asyncio
 import os
@@ -68,7 +68,7 @@ async def test_a_second_server_with_the_host_name_and_port_of_a_living_one_takes
 async def test_a_server_that_is_killed_and_started_again_has_its_turns_at_once(
     database_url: str, tmp_path: Path
 ) -> None:
-    """Its lease has an hour left; its session is gone."""
+    """The lease has an hour left, but the session has ended."""
     async with model_api(held) as model:
         server = replica_with(database_url, tmp_path, model, {"TURNSTREAM_LEASE": "3600"})
         try:
@@ -193,7 +193,7 @@ async def test_a_process_that_is_frozen_while_all_are_stopped_does_not_keep_the_
 async def test_processes_that_stood_still_together_with_the_one_that_watches_are_kept(
     database_url: str, tmp_path: Path
 ) -> None:
-    """As on a machine that is suspended: each has sent no sign of life."""
+    """Like on a suspended machine: no process has sent a sign of life."""
     server = TwoProcesses(database_url, tmp_path, {"TURNSTREAM_LEASE": "2"})
     await server.start()
     try:

@@ -35,7 +35,7 @@ async def until(found: Callable[[], Any]) -> None:
 
 @asynccontextmanager
 async def held(database_url: str, table: str) -> AsyncIterator[None]:
-    """Nobody writes to the table. Whatever waits for that ends without effect."""
+    """Locks the table against writes. Waiting writes end without effect."""
     async with connection_to(database_url) as rows, rows.transaction():
         await rows.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
         yield
@@ -62,7 +62,7 @@ async def test_each_message_has_one_turn_and_one_run_after_kills_at_all_its_edge
             return turn
 
         async def lost(id: str, table: str) -> None:
-            """A message whose server dies before it can write to the table."""
+            """The server of a message dies before its write to the table."""
             async with held(database_url, table):
                 sending = asyncio.create_task(send(id))
                 await until(lambda: rows.fetchval(LOCKED))

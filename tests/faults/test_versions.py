@@ -74,7 +74,7 @@ async def test_lists_searches_and_cursors_of_one_version_are_good_at_the_other(
 async def test_a_deploy_is_taken_back_while_turns_run_on_the_version_before(
     before: VersionBefore, empty_database_url: str, tmp_path: Path
 ) -> None:
-    """It runs on beside a newer one, but starts only when the tables are its own again, and says so."""
+    """The older version continues beside a newer version, but starts only with its own tables, and tells why."""
     async with two_versions(before, empty_database_url, tmp_path) as it:
         await it.begin("old", "before the migration")
         await it.deploy()
@@ -103,7 +103,7 @@ async def test_a_deploy_is_taken_back_while_turns_run_on_the_version_before(
 async def test_families_with_a_budget_that_two_versions_run_end_by_it_and_their_calls_run_once(
     before: VersionBefore, empty_database_url: str, tmp_path: Path, victim: Version, survivor: Version
 ) -> None:
-    """Versions before the budgets of families count what agents use for each of them alone."""
+    """Versions before the budgets of families count the use of each agent separately."""
     budget = 90  # tokens, of which each round uses fifteen
 
     def tools(model: Model) -> str:
@@ -248,7 +248,7 @@ class Cell:
         return next(word for word in printed.split() if word.startswith(f"ts_{self.name}_"))
 
     async def move_owner(self, to: "Cell") -> tuple[int | None, str]:
-        """By this version."""
+        """Moves the owner with this version."""
         move = ("owners", "move", self.owner, "--to", to.name, "--url", to.database_url)
         return await self.replica.turnstream(*move, PYTHONPATH=str(ROOT))
 

@@ -36,7 +36,7 @@ async def test_an_address_that_leads_to_a_standby_before_its_promotion_ends_no_r
 
 
 async def test_connections_that_end_in_a_hole_are_replaced_before_the_lease_expires(tmp_path: Path) -> None:
-    """The machine at their other end is gone, and nobody closes them."""
+    """The machine at the other end has vanished without closing its connections."""
     seconds = LEASE * slowdown() / 2  # as by default
     async with (
         own_postgres(tmp_path) as postgres,
@@ -54,7 +54,7 @@ async def test_a_replica_that_is_cut_off_for_longer_than_its_lease_is_fenced_and
         cut_off, other = site.replicas
         before = await site.watch.owners()
         way.swallow()
-        site.go_on()  # also where nobody knows yet that these turns are another's
+        site.go_on()  # also while no replica knows that these turns have another owner
         while cut_off.port in (await site.watch.owners()).values():  # noqa: ASYNC110, there is no event for this
             await asyncio.sleep(0.05)
         way.heal()

@@ -120,7 +120,7 @@ async def test_a_process_that_dies_takes_nothing_along(server: TwoProcesses, mod
 async def test_signals_that_reach_all_processes_cut_no_turn_off_and_a_second_one_does(
     server: TwoProcesses, model: Model
 ) -> None:
-    """systemd, and a terminal at Ctrl-C, send their signal to each of the processes, as the one that watches does."""
+    """systemd, and a terminal at Ctrl-C, send their signal to each process, like the supervising process."""
     await server.restart(TURNSTREAM_GRACE_PERIOD="600")
     async with Client(server.url) as client:
         await until_both_serve(client)

@@ -24,8 +24,8 @@ from turnstream.storage.row_security import embedded_api_url
 
 Version = Literal["old", "new"]
 
-# What a turn is in the middle of: text, a tool, a call that waits for approval. The first two kinds go on while both
-# replicas live, the others when one of them is dead.
+# The state of a turn at the deploy: in a text, in a tool, or waiting for approval. The first two kinds continue while
+# both replicas live, the others after the death of one replica.
 KINDS = ("ends", "agrees", "talks", "acts", "asks")
 EACH = 2
 
@@ -76,7 +76,7 @@ class Posted:
         return any(reader.turn.end is not None for reader in self.readers.values())
 
     def texts(self, *, taken_over: bool) -> list[str]:
-        """What the script makes of it, without calls."""
+        """The texts of the script for this kind, without calls."""
         match self.kind:
             case "ends":
                 return ["I talk on.", "ok", "It is done."]
@@ -95,8 +95,8 @@ class Posted:
 
 @dataclass(frozen=True)
 class Fleet:
-    """`clients` are those of each replica, until it is killed. `taken_over` are the words of turns that went on at
-    another replica, and whether that was charged as a crash.
+    """`clients` has the client of each replica, until its kill. `taken_over` has the texts of turns that continued at
+    another replica, with true for a charged crash.
     """
 
     model: Model
@@ -121,7 +121,7 @@ class Fleet:
                 self.group.create_task(reader.follow())
 
     async def begin(self, at: Version, when: str) -> None:
-        """Turns of each kind. Returns when all are in the middle of it."""
+        """Begins turns of each kind. Returns when all have reached their state."""
         before = {gate: self.model.stopped_at(gate) for gate in ("ends", "talks", "effect")}
         words = [f"{kind} {number} {when}, at the {at} version" for kind in KINDS for number in range(EACH)]
         posted = await asyncio.gather(*(self.post(at, each) for each in words))
@@ -135,7 +135,7 @@ class Fleet:
         assert running == {self.replicas[at].port}
 
     async def deploy(self) -> None:
-        """Starts the new version. It migrates while the old one works."""
+        """Starts the new version, which migrates while the old version works."""
         started = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._use_old_version(started))
@@ -181,7 +181,7 @@ class Fleet:
         assert answer.status_code == 202, answer.text
 
     async def kill(self, victim: Version, survivor: Version) -> None:
-        """As a machine that is gone: its clients come back to the other replica."""
+        """Kills a replica, like the loss of a machine: its clients reconnect to the other replica."""
         await self._note_turns_of(victim, charged=True)
         await self.replicas[victim].kill()
         self.clients[victim].base_url = self.replicas[survivor].url
@@ -191,7 +191,7 @@ class Fleet:
         await self.replicas[version].terminate()
 
     async def _note_turns_of(self, version: Version, *, charged: bool) -> None:
-        """Those that will be taken over. What the reader of another replica has of them is in the journal."""
+        """Records the turns that will be taken over. A reader on another replica has their text from the journal."""
         running = [each for each in self.posted if each.at == version and each.kind in {"talks", "acts"}]
         readers = [reader for each in running for reader in each.readers.values()]
         await until_all(readers, lambda reader: reader.text() in {"I talk ", "I act: "})
@@ -236,7 +236,7 @@ class Fleet:
         return [chat["id"] for chat in (await self._get(version, f"/api/chats?{query}"))["chats"]]
 
     async def _pages(self, versions: Iterator[Version]) -> list[str]:
-        """Each page from another version."""
+        """Reads each page from a different version."""
         chats: list[str] = []
         place = ""
         for version in versions:
@@ -248,7 +248,7 @@ class Fleet:
         return chats
 
     async def check_feeds(self) -> None:
-        """A feed that was read at one version goes on at the other."""
+        """A feed that began at one version continues at the other version."""
         for here, there in itertools.permutations(self.clients):
             async with self.clients[here].follow("/api/stream") as events:
                 await self.post(here, f"calm while the feed is read at the {here} version")
@@ -264,8 +264,8 @@ class Fleet:
 async def two_versions(
     before: VersionBefore, url: str, folder: Path, tools: Callable[[Model], str] | None = None, **more: str
 ) -> AsyncIterator[Fleet]:
-    """The old replica has migrated the database of `url`, in which nothing was before; the new one is not started.
-    `tools` is what their file of tools has, in place of tools of Python; `more` are further variables of both.
+    """The old replica has migrated the empty database of `url`; the new replica is not started. `tools` is the content
+    of their tools file, instead of Python tools; `more` are further variables of both.
     """
     api_url = await embedded_api_url(url)
     settings = {"TURNSTREAM_LEASE": str(LEASE * slowdown()), "TURNSTREAM_API_DATABASE_URL": api_url, **more}

@@ -30,7 +30,7 @@ class NoHistory(Exception):
 
 @dataclass(frozen=True)
 class VersionBefore:
-    """Its code is in `folder`; `revision` is its newest migration."""
+    """The version with its code in `folder`; `revision` is its newest migration."""
 
     folder: Path
     revision: str
@@ -42,7 +42,7 @@ class VersionBefore:
         return f"{self.folder}:{source}" if (source / "turnstream").is_dir() else str(self.folder)
 
     async def check_revision(self, url: str) -> None:
-        """A database that it alone has migrated: no server took the code of the tree instead."""
+        """A database that only this version has migrated, which proves that no server used the code of the tree."""
         assert await present_revision(url) == self.revision != newest_revision()
 
 
@@ -57,7 +57,9 @@ def unpack_version_before(folder: Path, migration: str | None = None) -> Version
 
 
 def _install(folder: Path) -> None:
-    """Its own entry points, in place of those of the tree: the first distribution of a name on the path counts."""
+    """The entry points of this version replace the entry points of the tree, because the first distribution on the path
+    counts.
+    """
     for file in (ROOT / "pyproject.toml", *ROOT.glob("app/*/pyproject.toml")):
         now = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
         before = folder / file.relative_to(ROOT)
@@ -92,7 +94,7 @@ def _revisions(migrations: Path) -> list[str]:
 
 
 def _git(*arguments: str) -> bytes:
-    # A clone may belong to another user than the one who runs the tests.
+    # A clone may belong to a different user from the user of the tests.
     command = ("git", "-C", str(ROOT), "-c", "safe.directory=*", *arguments)
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode != 0:

@@ -25,18 +25,18 @@ JSON = {"content-type": "application/json"}
 
 
 def event(**data: Any) -> bytes:
-    """As Anthropic and the Responses API send it."""
+    """An event in the form of Anthropic and the Responses API."""
     return f"event: {data['type']}\ndata: {json.dumps(data)}\n\n".encode()
 
 
 def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
-    """As Chat Completions sends it."""
+    """A chunk in the form of Chat Completions."""
     data = {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
     return f"data: {json.dumps(data)}\n\n".encode()
 
 
 def gemini(*parts: dict[str, Any], **members: Any) -> bytes:
-    """As the Gemini API sends it."""
+    """An event in the form of the Gemini API."""
     content = {"content": {"role": "model", "parts": [*parts]}} if parts else {}
     data = {"candidates": [{**content, **members, "index": 0}], "usageMetadata": {"promptTokenCount": 3}}
     return f"data: {json.dumps(data)}\r\n\r\n".encode()
@@ -44,8 +44,8 @@ def gemini(*parts: dict[str, Any], **members: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Api:
-    """`begun` and `said` begin an answer, in which `said` holds the text "Hi"; `end` is its last event. Without `ends`
-    more of the answer may follow it.
+    """`begun` and `said` begin an answer; `said` has the text "Hi"; `end` is the last event. Without `ends`, the answer
+    may continue after `end`.
     """
 
     make: Callable[..., Adapter]
@@ -88,7 +88,7 @@ SDK_APIS = {
         event(type="response.completed", response=_response("completed", usage={"input_tokens": 3})),
     ),
 }
-# Gemini's adapter has no SDK below it, and of the others only what this module needs.
+# Gemini's adapter has no SDK below it, and only the parts of the others that this module needs.
 APIS = {
     **SDK_APIS,
     "gemini": Api(

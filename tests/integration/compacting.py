@@ -1,6 +1,7 @@
-"""A local provider that makes conversations shorter by itself, as the Anthropic API does with `context_management`.
+"""A local provider that compacts conversations by itself, like the Anthropic API with `context_management`.
 
-It knows nothing of our code: it reads a request's JSON, refuses what that API would, and answers with a stream.
+The provider is independent of our code: it reads a request's JSON, refuses the same requests as that API, and answers
+with a stream.
 """
 
 import json
@@ -22,7 +23,7 @@ JSON = {"content-type": "application/json"}
 
 @dataclass
 class Compacting(CannedServer):
-    """`known` are the facts that the model could see in each call; `compactions` the blocks that were sent."""
+    """`known` has the facts in the request of each call; `compactions` has the sent blocks."""
 
     window: int = 70_000
     pages: int = 0
@@ -61,7 +62,7 @@ class Compacting(CannedServer):
         return Answer(b"".join(_stream(summary, self._reply(body), size, applied)))
 
     def _problems(self, asked: Asked, body: Json) -> Iterator[str]:
-        """What is asked for and what is sent back need their betas; a compaction comes back as it was sent."""
+        """Requested edits and returned compactions need their betas; a compaction returns unchanged."""
         edits = [edit["type"] for edit in body.get("context_management", {}).get("edits", ())]
         betas = asked.headers.get("anthropic-beta", "").split(",")
         yield from (f"{edit} without its beta" for edit in edits if BETAS[edit] not in betas)
@@ -74,7 +75,7 @@ class Compacting(CannedServer):
             yield "a compaction that came back changed"
 
     def _reply(self, body: Json) -> Json:
-        """Where there is a tool it is called for another page, until there are no more."""
+        """If there is a tool, the model calls it for each further page."""
         pages = sum(block["type"] == "tool_result" for message in body["messages"] for block in message["content"])
         if body.get("tools") and pages < self.pages:
             return {"type": "tool_use", "id": f"page_{pages + 1}", "name": "look", "input": {}}

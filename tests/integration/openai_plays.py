@@ -1,4 +1,4 @@
-"""Random streams of OpenAI's two APIs, for the stage of `plays`. They are whole: it is chaos that spoils them."""
+"""Random streams of OpenAI's two APIs, for the stage of `plays`. The streams are complete; only chaos damages them."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ Message = tuple[list[Json], list[tuple[str, str]], str]
 
 
 class ChatAuthor(Author):
-    """Of Chat Completions."""
+    """The author of streams of Chat Completions."""
 
     finishes: ClassVar = {
         "end_turn": "stop",

@@ -21,7 +21,7 @@ IMPATIENT = replace(POLICY, poll_interval=0.05, grace_period=0.005)
 
 
 class Mortal(Database):
-    """What a replica has of the database. Once that has died, nothing it still tries is written."""
+    """The database of a replica. After the death of the replica, no further statement takes effect."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database._pool, database._timeout)
@@ -83,7 +83,7 @@ class Fleet:
         return await self.harness.turn(asked)
 
     async def suffer(self, random: Random) -> None:
-        """One thing after another, until there has been enough."""
+        """Injects one fault after another, until there are enough."""
         while not self.spared:
             await asyncio.sleep(random.uniform(0.02, 0.3))
             match random.choice(["crash", "crash", "leave", "doubt", "expire", "expire"]):
@@ -114,7 +114,7 @@ class Fleet:
         self.wake()
 
     async def _doubt(self, random: Random) -> None:
-        """One takes the other for dead, who is not."""
+        """One replica declares the other replica dead by mistake."""
         taking, losing = random.sample(self.replicas, 2)
         taken = await taking.queue.take_over([losing.queue.replica])
         self.events["a turn was taken from who still ran it"] += len(taken)
@@ -122,7 +122,7 @@ class Fleet:
         await losing.queue.renew_lease(60)
 
     async def expire(self, random: Random) -> None:
-        """As rescuers do it, all of them."""
+        """Expires the asks, like all replicas do."""
         if turns := await Actions(self.harness.database).expire():
             self.events["a turn went on without an answer"] += len(turns)
             self.any(random).worker.wake()

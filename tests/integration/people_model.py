@@ -1,4 +1,4 @@
-"""A model that says and calls anything, fails at any place, and finds fault with what it is asked."""
+"""A model with random texts, calls and failures, which checks its requests."""
 
 import asyncio
 import json

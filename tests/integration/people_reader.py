@@ -21,7 +21,7 @@ KEPT = 3
 
 @dataclass
 class Watcher(Client):
-    """Round 0 is what was said to a turn that ended before any round."""
+    """Round 0 has the messages to a turn that ended before its first round."""
 
     rounds: dict[int, RoundStop | None] = field(default_factory=lambda: {0: None})
     required: list[ActionRequired] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Reader:
         return await self.fleet.turn(self.asked)
 
     async def assert_holds(self, turn: Turn) -> None:
-        """And so does whoever returns with an old cursor."""
+        """The assembled turn is the stored turn, also after a return with an old cursor."""
         self.watcher.assert_holds(turn)
         for watcher in self.earlier:
             await self._read(watcher)

@@ -34,7 +34,7 @@ Deed = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Spoken:
-    """An exchange that was made: `before` is the turn it follows, by `on_busy` where nobody had said which."""
+    """A stored exchange: `before` is the turn before it, by `on_busy` if the message named no parent."""
 
     on_busy: OnBusy | None
     before: Turn | None
@@ -71,7 +71,7 @@ class Talk:
                 people.create_task(self._person())
 
     async def finish(self) -> None:
-        """What waits is answered or cancelled, until every turn has ended."""
+        """Answers or cancels waiting turns, until every turn has ended."""
         while going := self._going():
             for turn in [await self._look_at(turn) for turn in going]:
                 asks = [ask for ask in turn.asks if ask.answer is None]
@@ -173,7 +173,7 @@ class Talk:
             await self.fleet.any(self.random).worker.refresh(turn)
 
     async def _tamper(self) -> None:
-        """None of these is taken, whatever else is sent with it."""
+        """The server refuses each of these decisions, and all decisions in the same request."""
         turn = await self._some_turn()
         if not turn.asks:
             return
@@ -206,7 +206,7 @@ class Talk:
                 self.events["a repeated decision was refused"] += 1
 
     async def _be_late(self) -> None:
-        """By a look at how things were a while ago."""
+        """Answers from an outdated view of the turn."""
         if self._seen:
             turn, ask = self.random.choice(self._seen)
             if not await self._send(turn, [(ask.round, self._decision(ask))]):
@@ -294,7 +294,7 @@ class Talk:
         return [ask for ask in (await self.turn(turn.id)).asks if ask.answer is None]
 
     async def _steered(self, turn: Turn, waiting: Sequence[Ask], words: str) -> None:
-        """Who says something else instead of answering has answered."""
+        """Another message instead of an answer counts as an answer."""
         self.tell(f"steered one that was {turn.status}", turn.id, words)
         answers = {(ask.round, ask.tool_use_id): ask.answer for ask in (await self.turn(turn.id)).asks}
         for ask in waiting:

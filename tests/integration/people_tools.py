@@ -1,4 +1,4 @@
-"""Tools of every kind, whose calls end when and how chance has it, and a book of all that was run."""
+"""Tools of every kind with random ends of their calls, and a record of all runs."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from turnstream.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailab
 from turnstream.tools.toolset import Toolset
 
 SCHEMA = '{"type":"object"}'
-LARGE = 2  # an `n` above it wants leave, where an input decides
+LARGE = 2  # a larger `n` needs an approval, if the input decides
 
 Verdict = Literal["well", "error", "raise", "away"]
 VERDICTS: list[Verdict] = ["well", "well", "well", "well", "error", "raise", "away"]
@@ -22,7 +22,7 @@ VERDICTS: list[Verdict] = ["well", "well", "well", "well", "error", "raise", "aw
 
 @dataclass
 class Run:
-    """One time that a tool was run. `allowed`: somebody had allowed its call before it began."""
+    """One run of a tool. `allowed`: a person had approved its call before the run."""
 
     key: str
     name: str
@@ -33,7 +33,7 @@ class Run:
 
 
 class Workshop:
-    """Everything that happens outside of the chats: replicas come and go, what tools did stays done."""
+    """The world outside of the chats: replicas start and end, effects of tools stay."""
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
@@ -111,7 +111,7 @@ def toolset_of(workshop: Workshop) -> Toolset:
 
 
 def needs_leave(name: str, input_json: str) -> bool:
-    """Said again, so that it does not come from what is tested."""
+    """The same rule again, independent of the tested code."""
     if name in {"pay", "wire"}:
         return True
     if name not in {"peek", "once", "book"}:

@@ -26,7 +26,7 @@ REFUSALS = ((529, "overloaded_error"), (500, "api_error"), (429, "rate_limit_err
 
 @dataclass(frozen=True)
 class Play:
-    """One answer. `said` is what a turn should hold of it: types and texts, when it came whole."""
+    """One answer. `said` is the expected content of the turn after a complete answer: types and texts."""
 
     status: int
     body: bytes
@@ -182,8 +182,8 @@ class Author:
 
 @dataclass
 class Stage:
-    """Plays the script of the model that is asked for. `played` are the plays that were given, by model; `asked`
-    the requests. The path tells whose API is meant.
+    """Plays the script of the requested model. `played` has the plays by model; `asked` has the requests. The path
+    determines the API.
     """
 
     url: str = ""

@@ -39,7 +39,7 @@ class Proxy:
         self._passing.clear()
 
     def heal(self) -> None:
-        """What was sent meanwhile passes, too."""
+        """Lets traffic pass again, including traffic of the meantime."""
         self._passing.set()
 
     def forget(self) -> None:
@@ -49,7 +49,7 @@ class Proxy:
         self.heal()
 
     async def closed(self) -> None:
-        """Waits for what was under way when it was cut."""
+        """Waits for the traffic in transit at the cut."""
         await asyncio.gather(*self._relays, return_exceptions=True)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -80,7 +80,7 @@ async def proxied(url: str) -> AsyncIterator[tuple[str, Proxy]]:
 
 
 async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the Postgres of `url`, in whose bytes nobody looks."""
+    """A raw connection to the Postgres of `url`."""
     parts = urlsplit(url)
     folder = parse_qs(parts.query).get("host")
     if folder:

@@ -34,7 +34,7 @@ NO_MORE = {"type": "error", "error": {"type": "invalid_request_error", "message"
 
 
 def requests_of(name: str) -> list[Conversation]:
-    """The conversation up to each round. Where no requests were recorded, the user's side is made up."""
+    """The conversation up to each round. Without recorded requests, the user's side is invented."""
     if name in sessions():
         return [conversation(asked(name, number)["messages"]) for number in rounds(name)]
     said: Conversation = [("user", [{"type": TEXT, "text": "Hello"}])]
@@ -101,7 +101,7 @@ def _made_up(call: Json) -> Json:
 
 @dataclass
 class RecordedProvider(CannedServer):
-    """The model that is asked for is the session, the number of the request its round. `heard` are the requests."""
+    """The requested model is the session, and the number of the request is its round. `heard` has the requests."""
 
     heard: defaultdict[str, list[Json]] = field(default_factory=lambda: defaultdict(list))
 
@@ -167,7 +167,7 @@ class Stage:
             return (await draft.create(blocks, request, None)).assistant_turn.id
 
     async def _block(self, place: int, said: Json) -> Block:
-        """As the API keeps it: a file is an upload."""
+        """A block in its stored form: a file is an upload."""
         if said["type"] == TEXT:
             return Block(place, 0, 0, TEXT, said["text"])
         if "source" not in said:  # a file that is already at the provider

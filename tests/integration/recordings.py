@@ -26,7 +26,7 @@ from turnstream.llm.provider import Message, ModelRequest, Provider
 Json = dict[str, Any]
 
 FOLDER = Path(os.environ.get("RECORDED_STREAMS", Path(__file__).parents[2].parent / "shared" / "recordings"))
-# It and those beside it: `recordings-2`, `recordings-3`, … have the same form and other files.
+# The folder and its siblings: `recordings-2`, `recordings-3`, … have the same form and other files.
 FOLDERS = [FOLDER, *(each for each in sorted(FOLDER.parent.glob("recordings*")) if each != FOLDER and each.is_dir())]
 REQUEST = TurnRequest("recorded")
 ASKED = ModelRequest("a-model", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))
@@ -38,7 +38,7 @@ needs_recordings = pytest.mark.skipif(
 
 @cache
 def manifest() -> Json:
-    """Of all folders. A file or a session that is in several is read from the first."""
+    """The recordings of all folders. A file or a session in several folders is read from the first."""
     files: dict[str, Json] = {}
     sessions: dict[str, Json] = {}
     for path in (folder / "MANIFEST.json" for folder in reversed(FOLDERS)):
@@ -50,7 +50,7 @@ def manifest() -> Json:
 
 
 def streams(kind: str = "anthropic") -> list[str]:
-    """Every recorded stream of an API, those of sessions included."""
+    """Every recorded stream of an API, including streams of sessions."""
     return [entry["file"] for entry in manifest()["files"] if entry["kind"] == kind]
 
 
@@ -63,7 +63,7 @@ def errors_of_others() -> list[str]:
 
 
 def sessions(kind: str = "anthropic") -> list[str]:
-    """The sessions whose requests were recorded too."""
+    """The sessions with recorded requests."""
     known = manifest()["sessions"].items()
     return [name for name, one in known if one["kind"] == kind and one["requests_recorded"]]
 
@@ -89,15 +89,15 @@ def read(file: str) -> bytes:
 
 
 def oracle(file: str) -> Json:
-    """The SDK's result for a stream; that of its beta accumulator where it keeps more."""
+    """The SDK's result for a stream; the result of its beta accumulator if that keeps more."""
     both = oracles(file)
     found: Json = both["ga"] if both["beta"] == "same as ga" else both["beta"]
     return found
 
 
 def oracles(file: str) -> Json:
-    """The SDK's results. A stream that was only framed in another way has those of its original: SDKs cannot read each
-    framing that the standard allows.
+    """The SDK's results. A stream with another framing has the results of its original, because SDKs cannot read every
+    framing of the standard.
     """
     file = variants().get(file, file)
     found: Json = json.loads(read(f"oracle/{file}.json"))
@@ -112,7 +112,7 @@ def variants() -> Mapping[str, str]:
 
 
 def events(body: bytes) -> list[Any]:
-    """The data of the events of a stream, by the rules of the standard, up to what is no JSON any more."""
+    """The data of the events of a stream, by the rules of the standard, up to the first invalid JSON."""
     lines = body.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     found: list[Any] = []
     data: list[bytes] = []
@@ -174,7 +174,7 @@ def _reply(session: str, number: int) -> list[Json]:
 
 
 def is_one_chat(session: str) -> bool:
-    """True if each request continues the one before. A client may also begin another chat, or call other models."""
+    """True if each request continues the previous. A client may also begin another chat, or call other models."""
     requests = [conversation(asked(session, number)["messages"]) for number in range(1, rounds_of(session) + 1)]
     return all(
         [role for role, _ in now[: len(before)]] == [role for role, _ in before]
@@ -192,7 +192,7 @@ def users_of(said: Sequence[tuple[str, list[Json]]]) -> list[list[Json]]:
 
 
 def path_of(said: Sequence[tuple[str, list[Json]]]) -> list[Turn]:
-    """The turns that a first request tells of, and the one that is to answer it."""
+    """The turns in a first request, and the turn for its answer."""
     path: list[Turn] = []
     for role, blocks in said:
         if role == "user":
@@ -233,7 +233,7 @@ def running(path: list[Turn]) -> list[Turn]:
 
 
 class Heard:
-    """One answer of an adapter, taken in to its end, good or bad."""
+    """One answer of an adapter, read to its end or failure."""
 
     def __init__(self) -> None:
         self.accumulator = Accumulator(round=1, attempt=1, first_index=0)
@@ -251,7 +251,7 @@ class Heard:
 
 
 def taken_in(wire: Wire, body: bytes, sizes: Iterator[int]) -> tuple[object, ...]:
-    """All that is known at the end of `body`, cut in pieces of these sizes."""
+    """The complete state after `body`, cut into pieces of these sizes."""
     accumulator, changes = Accumulator(1, 1, 0), list[object]()
     for piece in pieces(body, sizes):
         changes += accumulator.feed(wire.feed(piece))

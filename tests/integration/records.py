@@ -1,4 +1,4 @@
-"""Turns in the middle of a run, without anybody who runs them."""
+"""Turns in the middle of a run, without a worker."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,13 +16,13 @@ OWNER_OF_CLAIM = Statement("SELECT replica FROM turns WHERE id = :turn")
 
 
 async def claimed(harness: Harness, asked: Asked, replica: UUID | None = None) -> Turn:
-    """By a replica that has no lease, so that anybody may take the turn over."""
+    """Claims the turn for a replica without a lease, so that every replica may take the turn over."""
     assert await Queue(harness.database, replica or new_id(), "nowhere", 1).claim(1) == [asked.turn]
     return await harness.turn(asked)
 
 
 async def begun(harness: Harness, asked: Asked, replica: UUID | None = None) -> Turn:
-    """With a round that has begun."""
+    """Claims the turn and begins a round."""
     turn = await claimed(harness, asked, replica)
     assert await begin_rounds(harness.database, [(turn, first_round(turn.attempt))]) == {turn.id}
     return await harness.turn(asked)
@@ -37,7 +37,7 @@ def sealed(round: Round) -> Round:
 
 
 async def records_of(harness: Harness, turn: Turn) -> Records:
-    """What the present owner of the turn writes."""
+    """The writes of the turn's present owner."""
     row = await harness.database.row(OWNER_OF_CLAIM, turn=turn.id)
     assert row is not None
     return Records(harness.database, row["replica"], lambda: turn)

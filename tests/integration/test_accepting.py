@@ -1,4 +1,4 @@
-"""How many connections the server accepts in one iteration of its event loop, which takes long under load."""
+"""The number of accepted connections in one iteration of the server's event loop, which is slow under load."""
 
 import asyncio
 import socket
@@ -21,7 +21,7 @@ async def iterations_until_accepted(listeners: list[socket.socket], clients: int
 
     with ExitStack() as stack:
         servers = [await loop.create_server(connected, sock=each, backlog=100) for each in listeners]
-        for _ in range(clients):  # they connect while the loop is held
+        for _ in range(clients):  # clients connect while the loop is blocked
             stack.enter_context(socket.create_connection(listeners[0].getsockname()))
         iterations = 0
         while not everybody.is_set():

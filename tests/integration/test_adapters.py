@@ -145,7 +145,7 @@ async def test_data_after_the_end_is_read_but_ignored(talk: Talk, whole: bytes) 
 @pytest.mark.parametrize("ending", LOST)
 async def test_a_connection_lost_after_the_end_does_not_matter(ending: Ending, talk: Talk, whole: bytes) -> None:
     talk.answers(whole, ending=ending, sizes=[len(talk.api.begun)])
-    if ending == "reset":  # what had not been read by then is lost with it
+    if ending == "reset":  # unread data is lost with the connection
         with_error = await asyncio.gather(talk.heard(), return_exceptions=True)
         assert isinstance(with_error[0], list | TransientError)
     else:

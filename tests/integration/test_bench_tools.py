@@ -1,4 +1,4 @@
-"""The benchmark is worth what its tools are: the real SDK accepts the provider, and the checks can fail."""
+"""The tools of the benchmark: the real SDK accepts the provider, and the checks can fail."""
 
 import asyncio
 import sys

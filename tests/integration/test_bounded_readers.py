@@ -1,4 +1,4 @@
-"""Every reader of what others send, against a sender without an end. The table in docs/security.md lists them."""
+"""Every reader of foreign data, against an endless sender. The table in docs/security.md lists these readers."""
 
 import pytest
 
@@ -11,7 +11,7 @@ LARGE = "tests/integration/api/test_refusals.py::test_a_body_that_is_too_large_i
 MCP = "tests/extensions/mcp/test_bounded_readers.py::"
 ISSUER = "tests/extensions/jwt/test_bounded_readers.py::"
 
-# The test of each reader. Those of extensions are in their folders.
+# The test of each reader. Tests of extensions are in their folders.
 READERS = {
     **dict.fromkeys(ANSWERS, "tests/integration/test_bounded_readers.py::test_an_answer_is_read_up_to_its_bound"),
     "token count of a provider": "tests/integration/test_bounded_readers.py::test_a_count_is_read_up_to_its_bound",

@@ -1,4 +1,4 @@
-"""What a provider that bills cache reads and writes by real comparison of prefixes bills for a turn."""
+"""The bill for a turn from a provider that determines cache reads and writes by a real comparison of prefixes."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -21,8 +21,8 @@ from turnstream.domain.identity import arriving_name
 from turnstream.extensions.admin.statement_list import statements
 from turnstream.storage.migrations import downgrade, oldest_in_versions
 
-# A guard against a process that never ends. The default of a minute also counts the start of Postgres, the migrations
-# and up to three processes, which take longer when the machine is busy with other tests.
+# A guard against endless processes. The default of a minute also includes the start of Postgres, the migrations and up
+# to three processes, which take longer on a busy machine.
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -45,7 +45,7 @@ def own_logging() -> Iterator[None]:
         ("why", "01a202bd-8dfd-72b2-8d5a-4d95abe4a6bf"),
         ("owners", "export", "ada", "ada.tar"),
         ("owners", "erase", "ada", "--yes"),
-        ("owners", "erase", arriving_name("x" * 100), "--yes"),  # what a move of the longest name has left
+        ("owners", "erase", arriving_name("x" * 100), "--yes"),  # the remainder of a move of the longest name
         ("replay", "01a202bd-8dfd-72b2-8d5a-4d95abe4a6bf", "--recordings", "."),
     ],
 )
@@ -94,7 +94,7 @@ def test_the_list_of_commands_describes_each_in_one_line() -> None:
 
 
 class Hidden(MetaPathFinder):
-    """As if a package was not installed."""
+    """Simulates a missing package."""
 
     def __init__(self, package: str) -> None:
         self._package = package

@@ -1,4 +1,4 @@
-"""What a client can do to the server before it has shown a token: send without end, be silent, or not read."""
+"""Attacks of a client without a token: endless data, silence, or no reading."""
 
 import asyncio
 import socket
@@ -26,7 +26,7 @@ Wires = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Push(Response):
-    """A response whose body is written through the outlet, until that says that it is over."""
+    """A response that writes its body through the outlet, until the end of the outlet."""
 
     outlet: Outlet
 
@@ -74,7 +74,7 @@ class Site:
             try:
                 while True:
                     yield b"x" * 100_000
-                    await asyncio.sleep(0)  # a connection that is gone takes everything at once
+                    await asyncio.sleep(0)  # a closed connection accepts everything at once
             finally:
                 self.stream_ended.set()
 
@@ -151,7 +151,7 @@ async def test_endless_input_is_refused_soon(site: Site, beginning: bytes, piece
         with suppress(ConnectionError):
             answer = await reader.read()
     assert sent < 12 * MEGABYTE, "what the buffers of two sockets take, and not more"
-    assert answer == b"" or b" 431 " in answer or b" 400 " in answer  # lost where the client went on sending
+    assert answer == b"" or b" 431 " in answer or b" 400 " in answer  # lost if the client continued to send
 
 
 async def test_a_head_that_is_too_long_is_answered_with_431(site: Site) -> None:

@@ -158,7 +158,7 @@ async def two_turns(harness: Harness, provider: Counted, words: str) -> Turn:
     [(800, False), (801, True)],
 )
 async def test_near_the_limit_the_count_decides(harness: Harness, count: int, summarised: bool) -> None:
-    for words in ("x" * 300, "x" * 340):  # by an estimate the one fits, the other does not
+    for words in ("x" * 300, "x" * 340):  # by the estimate one fits, the other does not
         provider = Counted(lambda: count)
         turn = await two_turns(harness, provider, words)
         assert (turn.rounds[0].stop_reason == COMPACTED) is summarised

@@ -89,7 +89,7 @@ async def test_a_connection_that_is_lost_in_the_middle_is_postgres_being_away(da
 
 
 async def test_a_table_that_changes_under_a_statement_is_postgres_being_away_for_a_moment(database_url: str) -> None:
-    """As it does where a newer version is rolled out beside this one."""
+    """Such a change happens during a deploy of a newer version."""
     rounds = Statement("SELECT * FROM rounds")
     async with connect(database_url, size=1) as database:
         async with database.transaction(snapshot=True) as connection:
@@ -105,7 +105,7 @@ async def test_a_table_that_changes_under_a_statement_is_postgres_being_away_for
 
 
 async def test_a_postgres_that_only_reads_for_a_while_is_away_for_who_writes(database_url: str) -> None:
-    """As it does while another one takes its place."""
+    """Such a phase happens while another Postgres takes over."""
     async with connect(database_url, size=1) as database:
         await database.rows(Statement("SET default_transaction_read_only = on"))
         with pytest.raises(StorageUnavailable):

@@ -1,4 +1,4 @@
-"""Turns that end their process, and their neighbours: who is counted, who is charged, and who runs apart."""
+"""Turns that end their process, and their neighbours: counted deaths, charged recoveries, and separate runs."""
 
 import asyncio
 from collections.abc import Sequence

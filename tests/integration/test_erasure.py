@@ -1,4 +1,4 @@
-"""What an owner has is erased: all of it, and nothing of others; cut off at any step and taken up again."""
+"""The erasure of an owner: all data of the owner, and no other data, also after an interruption at any step."""
 
 import asyncio
 from contextlib import suppress
@@ -61,7 +61,7 @@ async def test_an_erasure_leaves_nothing_of_the_owner_and_all_of_others(
 
 
 async def test_every_table_with_an_owner_is_erased(harness: Harness) -> None:
-    """Also one that is added later: it carries its owner, or goes with a turn or a chat."""
+    """This includes future tables: each has the owner in its rows, or is deleted with a turn or a chat."""
     reached = {name for name, table in ALL_TABLES.items() if "owner" in table.columns}
     while more := {
         name
@@ -103,7 +103,7 @@ async def test_an_erasure_cancels_the_turn_that_runs(database_url: str) -> None:
 async def test_an_erasure_that_was_killed_at_any_step_is_taken_up_again(
     harness: Harness, asked: Asked, settings: Settings
 ) -> None:
-    """Each call ends after two steps, as a process does that is killed there."""
+    """Each call ends after two steps, like a killed process."""
     owners, calls = Owners(harness.database), 0
     while not await owners.is_erased(OWNER):
         steps = owners.erase(OWNER)

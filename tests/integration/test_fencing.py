@@ -57,7 +57,7 @@ Everything = Callable[[], Awaitable[dict[str, list[str]]]]
 
 
 async def _show_output(running: Running) -> None:
-    """Of a call that has started."""
+    """Stores the output of a started call."""
     await running.records.start_calls([CALL])
     await running.records.store_preliminary(PreliminaryOutput(CALL.round, CALL.tool_use_id or "", "look", "so far"))
 
@@ -98,7 +98,7 @@ LOSSES = {
 
 def test_every_write_there_is_is_tried() -> None:
     writes = {name for name, method in vars(Records).items() if iscoroutinefunction(method) and name[0] != "_"}
-    # Hooks are called for the end of a turn too, and those that fail are counted on a turn that has ended.
+    # Hooks also run at the end of a turn, and failed hooks are counted on the ended turn.
     assert writes - {"count_hook_failures"} == WRITES.keys()
 
 
@@ -119,7 +119,7 @@ async def running(database_url: str) -> AsyncIterator[Running]:
 
 @pytest.fixture
 async def everything(database_url: str) -> AsyncIterator[Everything]:
-    """Reads all rows there are. Its connection is kept: a new one loads the description of every table again."""
+    """Reads all rows. The connection is kept, because a new connection loads the description of every table again."""
     connection = await asyncpg.connect(database_url)
 
     async def read() -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Guards over real turns: what readers and rows have, whatever a guard rules, and after a kill at any moment."""
+"""Guards over real turns: the content of readers and rows after each ruling of a guard, and after a kill."""
 
 import asyncio
 import itertools
@@ -48,7 +48,7 @@ async def mask_keys(passage: Passage) -> Ruling:
 
 
 def ruling(word: str, then: Ruling) -> Check:
-    """A check that rules so where it finds the word."""
+    """A check with this ruling if the text contains the word."""
 
     async def check(passage: Passage) -> Ruling:
         return then if word in passage.text else Pass(undecided=0)
@@ -377,7 +377,7 @@ class Suspicious(Client):
 
 
 def random_guards(random: Random) -> list[Guard]:
-    """A guard of keys, and mostly one that takes back or replaces; both are slow at times."""
+    """A guard of keys, and usually a guard that takes back or replaces; both are sometimes slow."""
 
     def slow(check: Check) -> Check:
         async def check_later(passage: Passage) -> Ruling:
@@ -390,7 +390,7 @@ def random_guards(random: Random) -> list[Guard]:
     keys = guard(slow(mask_keys), window=random.choice((None, 0, 1, 7, 30)))
     then = random.choice((TakeBack("(gone)"), TakeBack(""), Replace("…"), EndTurn("No.", take_back=True)))
     word = guard(slow(ruling("xanadu", then)), window=random.choice((None, 1, 10)), overlap=10, name="word")
-    # What is left of a key that was replaced in part is none for the guard after it.
+    # The next guard does not recognise the rest of a key that was replaced in part.
     return random.choice(([keys], [keys, word], [keys, word] if isinstance(then, Replace) else [word, keys]))
 
 

@@ -1,4 +1,4 @@
-"""What an embedding program is told of the turns that run in it, and that a turn does not depend on it."""
+"""The hook calls of an embedding program about its turns, and turns that do not depend on hooks."""
 
 import asyncio
 import re
@@ -41,7 +41,7 @@ async def act() -> str:
 
 
 class Diary(Hooks):
-    """Writes down what it is told, and what the rows hold at that moment."""
+    """Records each call of a hook, with the rows at that moment."""
 
     def __init__(self) -> None:
         self.harness: Harness | None = None
@@ -64,7 +64,7 @@ class Diary(Hooks):
 
     async def _note(self, event: Any) -> None:
         assert self.harness is not None
-        place = len(self.events)  # hooks of calls that run side by side overtake each other in what follows
+        place = len(self.events)  # hooks of parallel calls may overtake each other from here on
         self.events.append(event)
         self.stored.append(event.turn)
         self.stored[place] = await self.harness.turn(Asked(event.turn.chat_id, event.turn.id))

@@ -100,7 +100,7 @@ async def before_index(empty_database_url: str, tmp_path: Path) -> str:
 
 @pytest.fixture
 async def reader(before_index: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
-    """It is in a transaction that has read something: until that ends, an index is built and not ready."""
+    """A transaction after a read: until its end, an index is built but not ready."""
     connection = await asyncpg.connect(before_index)
     await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM turns")
     yield connection

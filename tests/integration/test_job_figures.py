@@ -1,5 +1,5 @@
-"""Figures of jobs: what waiting turns hold, what a job costs, how long another owner waits, what a turn without jobs
-costs. Times and memory are recorded; what is asserted is counted.
+"""Figures of jobs: the memory of waiting turns, the cost of a job, the wait of another owner, the cost of a turn
+without jobs. Times and memory are recorded; assertions use counts only.
 """
 
 import asyncio
@@ -124,7 +124,7 @@ async def test_a_turn_without_jobs_costs_the_same_beside_thousands_of_jobs(
     connection = await asyncpg.connect(database_url)
     try:
         async with harness.replica(provider(), [dig], listens=True) as replica:
-            await plain_turns(harness, replica, 5, statements)  # what is prepared with a first use
+            await plain_turns(harness, replica, 5, statements)  # preparations of a first use
             alone, counted_alone = await plain_turns(harness, replica, 40, statements)
             await load(connection, "dig", "infinity")
             beside, counted_beside = await plain_turns(harness, replica, 40, statements)

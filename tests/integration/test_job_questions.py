@@ -35,7 +35,7 @@ ACCEPTED = "PersonAnswer(action='accept', content={'name': 'Ada'})"
 
 @dataclass
 class Harbour:
-    """`done` is what took effect, `seconds` how long a question waits."""
+    """`done` has the effects, `seconds` is the time of a question."""
 
     seconds: float = 60
     done: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Harbour:
 
     @tool(background=True, reports=True)
     async def signal(self, context: ToolContext) -> str | Detached:
-        """Ask while the turn goes on."""
+        """Ask while the turn continues."""
         assert context.ask is None
         return f"{context.answer}" if context.handle else Detached(1, question=self.question("Who?"))
 
@@ -85,7 +85,7 @@ def calling(name: str) -> ScriptedProvider:
 
 
 async def questioned(harness: Harness, asked: Asked, known: Sequence[Ask] = ()) -> Turn:
-    """The turn with an open question that is not among those `known`."""
+    """The turn with an open question that is not in `known`."""
     while True:
         turn = await harness.turn(asked)
         if any(turn.waits_for(ask) for ask in turn.asks[len(known) :]):

@@ -37,7 +37,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
 @dataclass
 class Works:
-    """`done` is what took effect. A call of `dig` or `survey` goes on when its pause is over."""
+    """`done` has the effects. A call of `dig` or `survey` continues after its pause."""
 
     done: list[str] = field(default_factory=list)
     pause: Pause = field(default_factory=Pause)
@@ -334,7 +334,7 @@ async def detached(harness: Harness, asked: Asked) -> None:
 
 
 async def sent(harness: Harness, replica: Replica, works: Works) -> Asked:
-    """A turn that waits for a call which goes on elsewhere."""
+    """A turn that waits for a call that continues elsewhere."""
     asked = await waiting(harness, replica, works)
     works.pause.go.set()
     await detached(harness, asked)

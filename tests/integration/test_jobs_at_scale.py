@@ -1,5 +1,5 @@
-"""Many waiting turns with overdue jobs: a claim reads what it may claim, a list what its owner has, and no owner waits
-behind jobs of another one.
+"""Many waiting turns with overdue jobs: a claim reads only claimable jobs, a list only jobs of its owner, and no owner
+waits behind jobs of another owner.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The journal in Postgres: what a crash of either side leaves of the text of an open block."""
+"""The journal in Postgres: the text of an open block after a crash of either side."""
 
 import asyncio
 import random
@@ -53,14 +53,14 @@ class Desk:
         return cls(harness, asked, await begun(harness, asked, replica), replica)
 
     async def journaled(self) -> str | None:
-        """What the journal has, stored or not."""
+        """The text in the journal, stored or not."""
         turn = await self.harness.turn(self.asked)
         found = await Snapshots(self.harness.database).take({turn.id: MirrorPosition(turn)})
         block = found[turn.id].open_block
         return block.text if block else None
 
     async def write(self, *texts: str) -> None:
-        """Each in a tick of its own."""
+        """Writes each text in a separate tick."""
         for text in texts:
             self.view.append(text)
             await self.flush()
@@ -77,7 +77,7 @@ class Desk:
         return [row["text"] for row in await self.harness.database.rows(STORED, turn=self.asked.turn)]
 
     async def recalled(self) -> str | None:
-        """What the next owner begins with."""
+        """The text with which the next owner begins."""
         await Queue(self.harness.database, new_id(), "elsewhere", 1).take_over([self.replica])
         block = await OpenTexts(self.harness.database).open_block(await self.harness.turn(self.asked))
         return block.text if block else None

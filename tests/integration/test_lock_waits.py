@@ -1,4 +1,4 @@
-"""The locks of the tests count those who wait, and nobody who has what it waited for."""
+"""The locks of the tests count waiting sessions, and no session that already has its lock."""
 
 import asyncio
 import os

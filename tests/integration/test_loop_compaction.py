@@ -80,8 +80,8 @@ async def test_a_chat_of_many_turns_continues_in_a_small_window(harness: Harness
 
 
 class Archivist:
-    """A model that decides something in each answer, after a look, and whose summaries hold what it was sent: the
-    facts that it finds in the request, and nothing that it knows from elsewhere.
+    """A model that makes a decision in each answer, after reading a page. Its summaries contain exactly the facts in
+    the request.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ async def look_at(number: int) -> str:
 
 
 async def test_facts_of_every_kind_survive_each_summary(harness: Harness) -> None:
-    """What the user told, what a tool returned and what the model decided is in every later request."""
+    """Facts of the user, of tools and decisions of the model are in every later request."""
     model = Archivist()
     limits = Limits(context_window=WINDOW, max_rounds=2)
     asked: Asked | None = None

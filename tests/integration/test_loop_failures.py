@@ -369,7 +369,7 @@ async def test_a_provider_that_stays_silent_is_an_error_that_says_so(harness: Ha
 
 
 async def test_waiting_for_postgres_is_not_the_providers_silence(harness: Harness) -> None:
-    pause, policy = Pause(), with_model(POLICY, stall_timeout=0.25)  # more than it takes to lock the row
+    pause, policy = Pause(), with_model(POLICY, stall_timeout=0.25)  # more time than the lock of the row takes
     provider = ScriptedProvider([[pause, *answer()]])
     async with harness.replica(provider, policy=policy) as replica, harness.locker() as locker:
         asked = await harness.ask()
@@ -480,7 +480,7 @@ async def test_a_call_with_an_id_that_is_taken_is_kept_when_the_turn_ends_within
 
 
 def _by_question(replies: Sequence[Reply]) -> Callable[[ModelRequest], Reply]:
-    """Each conversation gets the replies from the one on that its first words number."""
+    """Each conversation gets the replies from the number in its first words on."""
     iterators: dict[str, Iterator[Reply]] = {}
 
     def reply(request: ModelRequest) -> Reply:

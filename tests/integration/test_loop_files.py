@@ -1,4 +1,4 @@
-"""Tools that return images and documents: their rows, what the model gets, and the uploads."""
+"""Tools that return images and documents: their rows, the request of the model, and the uploads."""
 
 import json
 from base64 import b64encode
@@ -121,7 +121,7 @@ async def test_the_content_of_a_result_is_kept_until_its_chat_is_deleted(harness
 
 @tool()
 async def mixed() -> Outcome:
-    """Returns a file of an unknown kind, and one that is too large."""
+    """Returns a file of an unknown type, and a file that is too large."""
     more = [File(b"\0\1", "audio/wav"), File("Grüße\0".encode()), File("Grüße".encode()), File(PIXEL + bytes(2000))]
     return Outcome("Here:", more=(*more, *[File(PIXEL + bytes([n])) for n in range(MOST_FILES + 1)]))
 

@@ -1,4 +1,4 @@
-"""Turns that change hands: replicas that die, stop, sleep and wake up, and are full."""
+"""Turns that change their replica: replicas that die, stop, sleep and wake up, and are full."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -59,7 +59,7 @@ async def _watch(harness: Harness, replica: Replica, asked: Asked) -> Client:
 
 
 async def _died(harness: Harness, pause: Pause, reply: list[Step], asked: Asked, tools: Sequence[Tool] = ()) -> Client:
-    """What a client had read when the replica that ran the turn was killed, at the pause, after a journal tick."""
+    """The text of a client at the kill of the turn's replica, at the pause, after a tick of the journal."""
     async with harness.replica(ScriptedProvider([reply]), tools, address=HERE) as replica:
         replica.worker.wake()
         await pause.reached.wait()
@@ -72,7 +72,7 @@ async def _died(harness: Harness, pause: Pause, reply: list[Step], asked: Asked,
 async def _taken_over(
     harness: Harness, asked: Asked, client: Client, replies: Sequence[Reply], tools: Sequence[Tool] = ()
 ) -> tuple[Turn, ScriptedProvider]:
-    """The turn as the next process at the same address ended it, where the client came back."""
+    """The turn at its end, in the next process at the same address, where the client has reconnected."""
     provider = ScriptedProvider(replies)
     async with harness.replica(provider, tools, address=HERE) as replica:
         watching = asyncio.create_task(harness.follow(replica, asked, client))
@@ -377,7 +377,7 @@ async def test_a_second_stop_waits_for_nothing(harness: Harness) -> None:
 async def test_a_stop_comes_to_an_end_though_postgres_is_away(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it could not hand back is taken over like that of a replica that died."""
+    """Another replica takes over unreturned turns, like turns of a dead replica."""
     monkeypatch.setattr(worker, "FINAL_WRITE_TIMEOUT", 0.05)
     pause, reply = paused_after(3, text("Half", "."))
     asked = await harness.ask()
@@ -468,7 +468,7 @@ async def test_a_turn_is_cancelled_from_a_replica_that_does_not_run_it(harness: 
 
 
 async def test_a_session_that_died_silently_does_not_keep_the_next_one_from_listening(harness: Harness) -> None:
-    """Postgres may take hours to notice, and holds the dead one's lock until then."""
+    """Postgres may need hours to notice, and keeps the dead session's lock until then."""
     received = asyncio.Event()
     sessions = [
         ReplicaSession(harness.url, 7, lambda _: None),
@@ -632,7 +632,7 @@ async def test_a_turn_whose_end_postgres_refuses_is_run_again_until_it_is_taken(
 
 @asynccontextmanager
 async def _paused(harness: Harness) -> AsyncIterator[tuple[Replica, Asked, Locker]]:
-    """A turn whose run has failed, and which its replica runs again in five minutes. The next run would not fail."""
+    """A turn after a failed run, which its replica repeats in five minutes. The next run would succeed."""
     provider = ScriptedProvider(lambda _: answer())
     async with (
         harness.replica(provider, policy=replace(POLICY, poll_interval=0.01)) as replica,
@@ -658,7 +658,7 @@ async def test_a_turn_that_is_cancelled_while_its_next_run_is_put_off_ends_at_on
 async def test_a_drain_hands_back_a_turn_whose_next_run_is_put_off(harness: Harness) -> None:
     async with _paused(harness) as (replica, asked, _):
         await replica.worker.drain()
-        # It polls: a claim that was under way during the drain is given back a moment later.
+        # The replica polls, and returns a claim that was in progress during the drain a moment later.
         policy = replace(POLICY, poll_interval=0.01)
         async with harness.replica(ScriptedProvider([answer()]), policy=policy) as other:
             turn = await harness.finish(other, asked)
@@ -666,7 +666,7 @@ async def test_a_drain_hands_back_a_turn_whose_next_run_is_put_off(harness: Harn
 
 
 async def test_a_draining_replica_later_returns_turns_that_it_owns_without_running_them(harness: Harness) -> None:
-    """As where the answer to its last claim was lost."""
+    """Simulates the lost answer of the last claim."""
     async with _paused(harness) as (replica, asked, operator):
         await replica.worker.drain()
         await operator.connection.execute(

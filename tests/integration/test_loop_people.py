@@ -1,4 +1,4 @@
-"""Turns that wait for people, and people who speak while turns run: nothing is lost, nothing is done twice."""
+"""Turns that wait for people, and messages to running turns: nothing is lost, nothing happens twice."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ FIND = ToolSpec("find", "Finds what the user sees.", '{"type":"object"}', client
 
 @dataclass
 class Office:
-    """`done` is what took effect. `dig` goes on until it is cancelled."""
+    """`done` has the effects. `dig` continues until its cancellation."""
 
     done: list[str] = field(default_factory=list)
     digging: Pause = field(default_factory=Pause)
@@ -57,7 +57,7 @@ class Office:
 
     @tool(approval="always")
     async def launch(self) -> str:
-        """Launch, which takes a while."""
+        """Launch slowly."""
         self.done.append("launched")
         await asyncio.Event().wait()
         return "never"
@@ -114,7 +114,7 @@ async def decide(harness: Harness, asked: Asked, **answers: AskAnswer) -> None:
 
 
 async def steer(harness: Harness, asked: Asked, words: str) -> bool:
-    """False when the turn takes no more steers. No worker is notified."""
+    """Stores a steer without a notification. False if the turn accepts no more steers."""
     async with Exchanges(harness.database).after(Target(OWNER, asked.chat, on_busy="steer"), None) as draft:
         if draft.steered is not None:
             assert draft.steered.id == asked.turn
@@ -373,7 +373,7 @@ LOCK = "SELECT FROM turns WHERE id = $1 FOR UPDATE"
 async def in_this_order(
     harness: Harness, asked: Asked, *deeds: Callable[[], Awaitable[Any]]
 ) -> AsyncIterator[Sequence["asyncio.Future[Any]"]]:
-    """All of them wait for the turn's row, and get it one after another."""
+    """All writes wait for the turn's row, and lock it one after another."""
     async with harness.locker() as locker:
         async with locker.holding(LOCK, asked.turn):
             futures = []
@@ -403,7 +403,7 @@ async def test_of_two_answers_at_once_one_is_taken(harness: Harness, office: Off
 async def test_an_answer_to_a_turn_that_is_busy_with_other_calls_is_taken_up_after_them(
     harness: Harness, office: Office, notified: bool
 ) -> None:
-    """With a notification by the same run; without one when the turn would begin to wait."""
+    """Steers arrive with a notification to the same run, or without when the turn would begin to wait."""
     provider = ScriptedProvider([calls(("find", "a"), ("dig", "b")), answer()])
     async with harness.replica(provider, tools_of(office)) as replica:
         asked = await harness.ask(tools=[*tools_of(office), FIND])

@@ -225,7 +225,7 @@ async def test_an_account_begins_with_the_sums_of_the_ledger(harness: Harness) -
 async def test_a_turn_that_has_ended_is_reported_though_its_run_is_stopped_then(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it had reserved is still being given back when its owner's runs are stopped."""
+    """Its reservation is still being released when its owner's runs are stopped."""
     closing, may_close, release = asyncio.Event(), asyncio.Event(), Accounts.release
 
     async def release_late(accounts: Accounts, turn: UUID, attempt: int, since: int) -> None:

@@ -33,7 +33,7 @@ async def look(page: int) -> str:
 
 @dataclass
 class Reader:
-    """A model with a small window that looks at a page in each round, and refuses more than it can take."""
+    """A model with a small window that reads a page in each round, and refuses longer requests."""
 
     rounds: int
     window: int = WINDOW

@@ -1,4 +1,4 @@
-"""Stopping a turn in every phase: what was written stays, every call has a result, usage is kept."""
+"""Cancellation of a turn in every phase: written text stays, every call has a result, usage is kept."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

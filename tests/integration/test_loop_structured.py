@@ -199,7 +199,7 @@ async def test_hooks_are_called_for_every_draft_and_the_submission(harness: Harn
 
 
 class Judge(Hooks):
-    """Notes attempts, and what is wrong with their outputs. It raises at every second attempt."""
+    """Records attempts, and the mistakes of their outputs. Raises at every second attempt."""
 
     def __init__(self) -> None:
         self.events: list[tuple[int, str]] = []

@@ -1,4 +1,4 @@
-"""A failover to an asynchronous standby loses the last seconds of a turn that goes on: it writes them again."""
+"""A failover to an asynchronous standby loses the last seconds of a running turn, and the run writes these again."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ from turnstream.stream.mirror import Mirror
 from turnstream.stream.reader import follow
 from turnstream.tools.tool import tool
 
-# What was not replicated, as it is missing in the new primary.
+# Simulates the unreplicated commits, missing in the new primary.
 LOSSES = {
     "the last block": ["DELETE FROM blocks WHERE turn_id = $1 AND index = 2"],
     "all blocks": ["DELETE FROM blocks WHERE turn_id = $1"],

@@ -234,7 +234,7 @@ TRIGGERS = "SELECT tgname, xmin::text FROM pg_trigger WHERE NOT tgisinternal"
 
 
 def changed(*names: str) -> Sequence[SqlFile]:
-    """The files of the tree; those of `names` have another text."""
+    """The files of the tree, with another text for `names`."""
     return [
         replace(file, sql=re.sub(r"\bBEGIN\n", "BEGIN  -- Of a test\n", file.sql) + "\n-- changed")
         if file.name in names
@@ -299,7 +299,7 @@ async def test_the_log_names_the_session_that_a_migration_waits_for(
         assert seen["seconds"] >= 0
 
 
-# Tables whose rows are few, or change seldom: what Postgres does by default is right for them.
+# Tables with few or rarely changed rows, for which the defaults of Postgres are right.
 NO_VACUUM_OF_THEIR_OWN = {
     *(
         "asks",

@@ -1,4 +1,4 @@
-"""What a statement reads does not grow with the database: the plans on fifty thousand turns, of the first execution and
+"""The reads of a statement do not grow with the database: the plans on fifty thousand turns, of the first execution and
 of the sixth, for which Postgres may choose a plan for all values.
 """
 
@@ -52,7 +52,7 @@ UPDATE turns SET status = 'queued', ended_at = NULL, stop_reason = NULL,
     WHERE message.id = turns.parent_id AND message.parent_id IS NULL AND turns.role = 'assistant';
 ANALYZE turns;
 """
-# The statement, its values, and the most pages of 8 kB that it may touch. A look into an index takes about four.
+# The statement, its values, and its maximum of touched 8 kB pages. An index lookup takes about four pages.
 CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "the newest turn": (turns.GET_NEWEST, {"owner": "owner-0", "chat": CHAT}, 20),
     "the newest turn of a message": (exchanges.GET_NEWEST_OF_CHAT, {"chat": CHAT}, 20),
@@ -99,7 +99,7 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
         {**found(OWNER, "word1"), "prefix": ""},
         1000,
     ),
-    # Of the last hour, with the pages of the ledger that one entry of its index stands for.
+    # The last hour, with the pages of the ledger behind one entry of its index.
     "the calls of an hour, by minutes": (operations.GET_MINUTES, {}, 300),
     "the sampled calls of an hour": (operations.GET_SAMPLE, {}, 300 + 4 * SIZE.recent),
     "the slow tools of an hour": (operations.GET_TOOLS, {}, 300 + 5 * SIZE.recent),
@@ -124,7 +124,7 @@ def large_database_url(shared_database_url: str) -> str:
 async def check_reads(
     url: str, statement: Statement, values: Mapping[str, Any], most: int, execution: Execution, *, warm: bool = False
 ) -> None:
-    """Fails where it scans a large table, or touches more than `most` pages."""
+    """Fails if the statement scans a large table, or touches more than `most` pages."""
     connection = await asyncpg.connect(url)
     transaction = connection.transaction()
     await transaction.start()

@@ -53,7 +53,7 @@ async def look(at: str = "sea") -> str:
 
 
 class Play:
-    """Random replies of a model, within what is reserved for them; one of them may be the last of its replica."""
+    """Random replies of a model, within their reservations. A reply may be the last of its replica."""
 
     def __init__(self, random: Random) -> None:
         self.crashes = 0
@@ -100,7 +100,7 @@ async def test_no_owner_spends_more_than_the_plan_and_one_reservation(
     }
     reserved = dict.fromkeys(named, 0)
     reserve, release = Accounts.reserve, Accounts.release
-    dying = set[Accounts]()  # those of the replicas that are being killed: the other one releases what it has reserved
+    dying = set[Accounts]()  # accounts of replicas that are being killed; the other replica releases their reservations
 
     async def watched(self: Accounts, owner: str, plan: Plan, *rest: Any) -> Any:
         reserved[owner] = max(reserved[owner], rest[2])
@@ -118,7 +118,7 @@ async def test_no_owner_spends_more_than_the_plan_and_one_reservation(
     play, done = Play(random), asyncio.Event()
 
     async def lives(address: str) -> None:
-        """One replica after the other, until all turns have ended."""
+        """Runs one replica after another, until all turns have ended."""
         while not done.is_set():
             crash = Pause()
             async with harness.replica(play.provider(crash), [look], policy=policy, address=address) as replica:

@@ -47,7 +47,7 @@ PASSING = (
     "3D000",
     "40P01",
     "42501",
-    "42704",  # of a schema whose USAGE was revoked nothing is found, for a while
+    "42704",  # without USAGE on its schema, nothing is found for a while
     "42883",
     "42P01",
     "42P05",
@@ -104,7 +104,7 @@ async def test_a_background_task_that_postgres_ended_is_begun_again(
 
     async def work() -> None:
         if (state := next(states, None)) is not None:
-            async with asyncio.TaskGroup() as group:  # its error is a group, as those of webhooks and of the worker
+            async with asyncio.TaskGroup() as group:  # its error is a group, like errors of webhooks and of the worker
                 group.create_task(database.rows(RAISE, state=state))
         done.set()
         await asyncio.Event().wait()
@@ -205,7 +205,7 @@ async def test_the_requests_of_one_owner_use_half_of_the_connections(database_ur
 
 
 async def test_a_write_after_a_cancelled_transaction_is_committed(database_url: str) -> None:
-    """Its BEGIN may still be under way when the connection is lent to the next task."""
+    """The BEGIN may still be running when the next task gets the connection."""
     async with connect(database_url, size=1) as database, connect(database_url, size=1) as other:
         for steps in range(1, 8):  # of the event loop, until it is cancelled
 
@@ -225,7 +225,7 @@ async def test_a_write_after_a_cancelled_transaction_is_committed(database_url: 
 
 
 async def test_a_session_whose_search_path_leads_to_no_schema_is_opened_again_until_it_does(database_url: str) -> None:
-    """As after a REVOKE of the schema's USAGE: Postgres answers, and no statement fails."""
+    """Like after a REVOKE of the schema's USAGE: Postgres answers, and no statement fails."""
     name, lost, opened = urlsplit(database_url).path[1:], asyncio.Event(), asyncio.Event()
     connection = await asyncpg.connect(database_url)
     try:

@@ -1,4 +1,4 @@
-"""What a tool shows of its result while it runs: readers see it, rows keep it, the result takes its place."""
+"""Preliminary outputs of running tools: readers see them, rows keep them, and the result replaces them."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ async def stored(harness: Harness, asked: Asked, wanted: str) -> None:
 
 
 async def notices(harness: Harness, directory: Directory, asked: Asked) -> AsyncGenerator[dict[str, Any], None]:
-    """The preliminary outputs that a reader gets who comes now, and the number of events before each."""
+    """The preliminary outputs for a new reader, and the number of events before each."""
     view, events = directory.view(await harness.turn(asked)), 0
     async for frames in TurnReader(directory, view, lambda: harness.turn(asked), Cursor(), frame).frames():
         for each in frames.split(b"\n\n")[:-1]:

@@ -30,7 +30,9 @@ JSON = {"content-type": "application/json"}
 
 @dataclass
 class Programming(CannedServer):
-    """Runs one program of `calls` calls, one in each reply, and refuses what the API would. It fails at `fails_at`."""
+    """A model that runs one program with `calls` calls, one in each reply, and refuses the same requests as the API.
+    The request `fails_at` fails.
+    """
 
     calls: int = 6
     fails_at: int = 0

@@ -1,4 +1,4 @@
-"""What docs/protocol.md promises, over a real socket. Its numbers stand beside the tests that hold them."""
+"""The promises of docs/protocol.md, over a real socket. Each test has the numbers of its promises."""
 
 import asyncio
 import re
@@ -36,7 +36,7 @@ async def client(server: Server) -> AsyncIterator[Client]:
 
 
 async def asked(client: Client, server: Server, *replies: Reply, **body: Any) -> Said:
-    """A turn whose model says what `replies` say. It may still run."""
+    """A turn with the `replies` as its model's replies. The turn may still run."""
     return await client.say(await client.chat(), model=server.scripts.model(*replies), **body)
 
 
@@ -51,7 +51,7 @@ Apply = Callable[[Json, str, Mapping[str, Any]], None]
 
 @pytest.fixture(scope="module")
 def apply() -> Apply:
-    """The client of the documentation, as it is printed there."""
+    """The client as printed in the documentation."""
     code = re.findall(r"^```python\n(.*?)^```$", PROTOCOL.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}
     exec("\n".join(code), names)
@@ -71,7 +71,7 @@ def place(event: Event) -> tuple[int, ...]:
 
 
 def kept(events: list[Event]) -> list[Event]:
-    """Without what passes by."""
+    """The events without notices and other transient events."""
     return [event for event in events if event.id is not None]
 
 
@@ -161,7 +161,7 @@ async def test_headers_keep_proxies_from_holding_events_back(client: Client) -> 
 
 
 async def test_content_sent_as_complete_is_stored(client: Client, server: Server) -> None:
-    """While Postgres keeps the writer waiting, no reader's picture of the turn says that anything is whole."""
+    """While Postgres delays the writer, no reader sees a complete part of the turn."""
     whole = list(message_of(text("Hello.")))
     before: dict[type[Mark], Pause] = {BlockStop: Pause(), RoundStop: Pause()}
     reply: Reply = [*whole[:-2], before[BlockStop], whole[-2], before[RoundStop], whole[-1]]
@@ -256,7 +256,7 @@ async def test_offsets_count_code_points(client: Client, server: Server) -> None
 
 
 async def waited_for(server: Server, new: Said) -> None:
-    """Returns once a reader waits for more of what runs here."""
+    """Returns when a reader waits for further events of the running turn."""
     view = server.services.live.directory.running(UUID(new.assistant["id"]))
     assert view is not None
     while not view.wakeup.has_waiters:  # noqa: ASYNC110, it rings for the reader
@@ -272,7 +272,7 @@ async def test_notices_have_no_id_and_pass_by(client: Client, server: Server, ap
     async with client.follow(new.stream_url) as live:
         seen = [await anext(live)]
         await listening.reached.wait()
-        await waited_for(server, new)  # notices are for those who are there
+        await waited_for(server, new)  # only connected readers get notices
         listening.go.set()
         seen += [event async for event in live]
     notices = [event for event in seen if event.id is None]

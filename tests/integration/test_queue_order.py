@@ -1,4 +1,4 @@
-"""Turns that stand behind one another: who is claimed when, and what becomes of those that are cancelled or passed."""
+"""Turns queued behind each other: the order of claims, and the end of cancelled or skipped turns."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from turnstream.storage.runs.queue import Queue
 
 
 async def say(harness: Harness, chat: Asked, words: str, on_busy: OnBusy) -> tuple[Asked, Draft]:
-    """What the API does with a message that comes while a turn is open."""
+    """Posts a message to a chat with an open turn, like the API."""
     blocks = [Block(0, 0, 0, TEXT, words)]
     async with Exchanges(harness.database).after(Target(OWNER, chat.chat, on_busy=on_busy), None) as draft:
         if draft.steered is not None:
@@ -50,7 +50,7 @@ def queue_of(harness: Harness) -> Queue:
 
 
 async def become(harness: Harness, asked: Asked, status: Status) -> Turn:
-    """By whoever claims it now."""
+    """Brings the turn into this status, in any replica."""
     assert (await queue_of(harness).claim(1)) == [asked.turn]
     turn = await harness.turn(asked)
     records = await records_of(harness, turn)
@@ -76,7 +76,7 @@ def words_to(request: ModelRequest) -> list[str]:
 
 
 def answering(pauses: dict[str, Pause]) -> ScriptedProvider:
-    """Answers "Yes, …" to the last words, after a pause where there is one for them."""
+    """Answers "Yes, …" to the last words, after their pause, if any."""
 
     def reply(request: ModelRequest) -> Reply:
         words = words_to(request)[-1]
@@ -137,7 +137,7 @@ async def test_turns_that_were_enqueued_run_one_after_another_without_being_rung
 
 
 async def follow_to_the_end(harness: Harness, replica: Replica, asked: Sequence[Asked]) -> None:
-    """Nobody rings: one reader for each turn, and what it puts together is the turn."""
+    """Without notifications: one reader for each turn assembles the whole turn."""
     for one in asked:
         client = await harness.follow(replica, one)
         await replica.idle(one)
@@ -147,7 +147,7 @@ async def follow_to_the_end(harness: Harness, replica: Replica, asked: Sequence[
 async def test_simultaneous_messages_are_queued_one_behind_another(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that began first is held up on its way to the chat."""
+    """The first message is delayed before its lock of the chat."""
     pause, row = Pause(), Transaction.row
 
     async def hold_up_the_first(connection: Transaction, statement: Statement, **values: Any) -> Row | None:

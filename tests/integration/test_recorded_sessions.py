@@ -40,7 +40,7 @@ ONLY_REPLIES = sessions_without_requests()
 
 
 def can_be_had_again(name: str) -> bool:
-    """False for what no user of ours can do: to say something beside results, or to answer in another chat."""
+    """False for sessions that our users cannot produce: text beside results, or an answer in another chat."""
     users = [{block["type"] for block in blocks} for role, blocks in requests_of(name)[-1] if role == "user"]
     return is_one_chat(name) and not any(TOOL_RESULT in types and len(types) > 1 for types in users)
 
@@ -58,7 +58,7 @@ async def stage(shared_database_url: str) -> AsyncIterator[Stage]:
 
 
 def expected(name: str) -> list[Conversation]:
-    """The recorded requests, but for what the client changed of a reply."""
+    """The recorded requests, without the client's changes of replies."""
     edited = name not in ONLY_REPLIES and is_edited(name)
     return [
         [(role, reply_of(name, 1) if edited and role == "assistant" else blocks) for role, blocks in request]

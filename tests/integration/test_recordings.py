@@ -44,8 +44,8 @@ from turnstream.llm.provider import ModelRequest
 
 pytestmark = needs_recordings
 
-# Tool inputs that were cut. The SDK shows what it could guess of them, or spills text of one block into another; we
-# keep what was streamed and close the block as interrupted, so that it is never taken for a call.
+# Cut tool inputs. The SDK shows a guess, or mixes the text of two blocks. This server keeps the streamed text and
+# closes the block as interrupted, so that the block is never a call.
 CUT_INPUTS = {
     "anthropic/composite-max-tokens-mid-tool-input-unclosed.sse": "max_tokens inside the input, block never closed",
     "anthropic/composite-overloaded-mid-tool-input.sse": "an error inside the input",
@@ -97,7 +97,7 @@ async def test_a_recorded_stream_gives_the_same_result_as_the_sdk(
 
 
 def _without_guess(said: Json, expected: Json) -> Json:
-    """The block of the SDK, but for an input that was cut: the SDK shows what it could guess of it."""
+    """The block of the SDK. For a cut input the SDK shows a guess, which is replaced."""
     is_cut = "INVALID_JSON" in (said.get("input") or {})
     return {**expected, "input": said["input"]} if is_cut else expected
 

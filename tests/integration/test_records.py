@@ -52,7 +52,7 @@ JOB = NewJob(new_id(), CALL, "tool", "{}", datetime(2026, 1, 1, tzinfo=UTC))
 
 Write = Callable[[Records, Turn], Awaitable[object]]
 
-# In the order of a run. A run that voids or releases is another one.
+# The writes in the order of a run. A run that voids or releases is separate.
 RUN: Sequence[tuple[str, Write]] = (
     ("close_blocks", lambda records, _: records.close_blocks([CALL], [ROUND])),
     ("seal_round", lambda records, turn: records.seal_round(sealed(ROUND), [CUT], replace(turn, usage=TOTAL))),
@@ -270,7 +270,7 @@ async def test_a_claim_whose_answer_was_lost_is_found_and_run(
 async def test_a_claim_that_somebody_else_made_meanwhile_is_not_run(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The replica is held up between its claim and its first look at the turn."""
+    """The replica is delayed between its claim and its first read of the turn."""
     look, looks, goes_on = Turns.claimed, asyncio.Event(), asyncio.Event()
 
     async def look_late(turns: Turns, turn: UUID, replica: UUID) -> tuple[str, list[Turn]]:
@@ -304,7 +304,7 @@ async def test_a_call_that_was_started_is_not_started_again_by_a_run_of_a_turn_t
 
     asked = await harness.ask(tools=[note])
     other = Queue(harness.database, new_id(), "nowhere", 1)
-    await other.renew_lease(60)  # so that nobody takes the turn over before it is given to the replica below
+    await other.renew_lease(60)  # so that nobody takes the turn over before the replica below
     turn = await begun(harness, asked, other.replica)
     records = await records_of(harness, turn)
     await records.close_blocks([CALL])

@@ -239,7 +239,7 @@ async def test_a_result_from_elsewhere_is_delivered_after_the_end_of_the_turn(ha
     (block,) = (block for block in second.blocks if block.type == REPORT)
     assert block.text.startswith("x" * 1000 + "\n\n[The result was cut here")
     assert '"data":{"way":1}' in (block.data or "")
-    results = ToolResults(harness.database)  # the model is told to read on by the id of the call
+    results = ToolResults(harness.database)  # the text names the id of the call for reading on
     assert await results.whole(second.id, "a") == "x" * 5000
     assert await results.of_turn(OWNER, asked.chat, asked.turn, "a") == "x" * 5000
 
@@ -275,7 +275,7 @@ async def test_a_report_follows_the_newest_answer_of_its_branch(harness: Harness
 
 
 async def test_a_report_is_delivered_behind_a_message_that_has_not_begun(harness: Harness, works: Works) -> None:
-    """Its owner may withdraw that message, and a report in it would go with it."""
+    """The owner may withdraw that message, and would delete a report in it."""
     provider = ScriptedProvider([calls(DIG), said("It is under way."), said("Lovely."), said("There is a hole.")])
     async with harness.replica(provider, tools_of(works), listens=True) as replica:
         asked = await harness.ask(tools=tools_of(works))

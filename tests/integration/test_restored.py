@@ -1,5 +1,5 @@
-"""A database is restored to an earlier state, and a turn that ran since then runs again, with other words: every kind
-of cursor of the lost past leads to the words of the restored database.
+"""After the restore of an earlier state of the database, a later turn runs again with another text. Every kind of
+cursor of the lost past leads to the text of the restored database.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ async def dump(harness: Harness) -> None:
 
 
 async def restore(harness: Harness) -> None:
-    """The processes of the past are gone, so what ran is taken over."""
+    """The processes of the past have ended, so their running turns are taken over."""
     async with harness.locker() as locker, locker.connection.transaction():
         await locker.connection.execute("SET LOCAL session_replication_role = replica")
         for table in TABLES:

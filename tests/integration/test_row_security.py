@@ -1,4 +1,4 @@
-"""The second wall: through the API's database no statement sees or writes what another owner has."""
+"""Row-level security: through the API's database no statement sees or writes rows of another owner."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -33,7 +33,7 @@ from turnstream.storage.migrations import DIGESTS
 from turnstream.storage.row_security import API_ROLE, NARROW, admit, embedded_api_url
 from turnstream.storage.sql_files import functions
 
-# All tables whose rows belong to an owner, by themselves or through a chat or a turn.
+# All tables with rows of an owner, directly or through a chat or a turn.
 TABLES = sorted(
     name
     for name, table in ALL_TABLES.items()
@@ -206,7 +206,7 @@ async def test_every_table_with_an_owner_has_its_policy_and_is_reached_by_the_ap
 
 
 async def test_a_chat_begins_with_its_message_in_one_statement(api: Database) -> None:
-    """Its turns cannot be returned: their policy looks for a chat that the statement does not see yet."""
+    """The statement cannot return its turns: their policy looks up a chat that the statement does not see yet."""
     now = datetime.now(UTC)
     chat = Chat(new_id(), OWNER, None, None, {}, created_at=now, updated_at=now)
     request = TurnRequest("scripted", params={"stop": ["."]}, labels={"n": "1"}, tools=(LAMP,))
@@ -222,7 +222,7 @@ async def test_a_chat_begins_with_its_message_in_one_statement(api: Database) ->
 
 
 async def test_requests_of_many_owners_share_connections_and_see_their_own(harness: Harness, api: Database) -> None:
-    """The owner is that of the transaction: on one connection the next statement has another one, or none."""
+    """The transaction has the owner: on the same connection, the next statement has another owner, or none."""
 
     async def act(owner: str) -> None:
         OWNER_OF_REQUEST.set(owner)

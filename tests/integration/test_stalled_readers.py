@@ -25,11 +25,11 @@ MEGABYTE = 1_000_000
 PIECE = "All the tides of the world, one after the other. " * 1200
 # Characters that are said before memory is looked at, which is more than the kernel buffers for a reader; and then.
 BEFORE, AFTER = 8 * MEGABYTE, 20 * MEGABYTE
-# What a stalled reader may hold of the server's memory: one portion that waits and one in the transport's buffer.
-# Both are its own: readers share them only while all are at the same place, which depends on the load of the machine.
-# It does not depend on how much the turn says. 127 KB were measured where they were shared, 225 KB where they were not.
+# The memory of a stalled reader: a waiting portion, and a portion in the transport's buffer, independent of the length
+# of the turn. Readers share these only while all have the same cursor, which depends on the load of the machine.
+# Measured: 127 KB shared, 225 KB not shared.
 MOST_OF_A_READER = 2 * (PORTION + LONGEST_DELTA)
-# What may be left over between two looks that has nothing to do with readers.
+# The growth between two measurements from causes other than readers.
 SLACK = 4 * MEGABYTE
 
 
@@ -123,7 +123,7 @@ async def test_stalled_readers_cost_little_memory_and_slow_nobody(server: Server
                 beginning.go.set()
                 said = BEFORE // len(PIECE) * len(PIECE)
                 await asyncio.gather(speech.pauses[0].reached.wait(), healthy.has_received(said))
-                # On a busy machine the buffers of the kernel fill later. Only then a reader holds all that it will.
+                # On a busy machine the kernel's buffers fill later, and only then a reader reaches its maximum.
                 while server.stalled_connections < STALLED:  # noqa: ASYNC110, nothing is notified of this
                     await asyncio.sleep(0.01)
                 first = _memory()
@@ -137,7 +137,8 @@ async def test_stalled_readers_cost_little_memory_and_slow_nobody(server: Server
     finally:
         tracemalloc.stop()
     assert max(first, second) - alone < STALLED * MOST_OF_A_READER + SLACK
-    # Fewer readers may share their portions by then, but nothing keeps what was said meanwhile, not even once for all.
+    # Fewer readers may share their portions by then, but nothing keeps the text of the meantime, not even once for all
+    # readers.
     assert second - first < AFTER - BEFORE
     assert healthy.received == said
     assert healthy.last == "turn_complete"

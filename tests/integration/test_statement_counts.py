@@ -1,5 +1,5 @@
-"""How many statements a turn costs: each is a round trip, and each that writes is a commit. Which way a turn takes from
-its message to its first model call, and that each way leads there.
+"""The number of statements of a turn: each is a round trip, and each write is a commit. The path of a turn from its
+message to its first model call, for each kind of start.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @asynccontextmanager
 async def server(harness: Harness, *replies: Any, **settings: Any) -> AsyncIterator[Services]:
-    """The whole of a server but for its socket. It polls for nothing, unless it is set to."""
+    """A server without its socket. The server never polls, unless set."""
     given = {"database_url": harness.url, "model": "scripted", "port": 0, "poll_interval": 60, **settings}
     models = Models([ProviderModels(ScriptedProvider(replies), ["scripted"])])
     CALLER.set(Identity(OWNER))
@@ -115,7 +115,7 @@ def writes(names: Sequence[str]) -> list[str]:
 
 
 def without_claims(names: Sequence[str]) -> list[str]:
-    """Where a turn begins where it is written, claims are those of a replica that looks for itself."""
+    """If a turn starts on the replica of its message, other claims are polls of a replica."""
     return [name for name in names if name not in {"CLAIM_TURNS", "CLAIM_TURNS_FAIRLY"}]
 
 
@@ -126,7 +126,7 @@ def without_claims(names: Sequence[str]) -> list[str]:
 async def test_a_budget_that_no_family_shares_costs_no_statement(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, shares: bool
 ) -> None:
-    """A turn that shares one reads what the family has used before each step, and reserves each request."""
+    """A turn with a shared budget reads the family's use before each step, and reserves each request."""
     seen: list[Statement] = []
     rows = Database.rows
 
@@ -267,7 +267,7 @@ async def changed(services: Services, first: Exchange) -> None:
 
 
 async def without_model(services: Services, first: Exchange) -> None:
-    """In the memory of the replica, as if another one had changed the model since."""
+    """Changes the model in the memory of the replica only, as if another replica had changed the row."""
     chat = await services.storage.chats.get(OWNER, first.user_turn.chat_id)
     services.recent_chats.keep(replace(chat, settings={"model": "gone"}), first)
 

@@ -39,7 +39,7 @@ OF_A_ROUND = {
 
 @dataclass(frozen=True)
 class Write:
-    """The edges that a statement performs, and `values` that lead it to each of them; those of the row apart."""
+    """The transitions of a statement, with the `values` for each; the values of the row are separate."""
 
     edges: set[tuple[Status, Status]]
     values: Sequence[Values] = ({},)
@@ -106,7 +106,7 @@ WRITES_OF_JOBS: Mapping[str, set[tuple[JobState, JobState]]] = {
     "RELEASE_JOBS": {("running", "due")},
     "DETACH_JOB": {("running", "detached")},
     "DETACH_TO_ASK": {("running", "detached")},
-    # A run that was given back may end before another one begins.
+    # A returned run may end before another run begins.
     "SETTLE_JOB": {(state, "settled") for state in ("due", "running", "detached")},
     "STOP_JOB": {(state, "settled") for state in ("due", "running", "detached")},
     "PUT_RESULT": {(state, "settled") for state in ("due", "running", "detached")},

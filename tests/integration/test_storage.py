@@ -1,4 +1,4 @@
-"""What the rows allow, what the statements say, and what the search finds."""
+"""Constraints of rows, results of statements, and results of the search."""
 
 import asyncio
 import re
@@ -390,7 +390,7 @@ WRONG: dict[str, list[Row]] = {
         {**TOOL_CALL, "tool_use_id": "d", "state": "settled"},
     ],
 }
-# The target of a foreign key, where what repeats it repeats the primary key; and a table of one row, without a key.
+# Exceptions: the target of a foreign key that includes the primary key, and a table of one row without a key.
 NEVER_ALONE = {"uq_turns_chat_id_id_role"}
 
 
@@ -412,7 +412,7 @@ RULES = dict(rules())
 
 @pytest.fixture
 async def rows(database_url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
-    """A connection to a database that holds the valid rows."""
+    """A connection to a database with the valid rows."""
     connection = await asyncpg.connect(database_url)
     for table, row in VALID:
         await insert(connection, table, row)
@@ -498,7 +498,7 @@ class Expiries(Pool):
 async def test_a_statement_that_meets_its_own_limit_closes_no_other_connection(
     rows: "asyncpg.Connection[Any]", database_url: str
 ) -> None:
-    """All that have a limit of their own wait for a lock of all tables, each with a limit that is short here."""
+    """All statements with their own limit wait for a lock of all tables, with a short limit."""
     pool = Expiries(lambda: asyncpg.connect(database_url), 2)
     limited = {name: copy(each) for name, each in statements().items() if each.timeout is not None}
     assert len(limited) > 60
@@ -530,7 +530,7 @@ async def test_a_statement_that_is_too_long_is_not_repeated_at_once() -> None:
 
 
 async def test_the_newest_turn_is_newest_by_the_databases_clock(database_url: str) -> None:
-    """The replica whose clock is behind makes ids that are smaller than those of the turns before."""
+    """A replica with a slow clock makes ids smaller than the ids of earlier turns."""
     first, last = UUID(int=200), UUID(int=100)
     connection = await asyncpg.connect(database_url)
     await insert(connection, "chats", {"id": CHAT, "owner": "ada"})

@@ -1,4 +1,4 @@
-"""What any reader puts together equals what the database holds, for any provider stream and any schedule of readers."""
+"""The assembled turn of every reader equals the rows, for any stream of a provider and any schedule of readers."""
 
 import asyncio
 import copy
@@ -50,7 +50,7 @@ async def explode() -> str:
 
 @dataclass
 class Picture:
-    """What a client has put together, from nothing but bytes."""
+    """The turn that a client has assembled from bytes."""
 
     cursor: Cursor = field(default_factory=Cursor)
     blocks: list[dict[str, Any]] = field(default_factory=list)
@@ -140,7 +140,7 @@ class Visitor:
         return picture
 
     async def return_with_old_cursors(self, most: int) -> None:
-        """To the turn that has ended, however long ago."""
+        """Reads the ended turn again with cursors of any age."""
         turn = await self._load()
         for picture in self.random.sample(self.pictures, min(most, len(self.pictures))):
             (await self.read(copy.deepcopy(picture), 1000)).assert_shows(turn)
@@ -151,14 +151,14 @@ class Visitor:
 
 @dataclass(frozen=True)
 class World:
-    """One provider, two replicas, and what may happen to them."""
+    """One provider, two replicas, and their faults."""
 
     stage: Stage
     harness: Harness
     replicas: Sequence[Replica]
 
     async def play(self, random: Random, model: str, *, disturbed: bool) -> list[Visitor]:
-        """One turn from its beginning to its end, in front of visitors."""
+        """Runs one turn from its beginning to its end, with several readers."""
         self.stage.rehearse(model, Author(random).script())
         asked = await self.harness.ask(model=model, tools=[look, explode], limits=_limits(random))
         visitors = [Visitor(Random(random.random()), self.harness, self.replicas, asked) for _ in range(READERS)]
@@ -182,7 +182,7 @@ class World:
         await random.choice(self.replicas).cancel(asked)
 
     async def disturb(self, random: Random) -> None:
-        """One replica takes the other for dead, and its turns from it."""
+        """One replica declares the other replica dead, and takes over its turns."""
         await asyncio.sleep(random.random() * 0.1)
         taking, losing = random.sample(self.replicas, 2)
         await taking.queue.take_over([losing.queue.replica])
@@ -217,7 +217,7 @@ async def test_every_reader_assembles_the_stored_turn(harness: Harness) -> None:
 
 
 def _is_varied(stage: Stage, visitors: Sequence[Visitor]) -> bool:
-    """Every way in which a reply can end has happened, and some reader was told to forget."""
+    """Checks that every kind of end of a reply has happened, and that a reader has got a reset."""
     endings = {play.ending for plays in stage.played.values() for play in plays}
     return endings >= {"whole", "cut", "error", "unfinished"} and any(
         picture.resets for visitor in visitors for picture in visitor.pictures
@@ -247,7 +247,7 @@ def _limits(random: Random) -> Limits:
 
 
 def _assert_says_what_the_provider_said(turn: Turn, plays: Sequence[Play]) -> None:
-    """Every reply that came whole is a sealed round that holds it, and the other way round."""
+    """Every complete reply is a sealed round with the same content, and vice versa."""
     not_whole = ("interrupted", "error", "cancelled", ASSEMBLED)
     rounds = [round for round in turn.rounds if round.sealed and round.stop_reason not in not_whole]
     whole = [play for play in plays if play.ending == "whole"]
@@ -257,7 +257,7 @@ def _assert_says_what_the_provider_said(turn: Turn, plays: Sequence[Play]) -> No
     for round, play in zip(rounds, whole, strict=True):
         mine = [block for block in turn.blocks if block.round == round.number and block.type != TOOL_RESULT]
         kept = [(block.type, block.text) for block in mine]
-        if kept != play.said:  # what it repeated of a text that was cut off is left out, perhaps all of its first text
+        if kept != play.said:  # omits the repeated part of a cut-off text, perhaps the whole first text
             assert any(each.stop_reason == "interrupted" and each.number == round.number - 1 for each in turn.rounds)
             place = [type for type, _ in play.said].index("text")
             goes_on = [rest for rest in kept[place : place + 1] if len(kept) == len(play.said)]

@@ -1,4 +1,4 @@
-"""A structured turn that is cancelled tells what it was busy with."""
+"""A cancelled structured turn shows its phase."""
 
 import asyncio
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ THOUGHT_OVER = OutputSpec(SCHEMA, validator="never", handler="quick")
 
 
 class Hangs:
-    """Whatever of a program's own never comes to an end."""
+    """A part of the program that never ends."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
@@ -54,7 +54,7 @@ def unfinished(*blocks: list[Part]) -> Iterable[Any]:
 
 
 async def cancelled(harness: Harness, spec: OutputSpec, hangs: Hangs, *replies: Any) -> Turn:
-    """Once the last of the replies, or what it calls, has come to where it hangs."""
+    """Waits until the last reply, or its call, hangs."""
 
     @tool(read_only=True)
     async def look() -> str:

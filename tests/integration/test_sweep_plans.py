@@ -1,5 +1,5 @@
-"""Every sweep reads and deletes in portions: no statement grows with its table. The sweeps are those of the server, so
-a new one is covered as soon as it is listed there.
+"""Every sweep reads and deletes in portions: no statement grows with its table. The test uses the server's list of
+sweeps, and so includes new sweeps.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ async def _connect() -> Any:
 
 
 class Explained(Database):
-    """Explains what it runs. `touched` has the rows that the largest node of each plan has touched."""
+    """Explains its statements. `touched` has the rows of the largest node of each plan."""
 
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         super().__init__(Pool(_connect, 1), 30.0)
@@ -103,7 +103,7 @@ class Explained(Database):
 
 
 def _touched(node: Mapping[str, Any]) -> float:
-    """An array of ids is looked up row by row, and so is what belongs to a row: their loops count."""
+    """Arrays of ids, and rows of a row, are looked up one by one, so loops count."""
     if node["Node Type"] == "Function Scan" or "CTE Name" in node:  # no table
         return 0
     rows = node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Join Filter", 0)
@@ -127,7 +127,7 @@ def large_database_url(shared_database_url: str) -> str:
 
 @asynccontextmanager
 async def explained(database_url: str) -> AsyncIterator[Explained]:
-    """What the sweeps delete is there again at the end."""
+    """Restores the rows that the sweeps delete, at the end."""
     connection = await asyncpg.connect(database_url)
     transaction = connection.transaction()
     await transaction.start()
@@ -150,7 +150,7 @@ SWEEPS = [sweep.name for sweep in _sweeps(Database(Pool(_connect, 1), 30.0))]
 # Old and young rows alternate: those that stay do not keep a sweep from what comes after them. `LOAD` has rows that a
 # sweep removes, but for these: they find none, or come to them later than after `STEPS`.
 WITHOUT_OLD_ROWS = {"old chats", "old waiting_webhooks", "open text", "reservations", "tool cache"}
-# They keep up with what is written, and have tests of their own.
+# These follow the writes, and have their own tests.
 ELSEWHERE = {"old runs of schedules", "rate limits", "search"}
 
 

@@ -208,7 +208,7 @@ async def test_everything_that_reads_a_request_has_its_tools(harness: Harness, l
 
 
 async def _add_replica(locker: Locker, lease: str = "10 seconds") -> UUID:
-    """One of the version before, which does not name the column."""
+    """Adds a replica of the previous version, which does not name the column."""
     id = new_id()
     await locker.connection.execute(
         "INSERT INTO replicas (id, address, session, lease_until) VALUES ($1, 'old', 7, now() + $2::text::interval)",
@@ -266,7 +266,7 @@ async def test_a_set_goes_hours_after_the_last_turn_that_had_it(harness: Harness
 
 
 async def test_a_turn_that_is_not_committed_keeps_its_set(harness: Harness, locker: Locker) -> None:
-    """Whether the set was used long ago, or a moment ago for a turn that is gone."""
+    """The last use of the set: long ago, or a moment ago for a deleted turn."""
     chat = (await harness.ask(tools=ONE)).chat
     await locker.connection.execute("DELETE FROM chats WHERE id = $1", chat)
     for last_used in ("3 hours", "59 minutes"):

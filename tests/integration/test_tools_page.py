@@ -1,4 +1,4 @@
-"""The examples of the pages of tools: those that need a server are run, the output of the others is compared."""
+"""The examples on the pages of tools. Examples with a server run; the others are compared with their output."""
 
 import asyncio
 import json
@@ -35,13 +35,13 @@ needs_curl = pytest.mark.needs("curl")
 
 
 def examples(heading: str, kind: str) -> list[str]:
-    """The blocks of one kind below a heading of a page of tools."""
+    """The code blocks of one language below a heading of a page of tools."""
     return [block.code for block in BLOCKS if block.page in _PAGES and block[1:3] == (heading, kind)]
 
 
 @asynccontextmanager
 async def demo(database_url: str, **settings: Any) -> AsyncIterator[Server]:
-    """As `make run` starts it without a key."""
+    """A server like `make run` without a key."""
     async with serving(
         database_url, offers=[ProviderModels(DemoProvider(0), ["demo"])], model="demo", **settings
     ) as server:

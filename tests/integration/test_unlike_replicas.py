@@ -1,4 +1,4 @@
-"""Replicas of different configurations: a turn runs where its model, its tools and its functions are."""
+"""Replicas of different configurations: a turn runs on a replica with its model, its tools and its functions."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -56,7 +56,7 @@ def with_outputs(outputs: Outputs | None = None) -> Toolset:
     return Toolset([look], max_result_chars=1000, patience=TICK, outputs=outputs)
 
 
-# What a turn asks for, and what one replica has and the other one has not.
+# The request of a turn, and the part that only one replica has.
 KINDS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = {
     "model": ({}, {}, {"provider": no_model}),
     "tool": ({"tools": [look]}, {"tools": [look]}, {"tools": []}),
@@ -75,7 +75,7 @@ KINDS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any
 
 
 async def declined(harness: Harness, replica: Replica, asked: Asked) -> list[Any]:
-    """By whom, once this replica has looked at the turn."""
+    """The replicas that have declined the turn, after the check of this replica."""
     worker = replica.worker
     worker.wake()
     while worker._woken.is_set() or not worker._woken._waiters or worker._runs:  # noqa: ASYNC110, it has no event for it
@@ -142,7 +142,7 @@ def with_settings(parts: Parts, **changes: Any) -> Parts:
     return replace(parts, settings=Settings(_env_file=None, **changes))
 
 
-# What two replicas may differ in, and one that does.
+# The differences that two replicas may have, with a differing replica.
 DIFFERENCES: Mapping[str, Callable[[Parts], Parts]] = {
     "models": lambda parts: replace(parts, models=serving(Model("m", fallbacks=("n",)))),
     "prices": lambda parts: replace(parts, models=serving(Model("m", prices=Prices(1.0, 2.0)))),

@@ -1,4 +1,4 @@
-"""What one owner can send to cost the others dearly. Each attack returns the statuses of its answers."""
+"""Requests of one owner with high costs for other owners. Each attack returns the statuses of its answers."""
 
 import json
 import socket
@@ -103,7 +103,7 @@ def _endless_header(client: httpx2.Client) -> Sequence[int]:
         answer = b""
         with suppress(ConnectionError):
             answer = connection.recv(100)
-    return [int(answer.split()[1])] if answer else []  # it may be lost where the client goes on sending
+    return [int(answer.split()[1])] if answer else []  # lost if the client continues to send
 
 
 ATTACKS: Mapping[str, Attack] = {

@@ -45,9 +45,7 @@ def spent() -> Mapping[str, int]:
 
 
 def main() -> None:
-    """Prints the lines of each part. Exits with 1 where more was spent than `[tool.turnstream.budget]` of
-    pyproject.toml allows.
-    """
+    """Prints the lines of each part. Exits with 1 if `[tool.turnstream.budget]` of pyproject.toml is exceeded."""
     print("lines:", ", ".join(f"{part} {lines_of(files):,}" for part, files in parts().items()))
     limits = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["turnstream"]["budget"]
     over = {name: count for name, count in spent().items() if count > limits[name]}

@@ -13,8 +13,8 @@ Ending = Literal["end", "cut", "reset", "wait"]
 
 @dataclass(frozen=True)
 class Answer:
-    """`sizes` are the lengths of the pieces, over and over. `cut` leaves the body unfinished, `wait` open as well;
-    without `head` nothing is said at all.
+    """`sizes` are the lengths of the pieces, repeated. `cut` leaves the body unfinished, `wait` also leaves the
+    connection open; without `head` nothing is sent.
     """
 
     body: bytes
@@ -37,7 +37,7 @@ class Asked:
 
 @dataclass
 class CannedServer:
-    """Gives `answer` to every request. `connections` counts how many clients came, `closed` those that have gone."""
+    """Sends `answer` to every request. `connections` counts the connections, `closed` the closed connections."""
 
     url: str = ""
     answer: Answer = Answer(b"")
@@ -59,7 +59,7 @@ class CannedServer:
             writer.close()
 
     async def stop(self) -> None:
-        """Ends what is left of its connections."""
+        """Closes the remaining connections."""
         left = [task for task in self.serving if task is not None]
         for task in left:
             task.cancel()

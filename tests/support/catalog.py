@@ -103,7 +103,7 @@ _CATALOG = {
 
 
 async def catalog(url: str) -> Mapping[str, list[tuple[Any, ...]]]:
-    """What is in the schema, by kind."""
+    """The objects of the schema, by kind."""
     connection = await asyncpg.connect(url)
     try:
         return {

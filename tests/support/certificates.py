@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, and what it issues."""
+"""Certificates for tests: an authority, and its certificates."""
 
 import ipaddress
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ def _usage(*, authority: bool) -> x509.KeyUsage:
 
 
 class Authority:
-    """An authority of certificates. `certificate` is its file, for those who trust it."""
+    """An authority of certificates. `certificate` is its file, for clients that trust it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -231,7 +231,7 @@ def table_of_clients() -> str:
 
 
 def with_table(page: str) -> str:
-    """The page with the table as it is now."""
+    """The page with the present table."""
     return re.sub(r"^\| client \| streams .*\n(\|.*\n)+", lambda _: table_of_clients(), page, flags=re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""How much is tried by tests that find more the longer they try.
+"""The amount of work in tests that find more the longer they run.
 
 `make test` has the tests without a database, and a sixth of the other modules. FULL_TESTS=1, as in `.ci/run`, has all
 modules, and a quarter of the full tests. FULL_TESTS=all has all tests. Each day has another sixth, another quarter,
@@ -16,19 +16,19 @@ T = TypeVar("T")
 FULL = os.environ.get("FULL_TESTS", "") in {"1", "all"}
 ALL = os.environ.get("FULL_TESTS") == "all"
 DAY = int(os.environ.get("TESTS_DAY") or time() // 86_400)
-os.environ["TESTS_DAY"] = str(DAY)  # also that of the workers, should the day change now
-DAYS: Final = 4  # that a run for each takes for all full tests
+os.environ["TESTS_DAY"] = str(DAY)  # the workers use the same day, even after midnight
+DAYS: Final = 4  # days, with a run each, for all full tests
 _PLAIN_DAYS: Final = 6  # the same of `make test` for all modules
 _ALWAYS: Final = ("contracts/", "unit/")
 
 
 def tries(most: int) -> int:
-    """All of them where all is asked for, half of them with FULL_TESTS=1, a fifth otherwise."""
+    """All values with FULL_TESTS=all, half with FULL_TESTS=1, a fifth otherwise."""
     return most if ALL else -(-most // 2) if FULL else -(-most // 5)
 
 
 def share(places: Sequence[T], full: int, plain: int) -> Sequence[T]:
-    """One of `full` places in a run of FULL_TESTS=1, one of `plain` in `make test`."""
+    """One of `full` values in a run of FULL_TESTS=1, one of `plain` in `make test`."""
     step = 1 if ALL else full if FULL else plain
     return places[DAY % step :: step] or places[:1]
 

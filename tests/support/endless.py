@@ -1,4 +1,4 @@
-"""A sender without an end, and what the documentation says of the readers that stop at a bound."""
+"""An endless sender, and the documented bounds of readers."""
 
 import asyncio
 import re
@@ -64,7 +64,7 @@ async def sending(endless: Endless) -> AsyncIterator[Endless]:
 
 # --- providers -------------------------------------------------------------------------------------------------------
 
-# What a provider sends without an end, by the row of the table: the bound, the sender, and the failure of the call.
+# Endless data of a provider, by the row of the table: the bound, the sender, and the failure of the call.
 ANSWERS: Mapping[str, tuple[int, Callable[[], Endless], str]] = {
     "stream of a provider": (
         MAX_EVENT_BYTES,

@@ -14,7 +14,7 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 
 _PRELOADED = "tests.support.preloaded"
-# What a program reads before its first line of Python: such a process is started by itself.
+# Variables that Python reads before the first line of a program. A process with these is not forked.
 _BEFORE_PYTHON = ("LD_", "MALLOC_", "GLIBC_", "PYTHON")
 
 

@@ -76,7 +76,7 @@ class KillableWorker(Worker):
 
     @property
     def accounts(self) -> Accounts:
-        """Where its turns reserve what they may spend."""
+        """The accounts for reservations of its turns."""
         return self._services.accounts
 
     async def drain(self) -> None:
@@ -107,7 +107,7 @@ class Replica:
         return turn
 
     async def store_open(self) -> None:
-        """One tick of what stores open rounds and open text."""
+        """One tick of the writers of open rounds and open text."""
         await self.rounds.flush()
         await self.journaling.tick()
 
@@ -131,7 +131,7 @@ class Replica:
         for task in tasks:
             task.cancel()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-            # What a killed replica was about to write may fail first, in a test that takes its database away.
+            # The pending writes of a killed replica may fail first, in a test that stops its database.
             assert self.worker.killed or isinstance(outcome, asyncio.CancelledError), outcome
 
 
@@ -175,7 +175,7 @@ class Harness:
         most_jobs: int = 10,
         guards: Sequence[Guard] = (),
     ) -> AsyncIterator[Replica]:
-        """`address`: that of an earlier one whose place it takes. `listens`: it has notifications, as jobs need."""
+        """`address`: the address of a replaced replica. `listens`: the replica gets notifications, which jobs need."""
         directory, clock, signals = Directory(), FrameClock(), Signals()
         session = hash(new_id()) % 2**62
         queue = Queue(self.database, new_id(), address or str(new_id()), session, self.webhooks, extensions=["search"])
@@ -220,7 +220,7 @@ class Harness:
             if listens:
                 await opened.wait()
             while not worker._woken._waiters:  # noqa: ASYNC110, a worker has no event for it
-                await asyncio.sleep(0)  # until its first look into the queue is over: what comes later is not in it
+                await asyncio.sleep(0)  # until the end of its first poll: later turns are not part of the poll
             yield replica
         except BaseException:
             await replica.kill()  # no test waits for the rest of a failed one
@@ -241,7 +241,7 @@ class Harness:
         return await Turns(self.database).get(OWNER, asked.chat, asked.turn)
 
     async def follow(self, replica: Replica, asked: Asked, client: Client | None = None) -> Client:
-        """Reads the turn's stream to its end. The client assembles what the rows hold."""
+        """Reads the turn's stream to its end. The assembled turn equals the rows."""
         return await self._read(replica, asked, replica.directory.view(await self.turn(asked)), client or Client())
 
     async def _read(self, replica: Replica, asked: Asked, view: LiveView, client: Client) -> Client:
@@ -251,7 +251,7 @@ class Harness:
 
     async def finish(self, replica: Replica, asked: Asked) -> Turn:
         """Wakes the worker. Returns the turn when it has ended and all its invariants were checked. Its reader attaches
-        before the worker wakes: what a test does to the rows of the running turn is never what the reader sees first.
+        before the worker wakes, so a test's change of the running turn's rows is never the first content of the reader.
         """
         view = replica.directory.view(await self.turn(asked))
         replica.worker.wake()

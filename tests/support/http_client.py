@@ -14,7 +14,7 @@ from tests.support.openapi_document import STREAM, Document
 Json = dict[str, Any]
 
 _TIMEOUT = 150  # seconds; a loaded machine lets a server wait long for its CPU
-# Loading those of the system costs more than a test.
+# Loading the system's certificates costs more than a test.
 _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -57,7 +57,7 @@ class _CheckedStream(httpx2.AsyncByteStream):
 
 
 class Client(httpx2.AsyncClient):
-    """The API as one owner sees it. With no token, as this machine does."""
+    """A client of the API for one owner. Without a token, the client is the local owner."""
 
     def __init__(
         self, url: str, document: Document | None = None, token: str | None = None, owner: str = "local"
@@ -98,7 +98,7 @@ class Client(httpx2.AsyncClient):
         return Said(answer["user_turn"], answer["assistant_turn"], answer["stream_url"])
 
     async def ask(self, chat: str, words: str = "Hi", **body: Any) -> "Said":
-        """The same, with the answer as it is once it has ended."""
+        """Posts a message, and returns the exchange after the end of its answer."""
         new = await self.say(chat, words, **body)
         await self.events(new.stream_url)
         return Said(new.user, await self.json("GET", turn_url(new.assistant)), new.stream_url)
@@ -139,7 +139,7 @@ async def _events_of(response: httpx2.Response) -> AsyncIterator[Event]:
 
 
 def assembled(known: Sequence[str], events: Sequence[Event]) -> list[str]:
-    """The texts of all blocks, from those that are known and what was received after them."""
+    """The texts of all blocks, from the known blocks and the later events."""
     texts = list(known)
     for event in events:
         if event.name == "block_start":

@@ -31,7 +31,7 @@ MODEL = "plain"
 
 @dataclass(frozen=True)
 class Scripts:
-    """Models that say what a test tells them to; `plain` answers every call with `Hello.`"""
+    """Models with scripted replies; `plain` answers every call with `Hello.`"""
 
     offers: list[ProviderModels] = field(
         default_factory=lambda: [ProviderModels(ScriptedProvider(lambda _: message_of(text("Hel", "lo."))), [MODEL])]
@@ -42,7 +42,7 @@ class Scripts:
         return self.provider(*replies)[0]
 
     def provider(self, *replies: Reply) -> tuple[str, ScriptedProvider]:
-        """The same, with the provider that was asked."""
+        """A scripted model, with its provider."""
         name, provider = f"script-{uuid4().hex}", ScriptedProvider(replies)
         self.offers.append(ProviderModels(provider, [name]))
         return name, provider
@@ -71,13 +71,13 @@ class Server:
 
     @property
     def stalled_connections(self) -> int:
-        """Connections whose client does not read, and for which the buffers are full."""
+        """Connections with a client that does not read, and with full buffers."""
         connections = self.uvicorn.server_state.connections
         return sum(each.flow.write_paused for each in connections if isinstance(each, HttpToolsProtocol))
 
     @property
     def services(self) -> Services:
-        """Those of the application, with a storage that sees the rows of all owners."""
+        """The services of the application, with a storage that sees the rows of all owners."""
         services: Services = self.app.state.services
         everything = services.storage.database
         return replace(services, storage=Storage.of(everything, everything, services.storage.search))

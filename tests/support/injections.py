@@ -1,4 +1,4 @@
-"""What an injection, or a whole session of the API's role, may try: statements that Postgres must refuse.
+"""Statements of an injection, or of a session of the API's role, that Postgres must refuse.
 
 `{bob}` is a chat of another owner, `{approve}` the JSON of an approval; `{owner}` and `{actor}` are signed.
 """
@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 
 REFUSED: Mapping[str, str] = {
-    # names that hide those of the schema
+    # names that hide names of the schema
     "a temporary table": "CREATE TEMP TABLE search_pending (owner text, chat_id uuid)",
     "a temporary table of the trail": "CREATE TEMP TABLE audit (kind text)",
     "a temporary view": "CREATE TEMP VIEW signing_key AS SELECT ''::bytea AS inner_pad, ''::bytea AS outer_pad",

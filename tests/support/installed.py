@@ -24,7 +24,7 @@ def wheel(folder: Path, project: Path) -> Path:
 
 
 def installed(folder: Path, *projects: Path) -> Path:
-    """The `bin` folder of a new environment with these projects, and without what they depend on."""
+    """The `bin` folder of a new environment with these projects, without their dependencies."""
     return environment(folder, *(wheel(folder, project) for project in projects))
 
 
@@ -42,7 +42,7 @@ def site_of(programs: Path) -> Path:
 
 
 def link_dependencies(programs: Path, name: str, extras: Iterable[str] = ()) -> None:
-    """Adds what the distribution `name` depends on, as links into the environment of the tests."""
+    """Adds the dependencies of the distribution `name`, as links into the environment of the tests."""
     for each in dependencies(name, extras).values():
         for part in {file.parts[0] for file in each.files or ()} - {"..", "__pycache__"}:
             link = site_of(programs) / part
@@ -51,7 +51,7 @@ def link_dependencies(programs: Path, name: str, extras: Iterable[str] = ()) -> 
 
 
 def dependencies(name: str, extras: Iterable[str] = ()) -> dict[str, Distribution]:
-    """All that a distribution depends on, by their names, without the distributions of this tree."""
+    """All dependencies of a distribution, by name, without the distributions of this tree."""
     found: dict[str, Distribution] = {}
     seen, left = set[tuple[str, frozenset[str]]](), [*_required(name, extras)]
     while left:

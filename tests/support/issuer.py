@@ -26,7 +26,7 @@ def _rsa_key(_: int) -> rsa.RSAPrivateKey:
 
 
 _OF_TYPE: dict[str, Callable[[], Any]] = {
-    # Each costs as much as the rest of a test: the ninth of a process is the first again.
+    # A key costs as much as the rest of a test, so a process reuses eight keys.
     "RS256": lambda: _rsa_key(next(_numbers) % 8),
     "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
     "EdDSA": ed25519.Ed25519PrivateKey.generate,

@@ -19,7 +19,7 @@ class Size:
     long_chat: int = 2_500
     owners: int = 90
     answer_blocks: int = 3
-    recent: int = 200  # exchanges of the long chat whose calls were charged within the hour
+    recent: int = 200  # exchanges of the long chat with charges of the last hour
     documents: int = 9_000
     pending: bool = True  # all texts wait to be indexed again
 
@@ -33,7 +33,7 @@ class Size:
 
 
 def row_id(kind: str, chat: int, number: int = 0) -> UUID:
-    """Of a chat, or of the turn with this number in its chat: `kind` is `chat`, `user` or `assistant`."""
+    """The id of a chat, or of the turn with this number in its chat. `kind` is `chat`, `user` or `assistant`."""
     return UUID(md5(f"{kind}-{chat}-{number}".encode(), usedforsecurity=False).hexdigest())
 
 

@@ -1,4 +1,4 @@
-"""The load of this machine, for tests whose subject is a duration such as a lease."""
+"""The load of this machine, for tests of durations such as a lease."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Races that are forced: a lock is held until everyone who must wait for it does."""
+"""Forced races: a lock is kept until all required sessions wait for it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ _WAITING = """
 SELECT count(DISTINCT pid) FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE NOT granted AND datname = current_database() AND pid <> pg_backend_pid()
 """
-# One that waits to migrate tries to take the lock again and again, and is in no transaction in between.
+# A waiting migration tries the lock repeatedly, without a transaction in between.
 _WAITING_TO_MIGRATE = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND query ~ '^SELECT pg_try_advisory_lock' AND pid <> pg_backend_pid()
@@ -21,7 +21,7 @@ WHERE datname = current_database() AND query ~ '^SELECT pg_try_advisory_lock' AN
 
 @asynccontextmanager
 async def connection_to(url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
-    """A connection that is closed if the test fails, too: else a later test is told of it, and fails as well."""
+    """A connection that is also closed after a failed test: else a later test gets its warning, and fails too."""
     connection = await asyncpg.connect(url)
     try:
         yield connection
@@ -36,7 +36,7 @@ async def waiting_to_migrate(watcher: "asyncpg.Connection[Any]", count: int) -> 
 
 
 class Locker:
-    """`connection` holds the locks, `watcher` looks at who waits for them."""
+    """`connection` has the locks, `watcher` reads the sessions that wait for these."""
 
     def __init__(self, connection: "asyncpg.Connection[Any]", watcher: "asyncpg.Connection[Any]") -> None:
         self.connection = connection
@@ -44,7 +44,7 @@ class Locker:
 
     @asynccontextmanager
     async def holding(self, sql: str, *values: object, commit: bool = False) -> AsyncIterator[None]:
-        """`sql` is done inside, and undone afterwards or kept. Whoever waits for its locks goes on then."""
+        """Executes `sql` inside the block, and rolls back or commits at its end. Then waiting sessions continue."""
         transaction = self.connection.transaction()
         await transaction.start()
         try:

@@ -1,4 +1,4 @@
-"""The digests of `migrations/versions.sha256`. What is listed there may be in databases: it does not change."""
+"""The digests of `migrations/versions.sha256`. Databases may have the listed revisions, so these never change."""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -27,7 +27,7 @@ def present() -> Mapping[str, str]:
 
 
 def main() -> None:
-    """Lists what is new."""
+    """Adds the new revisions to the list."""
     with _LIST.open("a", encoding="utf-8") as file:
         file.writelines(f"{digest}  {name}\n" for name, digest in present().items() if name not in listed())
 

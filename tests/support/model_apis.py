@@ -14,7 +14,7 @@ from turnstream.llm.parameters import Parameter
 EXTENSIONS: Final = list(installed().values())
 APIS: Final = model_apis(Settings(_env_file=None), EXTENSIONS)
 _NAMES: Final = {id(each.parameters): each.name for each in reversed(APIS)}
-# By the first API that has it: those at clouds have the table of another one.
+# Tables by the first API with the table: APIs of clouds share the table of another API.
 TABLES: Final[Mapping[str, Sequence[Parameter]]] = {
     each.name: each.parameters
     for each in APIS
@@ -35,5 +35,5 @@ def schemas_by_name() -> dict[str, Any]:
 
 
 def providers_of(file: Path | None, environment: Mapping[str, str]) -> list[ProviderSpec]:
-    """Those of the file of models whose keys are set, without the demo."""
+    """The providers of the file of models with a set key, without the demo."""
     return [spec for spec in read_registry(file, environment, APIS) if not spec.api.stand_in]

@@ -1,4 +1,4 @@
-"""Holds what the server says against the OpenAPI document that it serves."""
+"""Compares the server's answers with its OpenAPI document."""
 
 import json
 import re
@@ -15,7 +15,7 @@ STREAM = "text/event-stream"
 
 
 def answers_of(operation: Mapping[str, Any]) -> Mapping[str, Any]:
-    """By their status. A stream beside an answer in JSON has a member of its own."""
+    """The answers by status. A stream beside an answer in JSON has a separate member."""
     stream = {"200": operation["x-stream"]} if "x-stream" in operation else {}
     return {**operation["responses"], **stream}
 
@@ -31,7 +31,7 @@ class Document:
         self._patterns = {path: re.compile(_pattern(path)) for path in document["paths"]}
 
     def check(self, request: httpx2.Request, response: httpx2.Response) -> None:
-        """Raises AssertionError unless the document says that this may happen. The body of a stream is left alone."""
+        """Raises AssertionError for an undocumented answer. Does not read the body of a stream."""
         path, item = self._item(request.url.path)
         method = "get" if request.method == "HEAD" else request.method.lower()
         if method not in item:
@@ -54,13 +54,13 @@ class Document:
         return reference.rpartition("/")[2]
 
     def check_event(self, name: str, data: Any, stream: str = "Stream") -> None:
-        """`data` are those of an event with this name."""
+        """Checks the `data` of an event with this name."""
         schema = self.resolved(self.json["components"]["responses"][stream]["content"][STREAM]["x-itemSchema"])
         assert name in schema["discriminator"]["mapping"], f"an event {name} is not in the document"
         self._valid({"event": name, "data": data}, {"$ref": schema["discriminator"]["mapping"][name]})
 
     def resolved(self, value: Json) -> Json:
-        """`value`, or what it refers to."""
+        """`value`, or the target of its reference."""
         while "$ref" in value:
             found: Any = self.json
             for key in value["$ref"].removeprefix("#/").split("/"):
@@ -107,7 +107,7 @@ class Document:
             assert problem["errors"]
 
     def _check_accepted(self, request: httpx2.Request, operation: Json) -> None:
-        """What the server took, a client may send."""
+        """Checks that the document allows a request that the server has accepted."""
         known = {parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "query"}
         assert set(request.url.params) <= known
         body = operation.get("requestBody")

@@ -1,7 +1,7 @@
-"""A strict OpenID provider over real HTTP, and a browser that signs in at it.
+"""A strict OpenID provider over real HTTP, and a browser that signs in there.
 
 The provider is written from the specifications: exact redirect URIs, PKCE with S256 alone, codes that are used once,
-the secret of the client, `iss` in its answers (RFC 9207). A test may forge what it sends.
+the secret of the client, `iss` in its answers (RFC 9207). A test may forge its messages.
 """
 
 from base64 import b64decode, urlsafe_b64encode

@@ -8,12 +8,12 @@ from pathlib import Path
 from turnstream.extensions.embedded import cluster
 
 PROGRAMS = os.environ.get("POSTGRES_PROGRAMS")
-# Those of the wheel have a locale provider that came with 17.
+# The options of the wheel include a locale provider that exists since version 17.
 _INITDB = ("--username=postgres", "--auth-local=trust", "--auth-host=reject", "--encoding=UTF8", "--locale=C.UTF-8")
 
 
 def use_other_postgres() -> None:
-    """To be called before the modules of tests are imported."""
+    """Must be called before the import of the modules of tests."""
     if PROGRAMS is not None:
         folder = Path(PROGRAMS)
         vars(cluster).update(program=lambda name: str(folder / name), _INITDB=_INITDB)

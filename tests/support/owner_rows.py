@@ -1,4 +1,4 @@
-"""An owner who has a row of every kind, and all rows of a database to compare."""
+"""An owner with a row of every kind, and all rows of a database for comparisons."""
 
 import asyncpg
 
@@ -17,7 +17,9 @@ HELLO = ScriptedProvider(lambda _: message_of(text("Hel", "lo.")))
 
 
 async def fill_owner(harness: Harness) -> Asked:
-    """Gives the owner a row of every kind, and another owner some, too. The second exchange of the first chat."""
+    """Inserts a row of every kind for the owner, and some rows of another owner. Returns the second exchange of the
+    first chat.
+    """
     async with harness.replica(HELLO) as replica:
         first = await harness.ask()
         await harness.finish(replica, first)
@@ -86,8 +88,8 @@ async def fill_owner(harness: Harness) -> Asked:
 
 
 async def rows_of(url: str, *, without: tuple[str, ...] = ()) -> dict[str, list[str]]:
-    """All rows of a database by their tables, but for the key of its servers. One of an earlier version lacks some of
-    these.
+    """All rows of a database by table, without the key of its servers. A database of an earlier version lacks some
+    tables.
     """
     connection = await asyncpg.connect(url)
     try:

@@ -1,4 +1,4 @@
-"""Imports what `turnstream serve` imports until its first request is answered."""
+"""Imports all modules that `turnstream serve` imports before its first answer."""
 
 from turnstream.cli import commands
 from turnstream.extension import installed

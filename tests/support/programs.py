@@ -42,7 +42,7 @@ PROGRAMS: Mapping[str, Program] = {
 
 @cache
 def missing(*names: str) -> str | None:
-    """Names the programs that are not on this machine, and the command that installs them; None if all are there."""
+    """Names the missing programs of this machine, and the command that installs these; None if all exist."""
     absent = [name for name in names if PROGRAMS[name].path is None]
     if not absent:
         return None

@@ -1,4 +1,4 @@
-"""A reader that comes back with its cursor for as long as its turn goes on, and believes nothing."""
+"""A reader that reconnects with its cursor until the end of its turn, and checks every event."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ _AGAIN = frozenset({502, 503, 504})
 
 
 class Reader:
-    """`client` reaches any replica. `cut_after` ends each connection after so many events, to come back for more."""
+    """`client` reaches any replica. `cut_after` ends each connection after so many events, before a reconnect."""
 
     def __init__(self, client: Client, path: str, cut_after: int | None = None, name: str = "") -> None:
         self.name = name
@@ -33,12 +33,12 @@ class Reader:
             await self._news.wait_for(lambda: condition(self))
 
     async def follow(self) -> None:
-        """To the end of the turn."""
+        """Reads to the end of the turn."""
         while self.turn.end is None:
             try:
                 await self._connect()
             except httpx2.TransportError:
-                await asyncio.sleep(0.05)  # so long a client waits before it comes back
+                await asyncio.sleep(0.05)  # the pause of a client before a reconnect
 
     async def _connect(self) -> None:
         headers = {"Last-Event-ID": str(self._cursor)} if self._cursor != START else {}
@@ -76,7 +76,7 @@ class Reader:
         return "".join(block["text"] for block in self.turn.blocks if block["type"] == "text")
 
     def check_whole(self, turn: Json) -> None:
-        """It holds exactly what the database holds."""
+        """Checks that the assembled turn equals the stored turn."""
         stored = Assembler.of(turn)
         assert self.turn.blocks == stored.blocks
         assert (self.turn.end, self.turn.stop_reason, self.turn.usage) == (stored.end, stored.stop_reason, stored.usage)

@@ -28,8 +28,8 @@ _MEANING = re.compile(r"^- `([\w.]+)`: (.*)$", re.MULTILINE)
 
 
 def settings() -> str:
-    """One list for the core, and one for each extension that has settings, under its name. A setting of several
-    extensions is described once.
+    """A list for the core, and a list for each extension with settings, under its name. A setting of several extensions
+    is described once.
     """
     introduction = (
         "# Every setting\n\nThe page [settings](../settings.md) begins with the twenty that most operators set."
@@ -107,7 +107,7 @@ def log_events() -> str:
 
 
 def logged_events() -> set[tuple[str, str]]:
-    """Each event with its level."""
+    """The logged events with their levels."""
     return {found for path in (ROOT / "app").rglob("*.py") for found in _logged(path)}
 
 

@@ -68,7 +68,7 @@ def check_tag(version: str, tag: str | None, changed: str, changelog: str) -> No
 
 
 def build_distributions(folder: Path) -> list[Path]:
-    """The wheels. The wheel that each source distribution gives must have the same files as the one of this tree."""
+    """The wheels. A wheel built from a source distribution must have the same files as the wheel of this tree."""
     wheels = []
     for project in PROJECTS:
         built = _hatchling(project, folder, "sdist", "wheel")
@@ -99,7 +99,7 @@ def _content(wheel: Path) -> set[tuple[str, str]]:
 
 
 def verify_wheels(wheels: list[Path], version: str) -> None:
-    """Installs them where this tree is not, and runs each command."""
+    """Installs the wheels outside of this tree, and runs each command."""
     with TemporaryDirectory() as temporary:
         programs = environment(Path(temporary), *wheels)
         for project in PROJECTS:
@@ -113,7 +113,7 @@ def verify_wheels(wheels: list[Path], version: str) -> None:
 
 
 def build_packages(folder: Path, npm: str) -> list[Path]:
-    """The packages for npm, installed where this tree is not; the client is loaded there."""
+    """Installs the packages for npm outside of this tree, and loads the client there."""
     before = set(folder.glob("*"))
     run(npm, "pack", "--silent", "--workspaces", "--pack-destination", str(folder), cwd=ROOT)
     packed = sorted(set(folder.glob("*.tgz")) - before)
@@ -145,7 +145,7 @@ def bill_of_materials() -> str:
 
 
 def build_image(version: str) -> str:
-    """What became of the image; one is built if an engine runs here."""
+    """The result of the image's build, if an engine runs here."""
     for engine in ("docker", "podman"):
         if shutil.which(engine) and not subprocess.run([engine, "info"], capture_output=True, check=False).returncode:
             run(engine, "build", "--tag", f"turnstream:{version}", ".", cwd=ROOT)

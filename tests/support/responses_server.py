@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 @dataclass
 class PaidAnswer:
-    """The answer to one request that is paid for. Its events have numbers from 0 on."""
+    """The answer to one billed request. Its events have numbers from 0 on."""
 
     id: str
     request: Json
@@ -54,7 +54,7 @@ class PaidAnswer:
         self._notify()
 
     def cut(self) -> None:
-        """Breaks the connections of all readers. The answer goes on."""
+        """Breaks the connections of all readers. The answer continues."""
         for reader in self.readers:
             reader.abort()
 
@@ -65,7 +65,7 @@ class PaidAnswer:
         self._notify()
 
     def leave(self) -> None:
-        """Ends the streams of all present readers in good order. The answer goes on."""
+        """Ends the streams of all present readers properly. The answer continues."""
         self.left += 1
         self._notify()
 

@@ -1,4 +1,4 @@
-"""A server that sends what a test has written, byte for byte, and a client of it."""
+"""A server that sends the bytes of a test, and its client."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

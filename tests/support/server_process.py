@@ -16,7 +16,7 @@ from tests.support.fork_server import ForkedProcess, can_fork
 
 TURNSTREAM = Path(sys.executable).with_name("turnstream")
 
-# Quick to notice that a replica is gone, and no setting of whoever runs the tests.
+# Settings for a fast detection of dead replicas, without settings of the test's environment.
 DEFAULTS = {
     "TURNSTREAM_LEASE": "1",
     "TURNSTREAM_POLL_INTERVAL": "0.1",
@@ -27,7 +27,7 @@ _TIME_LIMIT = 150  # seconds for a start or an exit: enough on a machine that is
 
 
 class Server:
-    """One address and one database for ever; processes come and go. Settings given to `start` or `restart` stay."""
+    """A server with a fixed address and database, and changing processes. Settings of `start` or `restart` stay."""
 
     command: Sequence[str | Path] | None = None  # of a process that is not forked
 
@@ -53,7 +53,7 @@ class Server:
         """Returns when the server is ready."""
         assert self._process is None, "it runs already"
         self._settings.update(settings)
-        # Its own folder, so that no .env of a developer is read.
+        # A separate folder, so that the server reads no .env of a developer.
         folder, environment = self._folder, clean_environment() | self._settings
         if self.command is None and can_fork(self._settings):
             self._process = ForkedProcess(["serve"], folder, environment, self.log)
@@ -74,7 +74,7 @@ class Server:
         await self._end(signal.SIGKILL)
 
     async def terminate(self) -> int:
-        """SIGTERM: a deploy. Returns the exit code once the process is gone."""
+        """Sends SIGTERM, like a deploy. Returns the exit code after the end of the process."""
         return await self._end(signal.SIGTERM)
 
     async def restart(self, how: signal.Signals = signal.SIGTERM, **settings: str) -> None:
@@ -88,7 +88,7 @@ class Server:
         return await asyncio.to_thread(process.wait, _TIME_LIMIT)
 
     async def close(self) -> None:
-        """One that has ended by itself leaves its log in the report of a test that failed."""
+        """The report of a failed test includes the log of a process that has ended by itself."""
         if self._process is not None:
             if self._process.poll() is not None:
                 print(f"the server ended with {self._process.returncode}\n{self.logs}")
@@ -120,7 +120,7 @@ class Server:
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without anything that turnstream would take for a setting."""
+    """The environment without settings of turnstream."""
     ours = ("TURNSTREAM_", "ANTHROPIC_", "OPENAI_", "DATABASE_URL")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 

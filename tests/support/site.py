@@ -122,7 +122,7 @@ def kinds() -> dict[str, list[Path]]:
 
 
 def copy_pages(target: Path) -> None:
-    """Writes the pages and what they link to, in the folders that they have here. The README is the first page."""
+    """Writes the pages and their linked files in the same folders. The README is the first page."""
     everything = kinds()
     for page in [ROOT / "README.md", *(page for pages in everything.values() for page in pages)]:
         text = _LINK.sub(partial(_link, page=page, target=target), page.read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
 
 @cache
 def _exporter() -> InMemorySpanExporter:
-    """Of the one SDK that a process has."""
+    """The exporter of the process's only SDK."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
@@ -27,7 +27,7 @@ def _exporter() -> InMemorySpanExporter:
 
 @contextmanager
 def collected(content: int = 0) -> Iterator[InMemorySpanExporter]:
-    """Of one test. They have this many characters of each text."""
+    """The spans of one test, with up to `content` characters of each text."""
     exporter = _exporter()
     exporter.clear()
     begin(content)

@@ -114,13 +114,13 @@ class Client:
                 self.end = event
 
     def _unanswered(self, round: int) -> set[str | None]:
-        """The calls of a round of which no result was told."""
+        """The calls of a round without a received result."""
         starts = [piece.start for piece in self.blocks if piece.start.round == round]
         ids = {kind: {s.tool_use_id for s in starts if s.type == kind} for kind in ("tool_use", "tool_result")}
         return ids["tool_use"] - ids["tool_result"]
 
     def assert_holds(self, turn: Turn) -> None:
-        """What was put together is the turn, which has ended."""
+        """Checks that the assembled turn equals the ended turn."""
         for piece, block in zip(self.blocks, turn.blocks, strict=True):
             assert piece.stop == block
             assert piece.text == block.text
@@ -134,7 +134,7 @@ class Client:
                 assert (stop.stop_reason, stop.usage) == (round.stop_reason, round.usage)
         marks = marks_of(turn)
         asked = tuple(mark for mark in marks if isinstance(mark, ActionRequired))
-        # A restored database may have lost an ask and kept its call: then the end alone says that nothing is asked for.
+        # A restored database may have lost an ask and kept its call. Then only the end shows that the ask is gone.
         assert self.asked == asked or (self.resets and set(asked) <= set(self.asked))
         assert self.end is not None
         assert self.end == marks[-1]

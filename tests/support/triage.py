@@ -1,4 +1,4 @@
-"""Each recording for which the tests expect another result than the SDK's, or which a test leaves out, and why.
+"""Each recording with a different expected result from the SDK's, or excluded by a test, with the reason.
 
 `python -m tests.support.triage` writes the table to `tests/integration/recordings.md`.
 """

@@ -1,4 +1,4 @@
-"""Rows for tests, made from what matters to the test at hand."""
+"""Rows for tests, made from the values that matter to a test."""
 
 from collections.abc import Sequence
 from uuid import UUID

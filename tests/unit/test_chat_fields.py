@@ -1,4 +1,4 @@
-"""What clients choose of a chat, in each place that has a part of it."""
+"""The fields of a chat that clients choose, in each copy of a chat."""
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The container of a contributor: its versions are those that the tree asks for. The comparison needs no engine."""
+"""The container of a contributor has the versions that the tree requires. The comparison needs no engine."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The diagrams are those of the code, and what they name exists."""
+"""The diagrams are generated from the code, and their names exist."""
 
 import re
 from xml.etree import ElementTree as ET

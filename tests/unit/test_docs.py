@@ -1,4 +1,4 @@
-"""What the pages under docs/ say of the code is compared with the code."""
+"""Comparisons of the pages under docs/ with the code."""
 
 import ast
 import re
@@ -369,7 +369,7 @@ def _leads(file: Path, place: str) -> bool:
 
 
 def _places_in(page: Path) -> set[str]:
-    """What GitHub makes of the headings."""
+    """The anchors of headings at GitHub."""
     prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -391,7 +391,7 @@ def test_paths_below_the_server_exist(page: str) -> None:
 
 @pytest.mark.parametrize("script", ["Makefile", ".ci/run", ".ci/pythons", ".ci/newest", ".ci/versions.txt"])
 def test_files_that_a_script_names_exist(script: str) -> None:
-    """pytest runs none of the tests where it is given one folder that is not there."""
+    """pytest runs no tests if one of the given folders is missing."""
     named = re.findall(
         r"(?<![\w/.])(?:\.ci|app|docs|migrations|tests)/[\w/.-]*\w", (ROOT / script).read_text(encoding="utf-8")
     )

@@ -59,7 +59,7 @@ GUARDRAILS = "tests/extensions/guardrails/test_guardrails.py::"
 ANOTHER_API = "tests/integration/api/test_extensions.py::test_the_api_of_the_page_of_providers_answers"
 MODELS = "tests/unit/test_models_page.py::"
 
-# What checks the blocks of one language below one heading. A reason does not begin with `tests/`.
+# The test of the code blocks of one language below one heading, or a reason, which does not begin with `tests/`.
 OF_THE_PAGE = "tests/integration/api/test_extensions.py::test_the_extension_of_the_page_counts"
 BY_LINK = "tests/extensions/approval_links/test_approval_links.py::test_a_manager_approves_by_link"
 LOGIN_ISSUERS = "tests/extensions/login/test_settings.py::test_the_issuers_of_the_page_can_be_read"

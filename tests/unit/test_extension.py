@@ -1,4 +1,4 @@
-"""Which extensions a server has: those that are installed, of these the selected ones."""
+"""The extensions of a server: the selected ones of the installed extensions."""
 
 import re
 import tomllib

@@ -23,7 +23,7 @@ TOOLS = turn_of(
 
 
 def cut(turn: Turn, index: int) -> tuple[list[tuple[str, str | None]], str | None, list[str | None]]:
-    """What is left: the blocks, the turn's stop reason, those of the rounds."""
+    """The remaining blocks, and the stop reasons of the turn and of its rounds."""
     made = cut_after(turn, index).turn
     assert [block.index for block in made.blocks] == list(range(len(made.blocks)))
     blocks = [(block.type, block.tool_use_id) for block in made.blocks]

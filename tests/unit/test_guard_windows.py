@@ -1,4 +1,4 @@
-"""Windows of guards: what they hold back, what they release, and that no cut of the text makes a difference."""
+"""Windows of guards: the delayed and the released text, independent of the cuts between deltas."""
 
 import re
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def spans_of(text: str) -> list[TextSpan]:
 
 
 def released(window: Window, pieces: Sequence[str]) -> list[str]:
-    """What passes after each piece, and at the end."""
+    """The released text after each piece, and at the end."""
     shown: list[str] = []
     for place, piece in enumerate([*pieces, ""]):
         final = place == len(pieces)

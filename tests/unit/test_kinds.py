@@ -65,7 +65,7 @@ def each_kind(chosen: Callable[[BlockKind], bool] = lambda _: True) -> pytest.Ma
     return pytest.mark.parametrize("kind", rows, ids=[kind.name for kind in rows])
 
 
-# What a block of each kind holds besides the text. A new kind has its example here.
+# The data of a block of each kind. A new kind needs an example here.
 DATA: dict[str, dict[str, Any] | None] = {
     "text": None,
     "thinking": {"signature": "signed"},
@@ -92,7 +92,7 @@ DATA: dict[str, dict[str, Any] | None] = {
 
 
 def example(kind: BlockKind, index: int = 0) -> Block:
-    """A closed block of this kind, as its row would be."""
+    """A closed block of this kind, as in a row."""
     data = DATA[kind.name]
     text = "" if kind.family == "file" or kind.name == REDACTED_THINKING else CONTENT
     if kind.streams == "input":
@@ -146,7 +146,7 @@ def test_the_log_has_a_block_before_or_behind_the_stop_of_its_round(kind: BlockK
 @each_kind()
 def test_a_later_request_carries_a_block_where_its_row_says(kind: BlockKind) -> None:
     turn = turn_with(kind)
-    if kind.sent == "in_place":  # a call of the provider's is sent with its result, a thought with what it led to
+    if kind.sent == "in_place":  # a provider's call is sent with its result, a thought with the content after it
         answer = Block(1, 1, 1, "web_tool_result", data='{"tool_use_id":"a"}', tool_use_id="a")
         turn = replace(turn, blocks=(*turn.blocks, answer, text(index=2)))
     ahoy = Block(0, 0, 0, TEXT, "Ahoy")
@@ -366,13 +366,13 @@ def _look(part: TurnPart, kind: BlockKind) -> Shown:
 
 @each_kind(lambda kind: kind.shown != "raw")
 def test_the_page_knows_every_kind(kind: BlockKind) -> None:
-    """By its name in a string or in a table, or by an ending that it shares with others."""
+    """By its name in a string or in a table, or by a common ending."""
     endings = re.findall(r"endsWith\('(\w+)'\)", PAGE)
     named = re.search(rf"'{kind.name}'|[{{,]\s*{kind.name}\s*[,:}}]", PAGE)
     assert named or any(kind.name.endswith(ending) for ending in endings)
 
 
-# What the text of a chat leaves out: thoughts, and what is for the server or the provider alone.
+# The kinds that the text of a chat omits: thoughts, and blocks for the server or the provider alone.
 NOT_IN_THE_TEXT = {
     *("thinking", "redacted_thinking", "server_tool_use", "mcp_tool_use"),
     *("compaction", "summary", "shortened", "verdict"),
@@ -409,8 +409,8 @@ def test_what_is_guarded_is_streamed(kind: BlockKind) -> None:
 
 # --- the searches ----------------------------------------------------------------------------------------------------
 
-# What nobody finds by its words. A new kind is either here, or in the index: its functions, the statement that finds a
-# place in a message, and the search without an index.
+# The kinds outside of the search. A new kind is either here, or in the index: its functions, the statement that finds a
+# match in a message, and the search without an index.
 NOT_SEARCHED = {
     *("thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use", "image", "document"),
     *("compaction", "summary", "shortened", "report", "verdict"),

@@ -1,4 +1,4 @@
-"""The limits of a request: the operator's settings are defaults, and those of budgets are ceilings."""
+"""The limits of a request: the operator's settings are defaults, and maximums for budgets."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a chat or an answer without end costs is done in portions: each step may be followed by others' work."""
+"""The work for an endless chat or answer is done in portions, with other work after each step."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -125,7 +125,7 @@ async def test_a_result_whose_call_was_lost_is_a_message_of_its_own() -> None:
 
 
 async def test_a_result_of_the_provider_may_name_its_call_by_an_invalid_id() -> None:
-    """What a provider sends is kept as it came."""
+    """Blocks of a provider are stored unchanged."""
     blocks = [
         Block(0, 1, 1, "server_tool_use", "{}", tool_use_id="1", name="web_search"),
         Block(1, 1, 1, "web_search_tool_result", data='{"tool_use_id": ["1"], "content": []}'),

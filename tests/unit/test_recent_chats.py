@@ -1,4 +1,4 @@
-"""Recent chats: what is kept of them is bounded."""
+"""The cache of recent chats is bounded."""
 
 from datetime import UTC, datetime
 from typing import get_args
@@ -33,7 +33,7 @@ def test_a_chat_with_much_text_is_not_kept() -> None:
         assert recent.take(Target("ann", chat.id)) is None
 
 
-# Whether a message gets its position without a read: not one that an open turn of another replica may take in.
+# Whether a message gets its position without a read: not if an open turn of another replica may apply it as a steer.
 WITHOUT_A_READ: dict[OnBusy, bool] = {
     "reject": True,
     "enqueue": True,

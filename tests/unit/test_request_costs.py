@@ -1,4 +1,4 @@
-"""What a request costs before its handler: counts that are the same on every machine."""
+"""The costs of a request before its handler, as counts that are equal on every machine."""
 
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -31,7 +31,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _bodies() -> set[type[BaseModel]]:
-    """All models in bodies of requests."""
+    """All pydantic models in bodies of requests."""
     found: set[type[BaseModel]] = set()
     rest = [model for group in _GROUPS for each in group.endpoints for model in _models_in(each.takes)]
     while rest:

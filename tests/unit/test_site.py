@@ -1,4 +1,4 @@
-"""The site of the documentation: which pages it has, and what stops its build."""
+"""The site of the documentation: its pages, and the errors that stop its build."""
 
 from pathlib import Path
 

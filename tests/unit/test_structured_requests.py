@@ -1,4 +1,4 @@
-"""When a structured turn's model is held to the schema by its provider, and when it has a tool for its output."""
+"""Structured turns with a schema that the provider enforces, or with a tool for the output."""
 
 import json
 from collections.abc import Sequence

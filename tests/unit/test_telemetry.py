@@ -60,7 +60,7 @@ def test_the_warnings_that_are_remembered_are_bounded() -> None:
     assert len(libraries._passed) <= 1000
 
 
-# What a server may be asked to log or print, and a word of what its standard error has of it.
+# Log lines and prints of a server, each with a word of its output at standard error.
 LINES = {
     "half of a character": ("log.info('event', text='a \\ud800')", '"event":"\'event\'"'),
     "a value whose repr raises": ("log.info('event', value=Bad())", '"event":"\'event\'"'),

@@ -1,4 +1,4 @@
-"""The tools of a request, where the server has many: MCP servers list up to 500 each."""
+"""The tools of a request on a server with many tools: MCP servers list up to 500 each."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
 ALL_EVENTS = {*EVENTS, *CHAT_EVENTS, *FEED_EVENTS, *OVERVIEW_EVENTS}
 
-# Words of everyday speech where the field has its own: decode, append, notify, return, name, must.
+# Words of everyday speech, in place of the field's words: decode, append, notify, return, name, must.
 _EVERYDAY = re.compile(
     r"\b(hears?|heard|told|said|saying|whoever|shall|rung|somebody|by the way)\b",
     re.IGNORECASE,
@@ -45,7 +45,7 @@ _PAGES = re.compile(
 
 
 class _Module(NamedTuple):
-    """What the tests read of a module; its tree is a hundred times as large."""
+    """The parts of a module for the tests; its tree is a hundred times as large."""
 
     header: str
     is_empty: bool
@@ -60,7 +60,7 @@ def _modules() -> dict[Path, _Module]:
 
 
 def _read(text: str) -> _Module:
-    """One pass over the tree. Names in backticks are code, not prose."""
+    """Reads a module in one pass over its tree. Names in backticks are code, not prose."""
     tree = ast.parse(text)
     names = set()
     prose = list(_comments(text))

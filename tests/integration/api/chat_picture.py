@@ -1,4 +1,4 @@
-"""What a client puts together from the stream of a chat, finding fault with whatever is not as promised."""
+"""The state that a client assembles from the stream of a chat. Each broken promise of the stream fails."""
 
 import copy
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ NOTICES = {"status", "retry", "tool_progress", "tool_output", "queue"}
 
 @dataclass
 class Pictured:
-    """A turn as far as it was told. `known`: its own events may begin."""
+    """A turn, as far as received. `known`: the own events of the turn may begin."""
 
     parent: str | None
     role: str
@@ -85,7 +85,7 @@ class ChatPicture:
         return all(turn.status or turn.role == "user" for turn in self.turns.values())
 
     def assert_shows(self, turns: list[Json]) -> None:
-        """`turns` are all turns of the chat, as the API tells of them."""
+        """`turns` are all turns of the chat, from the API."""
         assert self.turns.keys() == {turn["id"] for turn in turns}
         for turn in turns:
             shown = self.turns[turn["id"]]
@@ -95,7 +95,7 @@ class ChatPicture:
 
 
 def pictured(turns: list[Json], cursor: str) -> ChatPicture:
-    """The picture of a client that has read turns as JSON. All of their events so far are in them."""
+    """The state of a client that has read turns as JSON, which includes all their events so far."""
     picture = ChatPicture(cursor)
     for turn in turns:
         ended = turn["status"] if turn["role"] == "assistant" and turn["ended_at"] else None

@@ -18,7 +18,7 @@ shared = pytest_asyncio.fixture(scope="session", loop_scope="session")
 
 @shared
 async def server(postgres_server: str, template_database: str) -> AsyncIterator[Server]:
-    """One server for all tests of the run. It has tokens: every test is an owner of its own."""
+    """One server for all tests of the run, with tokens: every test has its own owner."""
     name = f"test_{uuid4().hex}"
     connection = await asyncpg.connect(postgres_server)
     try:
@@ -40,7 +40,7 @@ async def document(server: Server) -> Document:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def new_owner(server: Server, document: Document) -> AsyncIterator[NewOwner]:
-    """Makes clients, each of an owner that nobody has heard of."""
+    """Makes clients, each with a new owner."""
     clients: list[Client] = []
 
     async def new() -> Client:

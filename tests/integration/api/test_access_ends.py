@@ -40,7 +40,7 @@ CALLS = {
     "openai completion": "POST /v1/chat/completions",
     "anthropic": "POST /v1/messages",
 }
-# Their streams are those of the calls above, or are sent by the same response.
+# The streams of these calls are streams of the calls above, or use the same response.
 ALIKE = {
     "POST /api/chats/{chat}/turns",
     "POST /api/chats/{chat}/turns/{turn}/regenerate",
@@ -186,7 +186,7 @@ async def test_a_token_that_is_revoked_ends_its_streams_with_a_last_word(server:
 
 
 async def long_enough_to_open(server: Server, dialect: str, token: str, owner: str) -> float:
-    """The seconds in which this machine, busy as it is, has opened a stream."""
+    """A sufficient time for this machine, under its present load, to open a stream, in seconds."""
     before = time.monotonic()
     async with reading(server, dialect, token, owner):
         return 1 + 5 * (time.monotonic() - before)

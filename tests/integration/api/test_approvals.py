@@ -1,4 +1,4 @@
-"""Approval by others: a policy names who may answer, and Postgres shows them those calls alone."""
+"""Approval by others: a policy names the approvers, and Postgres shows approvers only their own calls."""
 
 import asyncio
 import re

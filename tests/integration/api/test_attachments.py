@@ -1,4 +1,4 @@
-"""Images and documents in user turns: what is taken, what is kept, and what the model gets."""
+"""Images and documents in user turns: accepted files, stored files, and the request of the model."""
 
 import json
 from base64 import b64encode

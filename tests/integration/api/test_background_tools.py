@@ -1,4 +1,6 @@
-"""Background tools behind the API: a job is in the turn, is no action, and no dialect takes its wait for an end."""
+"""Background tools behind the API: a turn shows its job, a job is no action, and no dialect treats the wait for a job
+as an end.
+"""
 
 import asyncio
 import re
@@ -220,7 +222,7 @@ async def test_a_call_that_reports_is_stopped_after_its_turn_and_its_report_star
 
 
 async def counted(api: Client) -> int:
-    """The calls in the background of the one chat, as the list has them."""
+    """The number of background calls of the only chat, from the list of chats."""
     (chat,) = (await api.json("GET", "/api/chats"))["chats"]
     return int(chat["jobs"])
 

@@ -1,4 +1,4 @@
-"""Every call of the API, made by people who are or were members of the chat that it names, and by others."""
+"""Every call of the API, made by present and former members of the named chat, and by other people."""
 
 from contextlib import AsyncExitStack
 from uuid import UUID
@@ -22,7 +22,7 @@ SET_ROLE = (
     " ON CONFLICT (chat_id, member) DO UPDATE SET role = EXCLUDED.role"
 )
 CALLS = [endpoint for endpoint in ENDPOINTS if "{chat}" in endpoint.path or endpoint.call in LEAST_ROLE]
-# Calls that name a chat, or what belongs to one, in another way: a member is nobody to them.
+# Calls that name a chat, or a part of a chat, in another way. These calls treat a member like a stranger.
 OTHERS = [
     endpoint
     for endpoint in (*ENDPOINTS, *OPENAI)

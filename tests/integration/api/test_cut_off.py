@@ -26,7 +26,7 @@ ALL = {endpoint.call: (part, endpoint) for part in PARTS for endpoint in part.en
 
 
 async def cancelled(app: Starlette, method: str, path: str, reached: asyncio.Event) -> list[Message]:
-    """What is sent for a request that is cancelled where `reached` is set."""
+    """The sent messages of a request that is cancelled when `reached` is set."""
     sent: list[Message] = []
 
     async def receive() -> Message:

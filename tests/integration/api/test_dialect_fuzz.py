@@ -1,4 +1,4 @@
-"""Each member of a valid body replaced by each kind of JSON, in all dialects: the answer is a success or a refusal in
+"""Replaces each member of a valid body by each type of JSON, in all dialects: the answer is a success or a refusal in
 the dialect's form, and a refusal stores nothing.
 """
 
@@ -211,7 +211,8 @@ BODIES: Sequence[tuple[str, Json]] = (
 )
 
 
-# Bodies of this server's own calls, whose schemas `test_openapi.py` goes through, and those without a conversation.
+# Excluded: bodies of this server's own calls, because `test_openapi.py` tests their schemas, and bodies without a
+# conversation.
 ELSEWHERE = {NewTurnInNewChat, NewTurn, TurnOptions, ForkIn, EmbeddingsIn}
 
 
@@ -287,7 +288,7 @@ async def test_any_json_in_any_place_has_a_defined_answer(server: Server, call: 
     async with httpx2.AsyncClient(base_url=server.url, headers=headers, trust_env=False, timeout=150) as client:
 
         async def answer(sent: Json) -> httpx2.Response:
-            # Every request is of a thread of its own, or a stream would wait for the one before.
+            # Every request has its own thread, because a stream would wait for the previous stream.
             thread = {name: str(uuid4()) for name in ("threadId", "id") if sent.get(name) == "t"}
             return await client.post(call, content=json.dumps({**sent, **thread}))
 

@@ -123,7 +123,7 @@ class Bodies:
                 yield from self._wrong_objects(option, path, {tag: member.get("const", member.get("enum", [None])[0])})
 
     def _wrong_kinds(self, options: list[Any], path: str) -> Iterator[Wrong]:
-        """Of a text or a list: each refuses what the other accepts, but not an object."""
+        """A field for a text or a list: each type refuses values of the other type, but not an object."""
         yield {}, path
         for option in options:
             if option["type"] == "array":
@@ -264,7 +264,7 @@ async def test_every_wrong_query_is_named_in_a_sentence(plain: Client) -> None:
     ids, refused = await ids_of(plain), set()
     for endpoint in ENDPOINTS:
         for query in endpoint.queries:
-            # Of an upload, `if` has an effect as `unused` alone, and no `chat` is wrong. Any text is a version.
+            # For an upload, only `unused` has an effect as `if`, and every `chat` is valid. Any text is a version.
             if "{upload}" in endpoint.path or "{entry}" in endpoint.path:
                 continue
             for wrong in ("x", "0", "\0", "é" * 300, str(uuid4()), "1-999-0", " ".join("abcdefghij")):

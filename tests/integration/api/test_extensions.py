@@ -1,4 +1,4 @@
-"""What an extension adds to a server is there, and is gone without it."""
+"""A server has the additions of an extension only with the extension."""
 
 import asyncio
 import re

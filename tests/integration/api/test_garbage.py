@@ -1,4 +1,4 @@
-"""What a turn and its requests leave behind: nothing that waits for the garbage collector."""
+"""A turn and its requests leave no objects to the garbage collector."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ OURS = {Connection, RequestResponseCycle, LiveView, Recorder, Reply}
 
 @contextmanager
 def uncollected() -> Iterator[list[Any]]:
-    """What nothing but the collector frees is kept for the test."""
+    """Keeps the objects that only the collector would free, for the test."""
     gc.collect()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:

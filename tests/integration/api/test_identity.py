@@ -1,4 +1,4 @@
-"""Who asks, and what the credential of a request allows."""
+"""The caller of a request, and the rights of its credential."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -102,7 +102,7 @@ async def test_a_token_ends_when_it_expires(server: Server, document: Document) 
 
 
 class Counted(Tokens):
-    """Counts queries, and holds each until `go`."""
+    """Counts queries, and delays each until `go`."""
 
     queries = 0
 

@@ -1,4 +1,4 @@
-"""Limits of owners: of forty requests at once as many pass as the limit says, and the others leave nothing."""
+"""Limits of owners: of forty simultaneous requests, only the allowed number succeeds, and the others store nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -48,7 +48,7 @@ async def test_a_call_that_changes_rows_names_the_limits_from_which_it_takes(end
 
 @dataclass(frozen=True)
 class Place:
-    """Where the requests of a case go. `model` answers only once its pause is over."""
+    """The server and the client of a case. `model` answers only after its pause."""
 
     server: Server
     ada: Client
@@ -65,7 +65,7 @@ class Place:
 
 @asynccontextmanager
 async def place_of(database_url: str, document: Document, plan: Plan) -> AsyncIterator[Place]:
-    """The plan holds once the turn runs."""
+    """The plan applies from the start of the turn on."""
     plans: dict[str, Plan] = {}
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(serving(database_url, plan_of=plans.get, poll_interval=60))
@@ -103,7 +103,7 @@ def message(place: Place, _number: int) -> Mapping[str, Any]:
 
 
 def completion(place: Place, _number: int) -> Mapping[str, Any]:
-    # Its answer is not waited for.
+    # The test does not wait for its answer.
     return {"json": {"model": place.model, "messages": HISTORY, "stream": True}, "headers": {"Accept": "*/*"}}
 
 
@@ -119,7 +119,7 @@ CONVERSATIONS = posting("/v1/conversations", lambda place, number: {"json": {}})
 SETTINGS = posting("/api/search/settings", lambda place, number: {"json": {"tool_results": True}}, "PUT")
 DOCUMENTS = posting("/api/documents/notes/{number}.md", document_of, "PUT")
 UPLOADS = posting("/api/uploads", document_of)
-# The plan, and what forty requests of a kind are. A rate per minute may end while they run. The message of `place_of`
+# The plan, and the forty requests of a case. A rate per minute may end during the requests. The message of `place_of`
 # is a request, too.
 CASES: Mapping[str, tuple[Plan, Send]] = {
     "requests": (Plan("x", {"requests_per_day": MOST + 1}), MESSAGES),
@@ -134,7 +134,7 @@ CASES: Mapping[str, tuple[Plan, Send]] = {
     "documents": (Plan("x", documents=MOST), DOCUMENTS),
     "document_bytes": (Plan("x", document_bytes=10 * MOST), DOCUMENTS),
 }
-# Those that refuse nothing here, or whose amount is known afterwards (test_plans_property.py).
+# Limits that refuse nothing here, or with an amount that is known only afterwards (test_plans_property.py).
 ELSEWHERE = {"running_turns", "streams", "calls", "tokens", "cost"}
 
 
@@ -174,7 +174,7 @@ async def test_of_forty_messages_at_once_as_many_answers_run_as_the_limit_says(
         count = Statement("SELECT count(*) AS running FROM turns WHERE status = 'running'")
         row = await place.server.services.storage.database.row(count)
         assert row is not None
-        assert row["running"] == MOST  # with the one that ran before
+        assert row["running"] == MOST  # with the turn that ran before
 
 
 STREAMS: Mapping[str, Callable[[Place, int], tuple[str, str, Mapping[str, Any]]]] = {
@@ -329,7 +329,7 @@ def posted(model: str) -> tuple[str, Mapping[str, Any]]:
 
 
 POSTS = (posted, completed, responded, messaged, conversed, ran)
-# Bodies that continue what another request has made, and those that make no turn.
+# Bodies that continue the turn of another request, and bodies that make no turn.
 NO_MESSAGE = {NewTurn, TurnOptions, ForkIn, CountIn, EmbeddingsIn}
 
 

@@ -1,4 +1,4 @@
-"""Which routes answer without a credential, and what they show."""
+"""The routes that answer without a credential, and their content."""
 
 import asyncio
 import re
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TOKEN = "the token of Prometheus"
 REFUSED = (401, "Bearer")
-# The routes that answer without a credential where the server has a token for its metrics, and the reasons.
+# The routes that answer without a credential if the server has a token for its metrics, and the reasons.
 OPEN = {
     "GET /healthz": "probes carry no credential; the answer is one word",
     "GET /readyz": "probes carry no credential; the answer is one word, or one of two problems",
@@ -245,7 +245,7 @@ async def test_a_probe_shows_nothing_of_the_postgres_that_is_away(database_url: 
 
 
 def details_of(answer: httpx2.Response) -> str:
-    """The one member of a problem that is not the same for all of its kind."""
+    """The only member of a problem that differs between problems with the same code."""
     problem = answer.json()
     assert problem.keys() == {"type", "title", "status", "code", "detail", "request_id"}
     detail: str = problem["detail"]

@@ -1,4 +1,6 @@
-"""The document is true: what it lists is answered, and nothing else is, which every client of these tests checks."""
+"""The OpenAPI document is true: the server answers the listed calls, and no others. Every client of these tests checks
+this.
+"""
 
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -145,8 +147,8 @@ def operation(document: Document, endpoint: Endpoint) -> Any:
 
 @dataclass(frozen=True)
 class World:
-    """A client with something to talk about, one without a token, one whose token allows nothing, and one whose token
-    is of another cell.
+    """A client with data, a client without a token, a client whose token allows nothing, and a client with a token of
+    another cell.
     """
 
     api: Client
@@ -157,14 +159,16 @@ class World:
     server: Server
     stack: AsyncExitStack
     secrets: dict[str, str] = field(default_factory=dict)  # of triggers, by their ids
-    paths: dict[str, str] = field(default_factory=dict)  # of endpoints whose requests were all refused
+    paths: dict[str, str] = field(default_factory=dict)  # of endpoints with only refused requests
 
     def of(self, endpoint: Endpoint) -> "World":
-        """The same for calls of operators, which a token of a person does not allow."""
+        """The world for an endpoint. Calls of operators use the operator's token, because a person's token does not
+        allow these.
+        """
         return replace(self, api=self.operator, powerless=self.api) if endpoint.scopes == ("admin",) else self
 
     async def refused(self, endpoint: Endpoint) -> str:
-        """The same path for all requests that change nothing."""
+        """Returns the same path for all requests that change nothing."""
         key = f"{endpoint.method} {endpoint.path}"
         if key not in self.paths:
             self.paths[key] = await self.fill(endpoint)
@@ -370,7 +374,7 @@ def nothing_there(endpoint: Endpoint) -> str:
 
 
 def body_of(endpoint: Endpoint, sent: object = None) -> dict[str, Any]:
-    """What the endpoint may be asked with."""
+    """A valid body for the endpoint."""
     if endpoint.path.startswith("/api/mcp/servers/") and endpoint.takes is not None:
         return {"json": sent or {"url": "https://10.0.0.1/mcp"}}
     if isinstance(endpoint.takes, str):
@@ -535,7 +539,7 @@ async def not_there(world: World, endpoint: Endpoint) -> None:
     if endpoint.takes is TriggerIn:
         body = {"json": {**TRIGGER, "chat": str(uuid4())}}
     if endpoint.handler.__name__ == "undo_erasure":
-        await world.api.delete(endpoint.path)  # what another case has asked for
+        await world.api.delete(endpoint.path)  # the request of another case
     named = {query.name: str(uuid4()) for query in endpoint.queries if query.name == "turn"}
     await world.api.request(endpoint.method, nothing_there(endpoint), params=named, **body)
 
@@ -736,7 +740,7 @@ async def test_without_the_database_everything_that_needs_it_says_so(
 
 
 async def test_calls_of_the_openai_api_have_the_listed_bodies(api: Client) -> None:
-    """The client holds each body and answer against the document."""
+    """The client compares each body and answer with the document."""
     response = (await api.post("/v1/responses", json={"input": [{"role": "user", "content": "Hi"}]})).json()
     place = f"/v1/responses/{response['id']}"
     for path in (place, f"{place}?stream=true&starting_after=1", f"{place}/input_items?limit=5&order=asc"):

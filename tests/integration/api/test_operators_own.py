@@ -1,4 +1,4 @@
-"""What turns may have of the operator's: secrets, the account at a provider, models, tokens, recordings."""
+"""The access of turns to the operator's resources: secrets, the account at a provider, models, tokens, recordings."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -20,8 +20,8 @@ from turnstream.telemetry import POOL_REFUSALS
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 READ = Statement("SELECT path FROM documents")
-IN_LINE = 3  # the first of each owner's line, and that of all
-POOL = 4  # connections: three for requests, two of them for those of one owner
+IN_LINE = 3  # the first in each owner's line, and in the line of all
+POOL = 4  # connections: three for requests, two of these for one owner
 
 
 def _refusals() -> float:

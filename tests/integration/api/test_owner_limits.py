@@ -31,7 +31,7 @@ async def owners(
 
 
 class Doors:
-    """A model each of whose calls waits for its own pause, in the order in which turns run."""
+    """A model with a separate pause for each call, in the order of the turns."""
 
     def __init__(self, server: Server, count: int) -> None:
         self.pauses = [Pause() for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Whose it is: nobody sees, changes or finds what belongs to another owner."""
+"""Separation of owners: nobody sees, changes or finds data of another owner."""
 
 from uuid import UUID, uuid4
 

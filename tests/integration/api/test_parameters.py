@@ -1,4 +1,4 @@
-"""Model parameters from the body of a turn to the body that the provider gets, and what is refused on the way."""
+"""Model parameters from the body of a turn to the request body of the provider, and the refusals in between."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -38,7 +38,7 @@ def offer(models: Sequence[Model | str], parameters: Sequence[Parameter]) -> Pro
 
 @asynccontextmanager
 async def talking_server(database_url: str, api: str, quirks: str = "openai") -> AsyncIterator[tuple[Client, Talk]]:
-    """A client of a server whose model `m` is behind the real adapter of this API."""
+    """A client of a server with the model `m` behind the real adapter of this API."""
     async with AsyncExitStack() as stack:
         talk = await stack.enter_async_context(talking(api))
         talk.answers(talk.api.begun + talk.api.said + talk.api.end)

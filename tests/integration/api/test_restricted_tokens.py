@@ -1,4 +1,4 @@
-"""Restricted tokens reach what their chat shows and nothing else of their owner, in every dialect."""
+"""Restricted tokens reach the content of their chat, and no other data of their owner, in every dialect."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -48,7 +48,7 @@ GET_REFERENCES = Statement(
 
 @dataclass(frozen=True)
 class World:
-    """What an owner has: a chat with an answer, and, shown by no chat, a document, a file and an image."""
+    """The data of an owner: a chat with an answer, and a document, a file and an image outside of any chat."""
 
     api: Client
     answer: Said
@@ -76,7 +76,7 @@ class World:
         return {"type": "file", "file": {"file_id": id}} if chat else {"type": "input_file", "file_id": id}
 
     def body(self, call: str, reference: str) -> Json | None:
-        """A body for the call that names the reference; None where its dialect has no word for it."""
+        """A body for the call with the reference; None if the dialect cannot express the reference."""
         message = {"role": "user", "blocks": [self.block(reference)]}
         if call == "POST /api/ai-sdk/chat" and reference != "path":
             media = "image/png" if reference == "image" else "text/plain"
@@ -146,7 +146,7 @@ async def restricted(
 
 
 async def referred(world: World, server: Server) -> int:
-    """How many blocks of the owner's turns have or name what no chat shows."""
+    """The number of blocks of the owner's turns with data, or names of data, outside of any chat."""
     row = await server.services.storage.database.row(
         GET_REFERENCES, owner=world.api.owner, named=[f"%{each}%" for each in (SECRET, world.file, world.image)]
     )
@@ -303,7 +303,7 @@ _VALUES: Json = {
 
 
 async def test_a_token_that_only_sends_changes_nothing_else(api: Client, server: Server) -> None:
-    """Every route that is not for `send`, and every option of a turn on those that are."""
+    """Every route without the scope `send`, and every option of a turn on routes with `send`."""
     world = await world_of(api, server)
     more = {"{upload}": world.file, "{grant}": str(uuid4()), "{tool_use_id}": "c", "{path:path}": world.document}
     async with restricted(world, server, "chat", "send") as client:

@@ -1,6 +1,6 @@
-"""The response of every stream, as an ASGI application: what is sent, in which order, and how it ends.
+"""The response of every stream, as an ASGI application: its messages, their order, and the end.
 
-These tests would notice a version of sse-starlette that does otherwise.
+These tests would detect a different behaviour in a version of sse-starlette.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ BLOCK = b'event: block_delta\ndata: {"text":"\xf0\x9f\x9a\xa2\\r\\n"}\n\n'
 
 
 class Connection:
-    """The server's side of one request. `messages` are what the response has sent."""
+    """The server's side of one request. `messages` are the sent messages of the response."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -177,8 +177,8 @@ async def test_a_stream_is_ended_when_the_server_shuts_down(monkeypatch: pytest.
 
     server = Server()
     monkeypatch.setattr("signal.getsignal", lambda _signal: server.handle_exit)
-    # The library has one watcher for each thread; the one of this thread may belong to an event loop of other tests
-    # that stands still now.
+    # The library has one watcher for each thread. The watcher of this thread may belong to a stopped event loop of
+    # other tests.
     await asyncio.to_thread(asyncio.run, stream())
 
 
@@ -230,7 +230,7 @@ COMPLETE = turn_of(text(0, 1, "ahoy"), rounds=[sealed(1, "end_turn")], status="c
 
 
 class Outlet(Connection):
-    """The same connection, with the way past its `send`."""
+    """A connection with the direct path around its `send`."""
 
     is_writable = True
     on_writable: Callable[[], None]

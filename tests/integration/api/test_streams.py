@@ -1,4 +1,4 @@
-"""What a client receives, and how it comes back for the rest."""
+"""The events that a client receives, and its reconnects for the rest."""
 
 import asyncio
 

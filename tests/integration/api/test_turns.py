@@ -1,4 +1,4 @@
-"""Saying something, and reading what was said."""
+"""Posting messages, and reading turns."""
 
 import asyncio
 from typing import Any
@@ -327,7 +327,7 @@ async def test_a_turn_or_chat_that_is_not_there_is_not_found(api: Client) -> Non
 async def test_settings_that_change_while_a_message_waits_for_its_chat_hold_for_it(
     api: Client, server: Server, database: Locker
 ) -> None:
-    """The request is resolved before the transaction, and anew where the chat is another one inside it."""
+    """The request is resolved before the transaction, and again if the chat has changed inside the transaction."""
     chat, model = await api.chat(), server.scripts.model(message_of(text("Hi.")))
     change = "UPDATE chats SET settings = json_build_object('model', $2::text) WHERE id = $1"
     async with database.holding(change, UUID(chat.rpartition("/")[2]), model, commit=True):

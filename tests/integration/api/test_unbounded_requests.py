@@ -1,4 +1,4 @@
-"""What short requests could cost: each has a bound on what it may hold, name or make the server do."""
+"""The cost of short requests: each has a bound on its content, on its references and on the work of the server."""
 
 import json
 from collections.abc import Sequence

@@ -35,7 +35,7 @@ CATS = {"kind": "cat"}
 
 @dataclass
 class Office:
-    """Tools with effects: what they did is kept."""
+    """Tools with recorded effects."""
 
     sent: list[tuple[str, str]] = field(default_factory=list)
 
@@ -277,7 +277,7 @@ async def test_a_turn_that_waits_can_be_cancelled_and_its_calls_have_results(api
     turn = await api.say(await api.chat(), model=server.scripts.model(calls_of(("findNodes", CATS, "a"))), tools=[FIND])
     await until_waiting(api, turn)
     cancelled = await api.post(f"{turn.url}/cancel")
-    assert cancelled.status_code in {200, 202}, cancelled.text  # 200 where the turn has ended by then
+    assert cancelled.status_code in {200, 202}, cancelled.text  # 200 if the turn has already ended
     ended = await finished(api, turn)
     assert (ended["status"], ended["actions"]) == ("cancelled", [])
     assert results_of(ended) == {"a": ("This call has no result: the turn ended (cancelled).", True)}
@@ -410,7 +410,7 @@ CHAT = {"scope": "chat"}
 
 
 async def asked_in(desk: Server, clerk: Client, chat: str, *calls: tuple[str, dict[str, Any], str]) -> tuple[Said, Any]:
-    """A turn in this chat whose calls are asked about, the second that calls them."""
+    """A turn in this chat with asks for its calls, the second turn with these calls."""
     turn = await clerk.say(chat, model=desk.scripts.model(calls_of(*calls), message_of(text("Done."))))
     return turn, (await until_asked(clerk, turn)).data["calls"]
 
@@ -727,7 +727,7 @@ class Gate:
 
     @tool()
     async def dig(self) -> str:
-        """Digs until somebody says stop."""
+        """Digs until a stop."""
         self.pause.reached.set()
         await self.pause.go.wait()
         return "a hole"

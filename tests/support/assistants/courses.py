@@ -12,7 +12,7 @@ from turnstream.tools.tool import Tool, ToolContext, ToolError, tool, tools_of
 
 FOLDER = "courses/"
 
-# Lesson 4 of the pilot's course and lesson 2 of the one on tides are about the same thing.
+# Lesson 4 of the pilot's course and lesson 2 of the course on tides have the same subject.
 COURSES = {
     "harbour-pilotage": {
         "Charts and depths": "A chart tells depths below the lowest tide that is to be expected.",

@@ -43,13 +43,13 @@ def painter(conversation: Conversation) -> Iterable[Said]:
 
 @dataclass
 class Browser:
-    """`colors` is what the user sees of the graph."""
+    """`colors` are the visible colors of the graph."""
 
     kinds: dict[str, str] = field(default_factory=lambda: {"tom": "cat", "rex": "dog", "kitty": "cat"})
     colors: dict[str, str] = field(default_factory=dict)
 
     def act(self, call: Json) -> Json:
-        """Runs the tool. Returns the action that says so."""
+        """Runs the tool. Returns the action with its result."""
         return {"type": "result", "tool_use_id": call["tool_use_id"], "output": self._run(call["name"], call["input"])}
 
     def _run(self, name: str, given: Json) -> Any:

@@ -1,4 +1,4 @@
-"""A model API on a local socket. It answers as a model does: from the messages it is sent, and from nothing else."""
+"""A model API on a local socket. Like a model, it answers only from the messages of the request."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ Said = str | Thought | Use | Whole | Silence
 
 @dataclass(frozen=True)
 class Answered:
-    """A call that the model made, and what it was told."""
+    """A call of the model, and its result."""
 
     name: str
     input: Json
@@ -57,7 +57,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Conversation:
-    """What the model sees: the user's last words, the calls it has made since, and what it may call."""
+    """The model's view of a request: the user's last words, the calls since, and the offered tools."""
 
     question: str
     answered: tuple[Answered, ...]
@@ -69,7 +69,7 @@ Mind = Callable[[Conversation], Iterable[Said]]
 
 @dataclass
 class Model:
-    """Refuses what the provider would refuse. `requests` are the bodies that came."""
+    """Refuses the same requests as the provider. `requests` has the received bodies."""
 
     mind: Mind
     url: str = ""
@@ -94,7 +94,7 @@ class Model:
         return response
 
     def check_prefixes(self) -> None:
-        """Each request said what the one before had said, byte for byte, before anything new."""
+        """Checks that each request begins with the previous request, byte for byte."""
         for before, after in pairwise(self.requests):
             assert (before["tools"], before.get("system")) == (after["tools"], after.get("system"))
             said = _flattened(before)

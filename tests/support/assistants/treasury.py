@@ -21,7 +21,7 @@ async def transfer(context: ToolContext, to: str, euros: int) -> str:
 
 @tool(approval="always", approval_expiry=0.3)
 async def offer(context: ToolContext, to: str, euros: int) -> str:
-    """Transfers money for something that will soon be gone."""
+    """Transfers money for an offer with an early end."""
     return await _order(context, to, euros)
 
 
@@ -35,7 +35,7 @@ toolset = [transfer, offer]
 
 
 def treasurer(conversation: Conversation) -> Iterable[Said]:
-    """Does what it is told: `transfer ada 10, offer bob 20`, and then says what came of it."""
+    """A model that obeys messages such as `transfer ada 10, offer bob 20`, and then reports the results."""
     if conversation.answered:
         return [" ".join(f"[{answer.text}]" for answer in conversation.answered)]
     orders = re.findall(r"(transfer|offer) (\w+) (\d+)", conversation.question)

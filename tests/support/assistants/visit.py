@@ -1,4 +1,4 @@
-"""What the tests of the assistants share: a server that has a model and tools, and how one looks at a turn."""
+"""Shared parts of the tests of assistants: a server with a model and tools, and views of a turn."""
 
 import asyncio
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def results_of(turn: Json) -> list[tuple[str, bool]]:
 
 
 def answered(events: Sequence[Event]) -> list[list[tuple[str, bool]]]:
-    """What each round was told: tools, and whether they failed."""
+    """The answered calls of each round: tools, and whether each failed."""
     starts = [event.data for event in events if event.name == "round_start"]
     return [[(each["name"], each["is_error"]) for each in start["answered"]] for start in starts]
 

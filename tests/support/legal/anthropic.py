@@ -172,7 +172,7 @@ def _may_wait(messages: Sequence[Json], id: str, number: int) -> bool:
 
 
 def _programs_at_work(messages: Sequence[Json]) -> set[str]:
-    """The programs whose calls are pending: they have no result of their own."""
+    """The programs with pending calls, and thus without a result."""
     blocks = [block for message in messages for block in message["content"]]
     answered = {block["tool_use_id"] for block in blocks if block["type"].endswith("_tool_result")}
     return {caller for block in blocks if (caller := _caller(block)) and caller not in answered}

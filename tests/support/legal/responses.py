@@ -16,7 +16,7 @@ Json = Mapping[str, Any]
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 PARTS = {"input_text": "text", "input_image": "image_url", "input_file": None}
 RESULTS = {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
-# Calls whose results are items of the provider's, or of a client that is none of ours.
+# Calls with results of the provider, or of a foreign client.
 PAIRS = {
     "apply_patch_call": "apply_patch_call_output",
     "computer_call": "computer_call_output",

@@ -1,4 +1,4 @@
-"""The loop, without its engine, against models that do what they should not: it always ends."""
+"""The loop without its engine, against misbehaving models: the loop always ends."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ Kind = Literal["text", "call", "cut call", "open text", "open call"]
 
 @dataclass(frozen=True)
 class Reply:
-    """What one model call gives: closed and open blocks, and why it stopped; None when the stream broke."""
+    """The result of one model call: closed and open blocks, and the stop reason; None for a broken stream."""
 
     kinds: tuple[Kind, ...] = ("text",)
     stop_reason: str | None = "end_turn"
@@ -42,7 +42,7 @@ Model = Callable[[CallModel], Reply]
 
 
 class Loop:
-    """Does what the executor does, on rows that are values."""
+    """Acts like the executor, on values instead of rows."""
 
     def __init__(self, limits: Limits, model: Model, tools_fail: bool) -> None:
         self.turn = turn_of(limits=limits)

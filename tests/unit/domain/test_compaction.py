@@ -1,4 +1,4 @@
-"""When a path is too long for its model, and what of it is left."""
+"""The decision that a path is too long for its model, and the remaining path."""
 
 import json
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def user(number: int, words: str = "Well. ") -> Turn:
 
 
 def answer(number: int, size: int = 10, *rounds: Round, blocks: Sequence[Block] = ()) -> Turn:
-    """One of about `size` tokens."""
+    """An answer of about `size` tokens."""
     words = text(content="x" * (size * 4 - 4))
     turn = turn_of(*(blocks or [words]), rounds=rounds or [sealed(1, "end_turn")], limits=LIMITS, status="complete")
     return replace(turn, id=UUID(int=number))

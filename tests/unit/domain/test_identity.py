@@ -1,4 +1,4 @@
-"""Who asks, and what their credential allows."""
+"""Identities of callers, and the rights of their credentials."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Tokens of jobs: each is new, and what is stored of it does not show it. Reports of jobs, as readers see them."""
+"""Tokens of jobs: each is new, and its stored digest does not reveal it. Reports of jobs, as readers see them."""
 
 from dataclasses import replace
 from uuid import UUID

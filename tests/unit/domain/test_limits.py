@@ -23,7 +23,7 @@ TOOL = ToolSpec("look", "", "{}")
 
 
 def rounds_of(*results: str, limits: Limits, same_call: bool = False) -> Turn:
-    """A turn whose tool rounds had these results; `!` is a failure."""
+    """A turn with these results of its tool rounds; `!` is a failure."""
     blocks: list[Block] = []
     for number, words in enumerate(results, 1):
         asked = replace(call(2 * number, number, str(number)), text="{}" if same_call else f'{{"n":{number}}}')

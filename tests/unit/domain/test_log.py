@@ -116,7 +116,7 @@ def _read(log: Rows, cursor: Cursor) -> list[tuple[Event, Cursor]]:
 
 
 def _texts(events: Sequence[Event]) -> dict[int, str]:
-    """What a client puts together, given that it starts with nothing."""
+    """The texts that a client assembles from the start."""
     texts: dict[int, str] = {}
     for event in events:
         match event:
@@ -219,7 +219,7 @@ def test_a_cursor_of_an_attempt_of_this_past_is_good(attempt: int) -> None:
     assert (cursor, reset) == (Cursor(100, 1, 0), None)
 
 
-# attempt 1 wrote a round and part of the next, attempt 2 took that part back and wrote it anew.
+# attempt 1 wrote a round and a part of the next, attempt 2 voided that part and wrote it again
 BEFORE = turn_of(text(0, 1), call(1, 1), result(2, 1), text(3, 2, "draft"), rounds=[sealed(1), begun(2)])
 AFTER = turn_of(
     text(0, 1),
@@ -264,7 +264,7 @@ def test_an_open_block_that_was_taken_back_is_forgotten_with_its_start() -> None
 
 
 def test_an_interrupted_block_restarts_for_a_client_that_has_it_as_complete() -> None:
-    """A failover has lost the whole block; what the journal had of it was kept by the next attempt."""
+    """A failover has lost the whole block; the next attempt kept the block's text of the journal."""
     kept = turn_of(text(0, 1, "Aho", interrupted=True), rounds=[replace(begun(1), sealed_by=2)], attempt=2)
     assert resume(Rows(kept), Cursor(1, 4)) == (Cursor(2, 2, 0), Reset(2, 0))
     assert resume(Rows(kept), Cursor(1, 3, 2)) == (Cursor(2, 3, 2), None), "in the middle of it"
@@ -356,7 +356,7 @@ def test_every_cursor_of_a_waiting_turn_stays_valid_after_it_continues() -> None
 
 @given(st.sampled_from([TWO_ROUNDS, ASKED]), st.integers(0, 9), st.integers(0, 40), st.integers(0, 40))
 def test_any_cursor_leads_to_the_end_and_never_to_a_gap(turn: Turn, attempt: int, place: int, offset: int) -> None:
-    """Also one that nobody was ever given: whoever makes one up gets sense, or is told to forget."""
+    """This includes invented cursors: a client with such a cursor gets a consistent log, or a reset."""
     log = Rows(turn)
     cursor, reset = resume(log, Cursor(attempt, place, offset))
     read = _read(log, cursor)

@@ -1,5 +1,5 @@
-"""Every row of the table of media types: what a file is by its first bytes, and the form that each provider, each
-dialect and the page have for it.
+"""Every row of the table of media types: the type of a file by its first bytes, and its form at each provider, in each
+dialect and on the page.
 """
 
 import json

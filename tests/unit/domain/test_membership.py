@@ -1,4 +1,4 @@
-"""When a replica is gone: by rule, and over random histories of an observer, of Postgres's clock and of its peers."""
+"""The death of a replica: by rule, and over random histories of an observer, of Postgres's clock and of its peers."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def peer(
 
 
 def looks(*peers: Peer, at: Sequence[float], seen: Observations = BEGUN) -> tuple[list[Sequence[UUID]], Observations]:
-    """What looks at these times find, if the rows stay as they are."""
+    """The judgements at these times, if the rows do not change."""
     found = []
     for now in at:
         judgement = judge(seen, Look(peers, now, now, seen.ahead), LEASE)
@@ -198,7 +198,7 @@ class World:
         return judgement.gone
 
     def live(self, history: Sequence[tuple[Sequence[Step], Step]]) -> set[UUID]:
-        """Returns the peers that were found gone."""
+        """Returns the peers that were judged dead."""
         return {id for calm, trouble in history for step in (*calm, trouble) for id in self.look(step)}
 
     def rest(self, until: float) -> set[UUID]:

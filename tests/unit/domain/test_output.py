@@ -1,4 +1,4 @@
-"""Where a structured turn stands, by its rows."""
+"""The progress of a structured turn, by its rows."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A result of several parts: how its row keeps it, and what is read from that."""
+"""A result of several parts: its row, and the parts read from the row."""
 
 import json
 from collections.abc import Sequence

@@ -50,7 +50,7 @@ def run(path: Sequence[Turn], tokens: int | None = None) -> list[Turn]:
 
 
 def shortened(path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False) -> list[Turn]:
-    """The same, whatever the limit of rounds."""
+    """The shortened path, independent of the limit of rounds."""
     block = compaction_needed(path, tokens=tokens, forced=forced)
     assert isinstance(block, Block)
     return [*path[:-1], replace(path[-1], blocks=(*path[-1].blocks, block))]

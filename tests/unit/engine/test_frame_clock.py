@@ -9,7 +9,7 @@ from turnstream.engine.frame_clock import BEATS, BUSY, IDLE, TICK, FrameClock
 
 
 def pressed() -> FrameClock:
-    """One whose process is as busy as can be."""
+    """The clock of a fully loaded process."""
     clock = FrameClock()
     for _ in range(40):
         clock.observe(1.0)

@@ -1,4 +1,4 @@
-"""Breakers of models: what counts, who tries again, how many are kept."""
+"""Breakers of models: counted failures, retries, and the number of stored breakers."""
 
 import asyncio
 

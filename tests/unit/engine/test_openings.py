@@ -1,4 +1,4 @@
-"""The gate over openings: how many are at once, in which order, and that none holds its slot for ever."""
+"""The gate of openings: their number at once, their order, and the release of every slot."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The monitor of a replica: what it does with its own lease, and with what it sees of its peers."""
+"""The monitor of a replica: its own lease, and the judgement of its peers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Monitored(ReplicaMonitor):
-    """A monitor whose signals are written down."""
+    """A monitor with recorded signals."""
 
     def __init__(self, rows: Rows) -> None:
         self.signals, self.sent = Signals(), list[str]()
@@ -88,7 +88,7 @@ async def test_a_replica_is_alone_for_a_moment_after_a_look_that_found_nobody(cl
     rows, found = Rows(), list[bool]()
     monitor = Monitored(rows)
     await monitor.start()
-    found.append(monitor.is_alone)  # a look at its start may be older than the row of another one that starts
+    found.append(monitor.is_alone)  # the first check may be older than the row of another starting replica
     await monitor.look()
     found.append(monitor.is_alone)
     monitor.signals.notified.send("queued")
@@ -107,7 +107,7 @@ async def test_a_replica_is_alone_for_a_moment_after_a_look_that_found_nobody(cl
 
 
 async def test_a_replica_announces_itself_and_looks_once_more_when_all_must_know_of_it(clock: Clock) -> None:
-    """Until then another one may think that it is alone, and notify nobody."""
+    """Until then another replica may consider itself alone, and notify nobody."""
     rows = Rows()
     monitor = Monitored(rows)
     await monitor.start()

@@ -1,4 +1,4 @@
-"""The last text of a reply: kept for the seal, and written by itself where the seal does not come."""
+"""The last text of a reply: kept for the seal, and written separately if there is no seal."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ BLOCK = Block(0, 1, 1, "text", "There.")
 
 
 class Rows:
-    """What was written. A write waits until it may go on."""
+    """Records the writes. A write waits for its permission."""
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []

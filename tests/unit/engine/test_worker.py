@@ -1,4 +1,4 @@
-"""When a turn whose runs fail is run again."""
+"""The times of new runs of a turn after failed runs."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""Output that a thread writes: it never holds and never fails whoever writes to it."""
+"""Output written by a thread, which never blocks and never fails its callers."""
 
 import fcntl
 import io

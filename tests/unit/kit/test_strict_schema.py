@@ -1,4 +1,4 @@
-"""Which schemas a model can be held to while it writes."""
+"""The schemas that providers can enforce during generation."""
 
 from typing import Any
 

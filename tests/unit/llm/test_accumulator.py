@@ -284,7 +284,7 @@ def test_resume_data_is_merged_and_the_latest_value_wins() -> None:
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Part]:
-    """Blocks of any kind, open at the same time or not, closed or not, with stray parts between."""
+    """Blocks of any kind, overlapping or not, closed or not, with stray parts in between."""
     parts: list[Part] = [MessageStarted({})]
     for _ in range(draw(st.integers(0, 25))):
         key = draw(st.integers(0, 3))

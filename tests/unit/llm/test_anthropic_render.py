@@ -217,7 +217,7 @@ def test_marks_are_of_an_hour_if_the_model_says_so() -> None:
 
 
 def test_marks_of_automatic_length_follow_the_rhythm_of_the_path() -> None:
-    """The prices of the documentation: 1.15 of what was cached is saved, 0.75 of what is written is paid."""
+    """The prices of the documentation: a cached token saves 1.15, a written token costs 0.75 more."""
 
     def pays(*requests: tuple[float, int]) -> bool:
         past = [
@@ -234,10 +234,10 @@ def test_marks_of_automatic_length_follow_the_rhythm_of_the_path() -> None:
 
     assert not pays()
     assert not pays((0, 10_000))
-    assert not pays((0, 10_000), (1, 11_000), (2, 12_000))  # calls of tools: each is soon after the one before
-    assert pays((0, 10_000), (1, 11_000), (21, 12_000))  # a person who reads for twenty minutes
+    assert not pays((0, 10_000), (1, 11_000), (2, 12_000))  # calls of tools: each follows soon after the previous
+    assert pays((0, 10_000), (1, 11_000), (21, 12_000))  # a person reads for twenty minutes
     assert not pays((0, 10_000), (90, 11_000))  # both have forgotten it
-    assert not pays((0, 10_000), (20, 10_500), (21, 40_000))  # what is written costs more than the pause saves
+    assert not pays((0, 10_000), (20, 10_500), (21, 40_000))  # writing costs more than the pause saves
     slow = [(20.0 * number, 10_000) for number in range(10)]
     assert pays(*slow)
     assert not pays(*slow, *((200.0 + number, 10_000 + 500 * number) for number in range(30)))  # the last ones count
@@ -313,7 +313,7 @@ def test_all_documents_of_a_request_are_cited_or_none_is() -> None:
 
 
 def test_an_error_with_files_is_one_in_words() -> None:
-    """With the mark it is refused: all content of an error must be text."""
+    """The API refuses the mark: all content of an error must be text."""
     broke = result("a", "it broke", is_error=True, data=layout_of(["it broke", IMAGE]))
     said = [{"type": "text", "text": "The tool failed:"}, {"type": "text", "text": "it broke"}, IMAGE]
     assert json.loads(render_block(broke)) == {"type": "tool_result", "tool_use_id": "a", "content": said}

@@ -150,13 +150,13 @@ ANTHROPIC = {"type": "error", "error": {"type": "invalid_request_error", "messag
 
 
 def wrapped(raw: object, code: int = 400, provider: str | None = "Anthropic") -> dict[str, Any]:
-    """As OpenRouter does it."""
+    """An error in the form of OpenRouter."""
     metadata = {"raw": raw if isinstance(raw, str) else json.dumps(raw), "provider_name": provider}
     return {"error": {"message": "Provider returned error", "code": code, "metadata": metadata}, "user_id": "u"}
 
 
 def in_words(failure: object, code: str = "400") -> dict[str, Any]:
-    """As LiteLLM does it."""
+    """An error in the form of LiteLLM."""
     bytes_of_python = json.dumps(failure).replace("'", "\\'")
     words = (
         f"litellm.BadRequestError: AnthropicException - b'{bytes_of_python}'. Received Model Group=m\nFallbacks=None"
@@ -421,7 +421,7 @@ def test_an_endless_chain_of_causes_is_followed_for_a_while() -> None:
 
 
 def test_every_exception_of_the_http_client_has_a_sentence() -> None:
-    """None falls through to the last one, which names no cause."""
+    """No exception reaches the last sentence, which names no cause."""
     kinds = [
         kind for kind in vars(httpx2).values() if isinstance(kind, type) and issubclass(kind, httpx2.TransportError)
     ]

@@ -136,7 +136,7 @@ def any_path(draw: st.DrawFn) -> list[Turn]:
 
 @st.composite
 def forked(draw: st.DrawFn, paths: st.SearchStrategy[list[Turn]]) -> list[Turn]:
-    """A path that goes on behind a copy of its last turn, which was cut after any block."""
+    """A path that continues after a copy of its last turn, cut after any block."""
     *before, last = draw(paths)
     blocks = tuple(replace(block, index=index) for index, block in enumerate(last.blocks))
     index = draw(st.sampled_from([None, *range(len(blocks))]))
@@ -185,7 +185,7 @@ class Chat:
         self.path: list[Turn] = []
         self.requests: list[Said] = []
         self.known = KnownEntries()
-        self.shorter: list[int] = []  # before which requests what was said before was made shorter
+        self.shorter: list[int] = []  # the requests after a shortening of earlier content
         self.results = WORDS.map(alone) | PARTS
         self.ids = iter(range(10_000))
         self.steers = 4
@@ -232,7 +232,7 @@ class Chat:
         self.change([block], [*self.turn.rounds, made], self.turn.recoveries)
 
     def take_in(self, steers: Sequence[Steer]) -> None:
-        """As the recorder does it."""
+        """Applies steers like the recorder."""
         round, blocks = open_round_number(self.turn) - 1, [block for steer in steers for block in steer.blocks]
         self.change([replace(block, round=round, type=USER_TEXT) for block in blocks], recoveries=self.turn.recoveries)
         self.path[-1] = replace(self.turn, steers=())
@@ -288,8 +288,8 @@ class Chat:
         return True
 
     def reply(self, number: int) -> list[Block]:
-        """What a model may say: the answer of a server tool it had paused for comes first. A program that is at work
-        calls tools again, or ends.
+        """A legal reply of a model: the answer of a server tool after a pause comes first. A running program calls
+        tools again, or ends.
         """
         blocks: list[Block] = []
         for at_work in server_calls_at_work(self.requests[-1], "code_execution"):
@@ -337,7 +337,7 @@ class Chat:
         return [*blocks[:whole], *rest]
 
     def run_tools(self, calls: Sequence[Block]) -> None:
-        """All of them, or only the first ones: the rest is asked for again after the crash."""
+        """All asks, or only the first ones: the rest is asked again after the crash."""
         settled = self.draw(st.integers(1, len(calls)))
         answers = [
             returned(b.tool_use_id or "", self.draw(self.results), round=b.round, is_error=self.draw(st.booleans()))
@@ -347,7 +347,7 @@ class Chat:
 
 
 class LongChat(Chat):
-    """Each of its requests is one that the provider accepts."""
+    """A chat with requests that the provider accepts."""
 
     def call_model(self, step: CallModel) -> bool:
         sealed = [round for round in self.turn.rounds if round.sealed]
@@ -357,7 +357,7 @@ class LongChat(Chat):
         return super().call_model(step)
 
     def reply(self, number: int) -> list[Block]:
-        """It asks for tools more often than not."""
+        """Most replies call tools."""
         more = self.one("call") if self.draw(st.sampled_from([True, True, False])) else []
         return [*super().reply(number), *(replace(block, round=number) for block in more)]
 
@@ -421,7 +421,7 @@ def test_a_chat_that_becomes_too_long_gives_valid_requests_with_a_new_prefix_onl
 
 
 def server_calls_at_work(request: Said, name: str) -> list[str]:
-    """The ids of calls without a result in it: the provider goes on with them."""
+    """The ids of calls without a result in the request: the provider continues these."""
     blocks = [json.loads(block) for _, block in request]
     answered = {block.get("tool_use_id") for block in blocks if block["type"] == f"{name}_tool_result"}
     return [block["id"] for block in blocks if block.get("name") == name and block["id"] not in answered]

@@ -46,7 +46,7 @@ QUESTION = user(text("Hello?"))
 
 
 def sent(*path: Turn) -> list[tuple[str, list[str]]]:
-    """The messages in short: texts, or the kind of a block and its id."""
+    """The messages in short form: texts, or the type of a block and its id."""
     messages = build_messages(path)
     return [(message.role, [_short(block) for block in message.blocks]) for message in messages]
 
@@ -345,7 +345,7 @@ def test_a_program_is_over_when_the_user_speaks_or_its_reply_was_cut() -> None:
 
 
 def test_a_stopped_program_is_sent_as_text_behind_its_last_sent_round() -> None:
-    """It made a call in a later round, too, of which nothing is sent because it was voided."""
+    """The turn also made a call in a later, voided round, which requests omit."""
     rounds = [text("I compute."), program("prog"), *by_program("a")], [called_by("prog", "b")]
     assert after_question(*rounds, stops=["cancelled", VOIDED]) == [
         ("assistant", ["I compute."]),

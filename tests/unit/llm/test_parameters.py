@@ -1,4 +1,4 @@
-"""The tables of model parameters: what they take, what models refuse, and what an operator allows."""
+"""The tables of model parameters: accepted values, refusals of models, and parameters that an operator allows."""
 
 import typing
 from typing import Any
@@ -17,7 +17,7 @@ from turnstream.llm.parameters import AllowedParams, Parameter
 
 Json = dict[str, Any]
 EVERY = [(api, parameter) for api, table in TABLES.items() for parameter in table]
-# Names that turns use for what an API calls otherwise.
+# Names of parameters in turns that differ from the names of the API.
 TRANSLATED = {"max_tokens", "output_config", "stop_sequences", "thinking", "reasoning_effort", "verbosity"}
 NOT_OPENAIS = {"chat_template_kwargs", "min_p", "provider", "reasoning", "repetition_penalty", "top_k"}
 

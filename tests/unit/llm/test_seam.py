@@ -1,4 +1,4 @@
-"""The seam: a reply that goes on with a text that was cut off is passed on without what it repeats."""
+"""The seam: a reply that continues a cut-off text is passed on without the repeated part."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ ROWS = ROW * 4
 
 
 def joined(stands: str, pieces: Sequence[str], earlier: str = "") -> str:
-    """What a reader has in the end, where the reply comes in these pieces."""
+    """The final text of a reader, for a reply in these pieces."""
     seam = Seam(stands, earlier)
     first, *rest = pieces
     parts: list[Part] = [BlockOpened(0, "text", text=first), *(BlockText(0, piece) for piece in rest), BlockClosed(0)]
@@ -39,7 +39,7 @@ def joined(stands: str, pieces: Sequence[str], earlier: str = "") -> str:
 @pytest.mark.parametrize(
     ("stands", "reply", "whole"),
     [
-        # exactly where it stopped
+        # exactly at the end
         ("The quick bro", "wn fox", "The quick brown fox"),
         ("The quick brown", " fox", "The quick brown fox"),
         ("Half a sentence", " There.", "Half a sentence There."),
@@ -51,7 +51,7 @@ def joined(stands: str, pieces: Sequence[str], earlier: str = "") -> str:
         ("It was the best\nof times, it", "best of times, it was", "It was the best\nof times, it was"),
         ("It was the best of times, it", "\n\nof times, it was", "It was the best of times, it was"),
         ("one\n\ntwo\n", "two\nthree", "one\n\ntwo\nthree"),
-        # the last words, begun inside the first of them
+        # the last words, from the middle of their first word
         ("word w283 w284 w285", "3 w284 w285 w286", "word w283 w284 w285 w286"),
         ("word w283 w284 w285", "85 w286", "word w283 w284 w28585 w286"),
         ("the year 1000000000000000", "00000000000000 more", "the year 100000000000000000000000000000 more"),
@@ -65,7 +65,7 @@ def joined(stands: str, pieces: Sequence[str], earlier: str = "") -> str:
         # the whole text again
         ("Once upon a ti", "Once upon a time", "Once upon a time"),
         (LONG, LONG + "Ebb is at noon.", LONG + "Ebb is at noon."),
-        # a text of equal parts goes on with them: none may be lost
+        # a text of equal parts continues with these: none may be lost
         (ROWS, ROWS + "| storm | north |", ROWS * 2 + "| storm | north |"),
         (f"Winds:\n{ROWS}| calm", f" | no wind |\n{ROWS}", f"Winds:\n{ROWS}| calm | no wind |\n{ROWS}"),
         (ROWS, "| calm | no wind |", ROWS + "| calm | no wind |"),
@@ -81,7 +81,7 @@ def joined(stands: str, pieces: Sequence[str], earlier: str = "") -> str:
         ),
         # the whole text again, and nothing else
         ("That is all.", "That is all.", "That is all."),
-        # begun anew, then different: all of it stays
+        # a new beginning, then different: the whole text stays
         ("Once upon a time", "Once upon a hill", "Once upon a timeOnce upon a hill"),
         # by chance
         ("a very", " very good", "a very very good"),

@@ -1,4 +1,4 @@
-"""Which model answers where nobody names one."""
+"""The model of a turn that names none."""
 
 from pathlib import Path
 from typing import Any

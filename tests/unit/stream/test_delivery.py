@@ -61,7 +61,7 @@ class Stage:
         load: Callable[[], Awaitable[Turn]] = _never,
         encode: Encode = encode,
     ) -> AsyncIterator[Reading]:
-        """A reader that has what there is."""
+        """A reader that has received everything so far."""
         sink = sink or Sink()
         delivering = Delivery(self.deliveries, TurnReader(self.directory, view, load, START, encode, shares=True), sink)
         task = asyncio.create_task(delivering.run())

@@ -1,4 +1,4 @@
-"""What is read back from the journal, whatever order its pieces were written in."""
+"""The text read from the journal, for any order of its pieces."""
 
 import itertools
 

@@ -172,7 +172,7 @@ def test_a_mirror_ignores_text_whose_beginning_it_does_not_have() -> None:
 
 
 def test_a_reader_of_a_mirror_that_lost_its_journal_waits_and_gets_no_nonsense() -> None:
-    """Postgres was restarted: the open text is gone from the journal, and another row of the turn has changed."""
+    """After a restart of Postgres the journal has lost the open text, and another row of the turn has changed."""
     view = _writing("ahoy")
     mirror = _mirror(view)
     seen = end_cursor(mirror)
@@ -332,7 +332,7 @@ def test_an_ask_that_is_not_shown_makes_no_mark() -> None:
     assert len(view.marks) == marks
 
 
-# A row of each kind whose arrival a reader can see.
+# A row of each kind that leads to an event.
 NEW_ROWS = {
     "rounds": begun(2),
     "blocks": text(),

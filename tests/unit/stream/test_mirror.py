@@ -15,7 +15,7 @@ from turnstream.stream.mirror import Mirror
 
 
 class FakeSnapshots(Snapshots):
-    """What the next looks find: a snapshot, nothing, Postgres away, or a turn that cannot be decrypted."""
+    """The results of the next reads: a snapshot, nothing, an unavailable Postgres, or a turn without its key."""
 
     def __init__(self, *finds: Snapshot | TurnstreamError | None) -> None:
         self._finds = list(finds)

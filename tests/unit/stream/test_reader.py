@@ -292,7 +292,7 @@ async def test_a_reader_does_not_move_to_a_view_that_is_behind_its_cursor() -> N
 
 
 async def test_no_client_is_reset_before_the_journal_was_read() -> None:
-    """The turn has a new owner, who keeps the open text; the client has seen it already."""
+    """The turn has a new owner that keeps the open text; the client has already received the text."""
     directory = Directory()
     mirror = directory.view(turn_of(rounds=[begun()], attempt=2))
     async with aclosing(_read(directory, mirror, Cursor(1, 3, 4))) as frames:

@@ -1,4 +1,4 @@
-"""Any writers, any readers, any schedule, any restored dumps: what a reader puts together is what the rows hold."""
+"""The assembled turn of every reader equals the rows, for all writers, readers, schedules and restored dumps."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -41,7 +41,7 @@ ACTS = st.lists(
 
 
 class Reader:
-    """A client that reads when it feels like it, goes away, and returns with any cursor it ever had."""
+    """A client that reads at random times, disconnects, and returns with any of its cursors."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -68,7 +68,7 @@ class Reader:
             self._frames = None
 
     async def read(self) -> bool:
-        """One portion, where there is one. False when the stream has ended."""
+        """Reads one portion, if any. False when the stream has ended."""
         if self._frames is None:
             return True
         self._loads = 0
@@ -101,7 +101,7 @@ class Reader:
 
 
 class DeliveredReader(Reader):
-    """The same, without a generator: it is written to while it reads."""
+    """A reader without a generator: the delivery writes to the reader."""
 
     def __init__(self, writer: Writer) -> None:
         super().__init__(writer)
@@ -213,7 +213,7 @@ def _assert_rows_answer_as_the_view_does(writer: Writer, cursors: set[Cursor]) -
 
 
 def _letters(log: Log, cursor: Cursor) -> list[tuple[Any, ...] | Mark]:
-    """What follows, in pieces that do not depend on how the text was cut."""
+    """The following events, in pieces independent of the deltas."""
     events: list[tuple[Any, ...] | Mark] = []
     while step := next_event(log, cursor):
         event, cursor = step

@@ -21,7 +21,7 @@ _TYPES = (TEXT, THINKING, TOOL_USE, "server_tool_use")
 
 
 class Writer:
-    """`rows` and `journal` are what a database would hold. Each method does nothing where it would not be legal."""
+    """`rows` and `journal` are the content of a database. Illegal calls of methods do nothing."""
 
     def __init__(self, directories: Sequence[Directory], turn: Turn) -> None:
         self.directories = directories
@@ -33,7 +33,7 @@ class Writer:
         self._zombies: list[tuple[LiveView, ExitStack]] = []
 
     def write(self, number: int, text: str) -> None:
-        """One of the things that may happen now; the likelier ones are listed more often."""
+        """A random next event; likelier events are in the list several times."""
         if self.view is None:
             may: list[Callable[[], None]] = [lambda: self.claim(number), self.bury_the_zombies, self.respond]
         elif self._unsealed() is None:
@@ -64,7 +64,7 @@ class Writer:
     # --- who writes --------------------------------------------------------------------------------------------------
 
     def claim(self, replica: int) -> None:
-        """From the queue, or from an owner who does not know yet that it was taken for dead."""
+        """Claims from the queue, or from an owner that does not know about its declared death yet."""
         if self.rows.ended:
             return
         if self.view is not None:
@@ -89,7 +89,7 @@ class Writer:
                 view.append(text)
 
     def bury_the_zombies(self) -> None:
-        """They found out."""
+        """Zombies notice their lost claims."""
         for _, hosting in self._zombies:
             hosting.close()
         self._zombies.clear()
@@ -107,8 +107,8 @@ class Writer:
         self._dumped = self.rows, self.journal
 
     def restore(self, replicas_live: bool) -> None:
-        """The rows are those of the dump, and the process that wrote the turn is gone. With `replicas_live`, mirrors
-        are of the lost past.
+        """Restores the rows of the dump; the writing process has ended. With `replicas_live`, mirrors keep the lost
+        past.
         """
         self.bury_the_zombies()
         self._leave()
@@ -259,7 +259,7 @@ class Writer:
         return None if self.view is None else self.view.block_being_written()
 
     def _adopted(self) -> bool:
-        """Whether the open block is what an earlier attempt left: nothing is added to it."""
+        """Whether the open block comes from an earlier attempt, and gets no more text."""
         block = self._open()
         return block is not None and block.attempt != self.rows.attempt
 

@@ -46,7 +46,7 @@ class Script:
 
 
 class Gate:
-    """A tool whose calls stay inside until the gate is opened."""
+    """A tool with calls that wait until the gate is opened."""
 
     def __init__(self, name: str = "gate", policy: Policy = DEFAULT) -> None:
         self.spec = ToolSpec(name, "Wait.", SCHEMA)

@@ -14,7 +14,7 @@ ENVIRONMENT = {"KEY": "tok-1"}
 
 
 class ProbeTable(PolicyTable):
-    """A kind of source of this test."""
+    """A kind of tool source for this test."""
 
     text: str
     number: int = 0

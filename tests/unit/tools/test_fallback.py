@@ -1,4 +1,4 @@
-"""A fallback with an input of its own, and those that are refused because no input can fit."""
+"""A fallback with its own input, and fallbacks that are refused because no input can fit."""
 
 import json
 from collections.abc import Mapping

@@ -115,7 +115,7 @@ async def opened():
 
 @pytest.fixture(autouse=True)
 def points_are_looked_for() -> Iterator[None]:
-    """By the test, and by what runs behind it."""
+    """Clears the cache of entry points before and after the test."""
     assembly._installed_points.cache_clear()
     yield
     assembly._installed_points.cache_clear()

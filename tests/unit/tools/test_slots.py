@@ -1,4 +1,4 @@
-"""Slots for tool calls: who gets one that becomes free, and how many one owner may hold."""
+"""Slots for tool calls: the next owner of a free slot, and the maximum of slots of one owner."""
 
 import asyncio
 from contextlib import AsyncExitStack

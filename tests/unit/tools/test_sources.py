@@ -1,4 +1,4 @@
-"""Tools that a toolset was not made with: those of a source, and those that come with a request."""
+"""Tools that a toolset gets later: tools of a source, and tools that a request declares."""
 
 import pytest
 from prometheus_client import REGISTRY

@@ -60,7 +60,7 @@ async def hang_harmlessly() -> str:
 
 
 class Panic(BaseException):
-    """As some extension modules raise it."""
+    """Some extension modules raise such exceptions."""
 
 
 @tool()

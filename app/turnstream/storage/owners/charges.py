@@ -17,7 +17,7 @@ CHARGES: Final = """unnest(
             CAST(:costs AS float8[])
         ) AS c"""
 
-# What a charge adds to each measure that is known afterwards.
+# The figures that a charge adds to measures known only after a call.
 FIGURES: Final = {"tokens": "input_tokens + cache_read_tokens + cache_write_tokens + output_tokens", "cost": "cost"}
 _COLUMNS_OF_C: Final = "c.*, coalesce((SELECT min(reserved_at) FROM released), now()), CAST(:root_turn AS uuid)"
 
