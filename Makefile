@@ -44,7 +44,7 @@ help: ## this list
 run: $(RUNTIME) ## start the server (with its own database unless DATABASE_URL is set)
 	@exec env PYTHONDONTWRITEBYTECODE= $(BIN)/turnstream serve
 
-test: $(DEV) ## the tests of the day; with FULL_TESTS=1 nearly all, and the coverage floors: every branch of domain, llm and stream; with FULL_TESTS=all all
+test: $(DEV) ## the tests of the day; with FULL_TESTS=1 more, and the coverage floors: every branch of domain, llm and stream; with FULL_TESTS=all all
 	@$(BIN)/python -m tests.support.programs
 	@$(PYTEST) $(COVER) $(PYTEST_ARGS)
 

@@ -19,7 +19,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from tests.support.effort import is_of_a_plain_run, is_of_the_day, tries
+from tests.support.effort import FULL, is_of_a_plain_run, is_of_the_day, tries
 from tests.support.extensions import are_all_complete, complete, needed_by
 from tests.support.other_postgres import use_other_postgres
 from tests.support.programs import missing
@@ -137,6 +137,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     name = collection_path.relative_to(_TESTS).as_posix()
     is_now = is_of_the_day(name) if name in _FULL_ONLY else is_of_a_plain_run(name)
+    is_now = is_now or (FULL and _is_counted(collection_path))
     is_useless = not are_all_complete() and not complete() >= needed_by(collection_path)
     return is_useless or not (_are_named(config) or is_now) or None
 

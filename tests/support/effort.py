@@ -1,8 +1,8 @@
 """The amount of work in tests that find more the longer they run.
 
 `make test` has the tests without a database, and a sixth of the other modules. FULL_TESTS=1, as in `.ci/run`, has all
-modules, and a quarter of the full tests. FULL_TESTS=all has all tests. Each day has another sixth, another quarter,
-and another part of long parameter tables (`share`). TESTS_DAY=N repeats the selection of day N.
+modules of the core, half of the others, and a quarter of the full tests. FULL_TESTS=all has all tests. Each day has
+another part of each, and of long parameter tables (`share`). TESTS_DAY=N repeats the selection of day N.
 """
 
 import os
@@ -20,6 +20,8 @@ os.environ["TESTS_DAY"] = str(DAY)  # the workers use the same day, even after m
 DAYS: Final = 4  # days, with a run each, for all full tests
 _PLAIN_DAYS: Final = 6  # the same of `make test` for all modules
 _ALWAYS: Final = ("contracts/", "unit/")
+_OF_THE_CORE: Final = ("faults/", "integration/")
+_OTHER_DAYS: Final = 2  # that runs of FULL_TESTS=1 take for all modules of extensions and distributions
 
 
 def tries(most: int) -> int:
@@ -40,4 +42,7 @@ def is_of_the_day(name: str) -> bool:
 
 def is_of_a_plain_run(name: str) -> bool:
     """Whether this run has the module of tests with this name, if it is no full one."""
-    return FULL or name.startswith(_ALWAYS) or crc32(name.encode()) % _PLAIN_DAYS == DAY % _PLAIN_DAYS
+    if ALL or name.startswith(_ALWAYS) or (FULL and name.startswith(_OF_THE_CORE)):
+        return True
+    days = _OTHER_DAYS if FULL else _PLAIN_DAYS
+    return crc32(name.encode()) % days == DAY % days
