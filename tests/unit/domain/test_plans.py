@@ -1,9 +1,12 @@
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
+from turnstream.domain import plans as module
 from turnstream.domain.limits import ReachedLimit
-from turnstream.domain.plans import RATES, Plan, Plans, Refusal, rate_sentence, reached_rate, seconds_to_next
+from turnstream.domain.plans import MEASURES, RATES, Plan, Plans, Refusal, rate_sentence, reached_rate, seconds_to_next
 
 PRO, FREE, OWN = Plan("pro"), Plan("free", {"tokens_per_day": 100}), Plan("own")
 USED = dict.fromkeys(RATES, 0.0)
@@ -71,3 +74,23 @@ def test_the_sentence_has_the_figures() -> None:
 def test_a_refusal_knows_when_there_may_be_room(passing: bool, seconds: int) -> None:
     at = datetime(2026, 11, 28, 12, 0, 50, tzinfo=UTC)
     assert Refusal(ReachedLimit("requests_per_minute", 1, 1), at, passing).retry_after == seconds
+
+
+# The modules that make chats of an owner, with the measure that counts each. A limit of new chats concerns all.
+MAKERS = {
+    "api/chats.py": "writes",
+    "api/exchange.py": "requests",
+    "extensions/agents/children.py": "calls",
+    "extensions/mcp/app_turns.py": "writes",
+    "libraries/copies/rows.py": "writes",
+    "libraries/dialects/past_exchanges.py": "writes",
+    "libraries/dialects/posting.py": "requests",
+}
+MAKES_A_CHAT = re.compile(r"chats\.create\(|exchanges\.in_new_chat\(|\.row\(\s*(?:CREATE|COPY)_CHAT\b|INTO chats\b")
+
+
+def test_each_module_that_makes_chats_has_its_measure() -> None:
+    app = Path(module.__file__).parents[1]
+    found = {str(path.relative_to(app)) for path in app.rglob("*.py") if MAKES_A_CHAT.search(path.read_text("utf-8"))}
+    assert found - {"storage/chats/chats.py", "storage/chats/exchanges.py"} == MAKERS.keys()
+    assert set(MAKERS.values()) <= MEASURES.keys()
