@@ -441,7 +441,7 @@ async def test_a_turn_whose_replica_died_between_its_message_and_its_run_is_take
 TURNS = 8
 _ENDS = {"SEAL_AND_END": 1, "CLAIM_TURNS_FAIRLY": 1}
 # The replies of the model, the statements of a turn, and its calls of functions in the thread of the event loop: those
-# with CPython 3.11 and a tenth more. A change that makes a turn cheaper lowers the numbers.
+# with CPython 3.11 and an eighth more. A change that makes a turn cheaper lowers the numbers.
 COSTS: Mapping[str, tuple[Callable[[], Sequence[Any]], Mapping[str, int], int]] = {
     "an answer": (lambda: [answer()], {"BEGIN_CHAT": 1} | _ENDS, 6_500),
     "a round of tools": (
