@@ -146,11 +146,13 @@ async def a_message(http: httpx2.AsyncClient, server: Server, pause: Pause) -> R
     return lambda: http.post(f"/api/chats/{turn['chat_id']}/turns", json=message)
 
 
-async def a_response(http: httpx2.AsyncClient, _server: Server, _pause: Pause) -> Request:
+async def a_response(http: httpx2.AsyncClient, server: Server, pause: Pause) -> Request:
     """A stream that follows an answer."""
-    body = {"model": "plain", "input": "Hello"}
+    model = server.scripts.model(message_of(text("Hello.")), [pause, *message_of(text("Goodbye."))])
+    body = {"model": model, "input": "Hello"}
     first = (await http.post("/v1/responses", json=body)).json()
-    return lambda: http.post("/v1/responses", json={**body, "stream": True, "previous_response_id": first["id"]})
+    streamed = {**body, "stream": True, "previous_response_id": first["id"]}
+    return lambda: http.send(http.build_request("POST", "/v1/responses", json=streamed), stream=True)
 
 
 async def an_approval(http: httpx2.AsyncClient, server: Server, pause: Pause) -> Request:
@@ -170,7 +172,7 @@ async def test_a_walk_stays_within_its_limit(
     app, walk = server.app, Walk()
     pause = Pause()
     pause.go.set()
-    await (await prepare(http, server, pause))()
+    await (await (await prepare(http, server, pause))()).aread()
     pause = Pause()
     request = await prepare(http, server, pause)
     assert app.middleware_stack is not None
@@ -178,6 +180,7 @@ async def test_a_walk_stays_within_its_limit(
     with walk.taken():
         response = await request()
     pause.go.set()
+    await response.aread()
     assert response.is_success, response.text
     most, upward = WALKS[prepare.__name__.replace("_", " ")]
     assert (len(walk.modules) <= most, walk.upward) == (True, upward), "\n".join(walk.modules)
