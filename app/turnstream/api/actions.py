@@ -39,7 +39,7 @@ async def act(request: Request) -> Response:
     try:
         decisions = await decisions_of(sent.actions, before, owner, services)
     except RequestRefused:
-        # A repetition may fail checks that the first request passed: an upload may be gone.
+        # A repetition may fail checks that the first request passed, for example after the deletion of an upload.
         if not await services.storage.exchanges.knows(owner, key):
             raise
         decisions = []
@@ -80,10 +80,10 @@ async def store_answers(
     key: IdempotencyKey | None = None,
     message: Sequence[Block] = (),
 ) -> Turn:
-    """Stores what a person decided about calls of the turn, with a `message` to it, and lets it continue. Returns the
-    turn as it is then.
+    """Stores a person's decisions about calls of the turn, with a `message` to the turn, and lets the turn continue.
+    Returns the new state of the turn.
     """
-    owner = OWNER.get()  # of the turn: an approver has another one
+    owner = OWNER.get()  # the owner of the turn; an approver is another owner
     answered = await services.storage.actions.answer(owner, turn.chat_id, turn.id, decisions, key, identity, message)
     if not answered.ended:
         await services.live.refresh(turn.id)

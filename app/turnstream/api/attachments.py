@@ -1,4 +1,4 @@
-"""Blocks of a message as the rows keep them: text, images and documents."""
+"""Blocks of a message in their stored form: text, images and documents."""
 
 from base64 import b64decode
 from binascii import Error as NotBase64
@@ -31,14 +31,14 @@ from turnstream.storage.owners.uploads import Upload
 
 UNTIL_DELETED = 60  # seconds until an owner may have deleted something
 _IMAGES, _DOCUMENTS = media_shown_as(IMAGE), media_shown_as(DOCUMENT)
-# Bytes of the files of one message, as much as providers take in one request.
+# Bytes of the files of one message, as many as providers accept in one request.
 _MOST_FILE_BYTES = 32_000_000
 
 
 @dataclass(slots=True)
 class Contents:
-    """The contents of the blocks of one request; each document of the library is read once. A short request can name
-    much: a document is copied into the turn wherever it is named, and is sent to each reader of the turn.
+    """The contents of the blocks of one request. Each document of the library is read once. A short request can name
+    large documents: each reference copies a document into the turn, and every reader of the turn receives the copy.
     """
 
     most_text: int
@@ -61,7 +61,7 @@ class Contents:
 
 
 async def allowed_blocks(blocks: Sequence[BlockIn], owner: str, services: Services) -> list[BlockIn]:
-    """The blocks with their texts as guards let them pass. Raises MessageBlocked and GuardFailed."""
+    """The blocks with the texts that guards have passed. Raises MessageBlocked and GuardFailed."""
     return [
         block.model_copy(update={"text": await allowed_text(block.text, owner, services)})
         if isinstance(block, TextBlockIn)
@@ -77,7 +77,7 @@ async def allowed_text(text: str, owner: str, services: Services, place: Place =
 
 
 def steer_blocks(blocks: Sequence[BlockIn]) -> tuple[Block, ...]:
-    """The blocks of a message to a running turn, which takes text only. Raises RequestRefused."""
+    """The blocks of a message to a running turn, only text. Raises RequestRefused."""
     for place, block in enumerate(blocks):
         if not isinstance(block, TextBlockIn):
             raise RequestRefused(
@@ -172,7 +172,7 @@ def _block(place: int, type: str, members: Mapping[str, object], text: str = "")
 async def _upload(
     source: Base64In | UploadIn, owner: str, services: Services, field: str, allowed: frozenset[str]
 ) -> Upload:
-    """The upload that `source` names, or a new one of its bytes. The media type is detected from the bytes."""
+    """The upload in `source`, or a new upload of its bytes. The bytes determine the media type."""
     uploads, kinds = services.storage.uploads, ", ".join(sorted(allowed))
     if isinstance(source, UploadIn):
         caller = CALLER.get()

@@ -1,4 +1,4 @@
-"""The credential of the request that is answered: what its messages may name, and what its turns reach."""
+"""The credential of the present request: the data that its messages may name and its turns may reach."""
 
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -19,15 +19,15 @@ Options = TypeVar("Options", bound=TurnOptions)
 
 # Set when the request is admitted. Code that stores a message reads it here, so that no handler can leave it out.
 CALLER: ContextVar[Identity] = ContextVar("caller")
-# The verified token of another issuer that the request came with. It may be exchanged there, and is sent nowhere else.
+# The verified token of another issuer in the request. Only that issuer may receive the token, for an exchange.
 SUBJECT_TOKEN: ContextVar[str | None] = ContextVar("subject_token", default=None)
-# Labels are the client's own: no model is sent them.
+# Labels are only for the client: no model receives labels.
 _OPTIONS = frozenset(TurnOptions.model_fields) - {"labels"}
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerPlans:
-    """The plans of owners, as their requests need them."""
+    """The plans of owners, for their requests."""
 
     plans: Plans
 
@@ -37,15 +37,15 @@ class OwnerPlans:
 
 
 def held_options() -> frozenset[str]:
-    """The options of turns that the request may not name: those that its credential fixes. All below `chat`, and for a
-    member of the chat: the owner pays, and its tools act for the owner.
+    """The options that the request may not set, because its credential fixes them. Without the scope `chat`, and for a
+    member of the chat, all options: the owner pays, and tools act for the owner.
     """
     caller = CALLER.get()
     return frozenset(caller.fixed) if "chat" in caller.scopes and caller.member is None else _OPTIONS
 
 
 def check_named(sent: BaseModel, place: str = "") -> None:
-    """Raises Forbidden if `sent` names an option that it may not. `place` is what is before its members."""
+    """Raises Forbidden if `sent` sets a forbidden option. `place` is the prefix of its members."""
     held = held_options()
     for name in type(sent).model_fields if held else ():
         if name in held and getattr(sent, name) is not None:
@@ -66,13 +66,13 @@ def with_fixed(options: Options) -> Options:
 
 
 def of_caller(request: TurnRequest) -> TurnRequest:
-    """The request with the plan of the credential, its author, and what its tools may read."""
+    """The request with the credential's plan, its author, and the documents that its tools may read."""
     caller = CALLER.get()
     return replace(request, plan=caller.plan, documents=caller.documents, author=caller.member)
 
 
 def with_author(blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """The blocks of a message. The first one names its author, if that is not the owner."""
+    """The blocks of a message. The first block names its author, unless the author is the owner."""
     author = CALLER.get().member
     if author is None or not blocks:
         return tuple(blocks)
@@ -80,9 +80,7 @@ def with_author(blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 
 def check_turn(turn: Turn | None) -> None:
-    """Raises Forbidden for a turn whose tools may read more than the credential reaches: words of the caller would
-    make them do so.
-    """
+    """Raises Forbidden if the turn's tools may read more than the credential, because the message could request it."""
     reached, request = CALLER.get().documents, turn.request if turn else None
     if reached != "" and request is not None and request.documents not in {None, reached}:
         raise Forbidden("The credential of the turn reaches more documents than the token of this request.")

@@ -60,8 +60,8 @@ class RouteWithHeader(BaseRoute):
 
 
 def routes_of(parts: Iterable[CallGroup]) -> list[BaseRoute]:
-    """One route for each path, so that a refusal of a wrong method lists all the right ones. A group with an answer of
-    its own, or a header, has routes of its own. The shared routes, which most requests match, are tried before them.
+    """One route for each path, so that a refusal of a wrong method lists all allowed methods. A group with its own
+    answer or header has its own routes. The shared routes come first, because most requests match these.
     """
     headed: list[BaseRoute] = []
     apart: list[BaseRoute] = []

@@ -48,7 +48,7 @@ class AnsweredCall(EventSchema):
 
 
 class RoundStartEvent(EventSchema):
-    """A model call begins. `messages` counts the messages it gets, `answered` lists the tool results among them."""
+    """A model call begins. `messages` counts its messages, `answered` lists the tool results among these."""
 
     round: int
     messages: int
@@ -139,7 +139,7 @@ class TurnEndEvent(EventSchema):
 
 
 class TurnCancelledEvent(TurnEndEvent):
-    """The last event of a turn that was cancelled; of a structured turn with the `phase` in which it was."""
+    """The last event of a cancelled turn. A structured turn has its `phase` at the cancellation."""
 
     phase: Phase | Absent = None
 
@@ -152,7 +152,7 @@ class TurnErrorEvent(TurnEndEvent):
 
 class StatusNotice(BaseModel):
     """A notice about the turn: its stage, or an event of the provider. With the stage `waiting`, the call of the model
-    starts in about `seconds`: the rate limit of its provider is used up. It has no id and is never sent again.
+    starts in about `seconds`: the rate limit of its provider is used up. The notice has no id and is never sent again.
     """
 
     model_config = ConfigDict(extra="allow", json_schema_extra=without_defaults)
@@ -162,8 +162,8 @@ class StatusNotice(BaseModel):
 
 
 class ToolProgressNotice(EventSchema):
-    """A notice of a tool that runs. It has no id and is never sent again. A call that runs in the background has a
-    `job`: its notice comes also when the state of that changes, and a client that connects gets the last one.
+    """A notice of a tool that runs. The notice has no id and is never sent again. A background call has a `job`: its
+    notice also comes when the state of the job changes, and a connecting client gets the last notice.
     """
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
@@ -175,9 +175,7 @@ class ToolProgressNotice(EventSchema):
 
 
 class ToolOutputNotice(EventSchema):
-    """A notice with the output of a running tool so far: the whole of it, not only the new part. It has no id. A client
-    that connects gets the last one.
-    """
+    """A notice with the whole output of a running tool so far. It has no id. A connecting client gets the last."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
 
@@ -200,8 +198,8 @@ class RetryNotice(EventSchema):
 
 
 class AccessEndedNotice(EventSchema):
-    """The last frame of a stream whose credential was revoked or has expired: `status` is what the next request with it
-    gets. With another one the client continues from its cursor. The notice has no id.
+    """The last frame of a stream with a revoked or expired credential. `status` is the status of the next request with
+    this credential. With another credential the client continues from its cursor. The notice has no id.
     """
 
     status: int
@@ -209,8 +207,8 @@ class AccessEndedNotice(EventSchema):
 
 
 class CaughtUpNotice(EventSchema):
-    """The client has all that there was when it connected. It comes once in a connection with `caught_up=true`, unless
-    the turn ends before. The notice has no id.
+    """The client has received all content up to its connect. This notice comes once in a connection with
+    `caught_up=true`, unless the turn ends before. The notice has no id.
     """
 
 
@@ -258,7 +256,7 @@ def named(event: Event | Notice) -> tuple[str, Mapping[str, Any]]:
 
 
 def frame(event: Event | Notice, cursor: Cursor | None) -> bytes:
-    """One SSE frame. `cursor` is the position after the event; None for a notice, which has no position."""
+    """One SSE frame. `cursor` is the position after the event; None for a notice."""
     if event.__class__ is BlockDelta:  # the token path
         assert isinstance(event, BlockDelta)
         return b'id: %d-%d-%d\nevent: block_delta\ndata: {"index":%d,"offset":%d,"text":%b}\n\n' % (

@@ -1,7 +1,7 @@
 """The use cases of an exchange: post a message, generate its answer again, cancel the answer.
 
-Each one checks first, then opens the transaction, writes and commits: no file is stored, and nothing but the chat is
-read while the chat is locked.
+Each use case checks first, then opens the transaction, writes and commits. While the chat is locked, no file is stored,
+and only the chat is read.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ async def post_message(
 
 
 async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: IdempotencyKey | None) -> Exchange:
-    """The same in a chat that is created with it. Raises Conflict if the chat exists."""
+    """Posts a message in a new chat. Raises Conflict if the chat exists."""
     new = await services.resolver.sealed(chat.owner, with_fixed(new))
     try:
         await admit(services, chat.owner, new)
@@ -74,7 +74,7 @@ async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: Id
 
 
 async def composer(services: Services, new: NewTurn, owner: str, key: IdempotencyKey | None) -> "Composer":
-    """The composer of the message as guards let it pass. Its files are stored."""
+    """The composer of the message that guards have passed. The files are stored."""
     new = new.model_copy(update={"blocks": await allowed_blocks(new.blocks, owner, services)})
     return Composer(services, new, with_author(await user_blocks(new.blocks, owner, services)), key)
 
@@ -100,7 +100,7 @@ async def generate_again(
 
 
 async def cancel_turn(services: Services, owner: str, chat: UUID, turn: UUID) -> Turn:
-    """Returns the turn as it is now: a running turn has not ended yet."""
+    """Returns the present turn: a running turn has not ended yet."""
     found = await services.storage.turns.cancel(owner, chat, turn)
     if found.ended:
         services.live.wake()  # another turn may have waited for its end
@@ -137,7 +137,7 @@ class Composer:
 
 
 async def _begin(services: Services, position: Position, compose: Composer) -> Exchange | None:
-    """Writes the message with an answer that runs on this replica. None without room, or with another obstacle."""
+    """Writes the message with an answer that runs on this replica. None without a free slot, or for another reason."""
     if position.before is not None and not position.before.ended:
         return None
     owner = position.chat.owner
@@ -154,7 +154,7 @@ async def _begin(services: Services, position: Position, compose: Composer) -> E
 
 
 async def _queue(services: Services, target: Target, read: Position, compose: Composer) -> Exchange:
-    """Writes the message with an answer in the queue, or into an open turn that takes it in."""
+    """Writes the message with an answer in the queue, or as a steer to an open turn."""
     most_queued = services.plans.of(target.owner).queued_turns
     async with services.storage.exchanges.after(target, compose.key, read, most_queued) as draft:
         if draft.steered is not None:
@@ -196,8 +196,9 @@ async def admit(services: Services, owner: str, options: TurnOptions, writes: in
 async def made_before(
     services: Services, owner: str, key: IdempotencyKey | None, error: KeyTaken | RequestRefused
 ) -> Exchange:
-    """The exchange of the first request with this key; raises `error` if there was none. A repetition may fail
-    checks that the first one passed: an upload is gone, or its own answer keeps the branch busy.
+    """The exchange of the first request with this key. Raises `error` if there was no first request. A repetition may
+    fail checks that the first request passed: after the deletion of an upload, or while its own answer keeps the branch
+    busy.
     """
     exchange = await services.storage.exchanges.find(owner, key) if key else None
     if exchange is None:

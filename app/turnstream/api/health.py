@@ -15,8 +15,8 @@ async def healthz(_request: Request) -> Response:
 
 
 async def readyz(request: Request) -> Response:
-    """Raises StorageUnavailable, which becomes a 503, within two seconds. With `exclude=postgres` only a server that is
-    stopping is not ready: its streams continue without Postgres, and all replicas lose it at once.
+    """Raises StorageUnavailable, which becomes a 503, within two seconds. With `exclude=postgres` only a stopping
+    server is not ready, because streams continue without Postgres, and all replicas lose Postgres at once.
     """
     services = services_of(request)
     neighbours = None if is_from_neighbour(request) else services.neighbours

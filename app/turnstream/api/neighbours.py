@@ -1,4 +1,4 @@
-"""Other processes on the port of this one, of which each is a replica. An extension starts and reaches them."""
+"""Other processes on the port of this process, each a replica. An extension starts and calls these processes."""
 
 from contextlib import AbstractContextManager
 from socket import socket
@@ -14,19 +14,19 @@ MARK: Final = "turnstream.neighbour"
 
 
 def is_from_neighbour(request: Request) -> bool:
-    """Whether a neighbour has passed the request on, so that it goes no further."""
+    """Whether a neighbour has forwarded the request. Such a request is not forwarded again."""
     return MARK in request.scope
 
 
 class Neighbours(Protocol):
-    """The other processes, as one of them reaches them. A silent process is left out."""
+    """The other processes, from the view of one process. Silent processes are omitted."""
 
     async def is_any_ready(self) -> bool:
-        """Whether another process takes new turns."""
+        """Whether another process accepts new turns."""
         ...
 
     async def metrics(self, own: bytes) -> bytes:
-        """The metrics of all processes, those of this one given, each with the number of its process as a label."""
+        """The metrics of all processes, those of this process given, with the number of the process as a label."""
         ...
 
     async def pass_on(self, request: Request, replica: UUID | None) -> Response | None:
@@ -34,5 +34,5 @@ class Neighbours(Protocol):
         ...
 
     def listening(self, app: ASGIApp) -> AbstractContextManager[tuple[ASGIApp, socket]]:
-        """The app with the mark of requests of neighbours, and the socket by which they come."""
+        """The app that marks requests of neighbours, and the socket for these requests."""
         ...

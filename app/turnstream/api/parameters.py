@@ -1,4 +1,4 @@
-"""Model parameters of turns and chats, held to what the model takes and to what the operator allows."""
+"""Model parameters of turns and chats, validated against the model and the operator's permissions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from turnstream.llm.parameters import AllowedParams, Parameter
 log = structlog.get_logger(__name__)
 
 
-# Members of parameters that are numbers of tokens which a model may write.
+# Members of parameters with a maximum of output tokens.
 _TOKENS = {"thinking": "budget_tokens", "reasoning": "max_tokens"}
 
 
@@ -32,8 +32,8 @@ class ParamRules:
         return [parameter for parameter in self.models.parameters(model.id) if self.allowed.shows(parameter)]
 
     def checked(self, model: Model, given: Mapping[str, Any], place: str = "params") -> dict[str, Any]:
-        """Returns parameters as they are sent to the model; null, which removes one, stays. `place` is the field that
-        holds them. Raises Invalid with a sentence for each wrong one.
+        """Returns the parameters for the model. A null, which removes a parameter, stays. `place` is the field of the
+        parameters. Raises Invalid with a sentence for each wrong parameter.
         """
         if not given:
             return {}

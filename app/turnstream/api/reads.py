@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Search(Protocol):
-    """The search of an extension. It may be of a copy of the database."""
+    """The search of an extension, perhaps on a copy of the database."""
 
     def on(self, database: Database) -> "Search":
         """The search of another database. Both share the places that this replica has."""
@@ -43,7 +43,7 @@ def search_or_refusal(search: Search | None) -> Search:
 
 
 class ReadCopy(Protocol):
-    """A copy of the database. An extension has it, and decides which requests the copy answers."""
+    """A copy of the database. An extension provides the copy, and decides which requests the copy answers."""
 
     async def read(self, request: Request, primary: "ReadStorage", work: "Callable[[ReadStorage], Awaitable[T]]") -> T:
         """Returns the result of `work` on the copy. If the copy refuses or fails, `work` is called on the primary."""
@@ -58,7 +58,7 @@ class NotOnStandby(RequestRefused):
 
 @dataclass(frozen=True, slots=True)
 class ReadStorage:
-    """Repositories that only read. On a standby, they read one snapshot with all commits before `time`."""
+    """Read-only repositories. On a standby, these read one snapshot with all commits before `time`."""
 
     chats: ChatReads
     chat_changes: ChatUpdates
@@ -67,7 +67,7 @@ class ReadStorage:
     time: datetime | None = None
 
     def finished(self, *turns: Turn) -> None:
-        """Raises NotOnStandby if the standby has one of the turns as it was before its end."""
+        """Raises NotOnStandby if the standby lacks the end of one of the turns."""
         if self.time is not None and not all(turn.ended for turn in turns):
             raise NotOnStandby("unfinished")
 

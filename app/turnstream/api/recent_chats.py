@@ -1,4 +1,4 @@
-"""Chats that this replica has written lately: their next messages are placed without a look at the rows."""
+"""Chats that this replica has written lately: their next messages get a position without a read of rows."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,9 +14,9 @@ _LONGEST = 20_000  # characters of a chat's system prompt and settings: longer o
 
 
 class RecentChats:
-    """The chats that this replica has written last, as it left them. A message to such a chat gets its position without
-    a read of rows; the statement that writes it compares the chat with them. `ended` returns a turn that has ended on
-    this replica, or None.
+    """The state of the chats after this replica's last writes. A message to such a chat gets its position without a
+    read of rows; the statement that writes the message compares the state with the rows. `ended` returns a turn that
+    has ended on this replica, or None.
     """
 
     def __init__(self, ended: Callable[[UUID], Turn | None]) -> None:
@@ -24,12 +24,12 @@ class RecentChats:
         self._chats: dict[UUID, tuple[Chat, UUID | None]] = {}
 
     def keep(self, chat: Chat, exchange: Exchange | None = None) -> None:
-        """`chat` is a new one, or was read before the `exchange` was written."""
+        """`chat` is new, or was read before the write of the `exchange`."""
         newest = None
         if exchange is not None:
             answer = exchange.assistant_turn
             assert answer.created_at is not None
-            newest, chat = answer.id, replace(chat, updated_at=answer.created_at)  # both are written as one time
+            newest, chat = answer.id, replace(chat, updated_at=answer.created_at)  # both have the same time in the rows
         if len(chat.system_prompt or "") + len(to_json(chat.settings)) > _LONGEST:
             return
         self._chats[chat.id] = chat, newest
@@ -37,8 +37,9 @@ class RecentChats:
             del self._chats[next(iter(self._chats))]
 
     def take(self, target: Target) -> Position | None:
-        """The position, if it is known and follows no open turn. It is given once: a message is written there. None for
-        one that steers: another replica may have an open turn for it, and then it asks for no answer of its own.
+        """The position, if known and not behind an open turn. Each position is returned once, because a message follows
+        there. None for a message that may steer: another replica may have an open turn for it, and the message then
+        needs no answer.
         """
         chat, newest = self._chats.get(target.chat, (None, None))
         if chat is None or chat.owner != target.owner or target.parent != "newest" or target.on_busy == "steer":

@@ -1,4 +1,4 @@
-"""Secrets of tools in requests, before anything of them is stored. The API shows them masked."""
+"""Secrets of tools in requests, before their storage. The API shows masked secrets."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ AnyOptions = TypeVar("AnyOptions", TurnOptions, NewTurn, ChatSettings, FixedOpti
 
 
 class RequestSecrets(ToolSecrets):
-    """Stores secrets of tools if it `encrypts`. Without the extension `keys` requests with them are refused."""
+    """Stores secrets of tools if it `encrypts`. Without the extension `keys`, requests with secrets are refused."""
 
     encrypts = False
 
@@ -44,7 +44,7 @@ class RequestSecrets(ToolSecrets):
         return tools
 
     def unmasked_params(self, params: Params | None, stored: Mapping[str, Any], field: str) -> Params | None:  # noqa: ARG002
-        """The same for the servers that parameters define."""
+        """The servers in parameters with replaced masked secrets."""
         if params is not None and any(map(has_secrets, servers_of(params.given))):
             raise _refused(f"{field}.{SERVERS_OF_PARAMS}")
         return params

@@ -25,8 +25,8 @@ from turnstream.tracing import TRACING
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The server's own values, used if neither turn nor chat has one. No turn may ask for more
-    than `most_rounds` tool rounds, if the operator has set that, or for more than the limits in `_CEILINGS`.
+    """The server's own values, used if neither turn nor chat has a value. No turn may request more than `most_rounds`
+    tool rounds, if set by the operator, or more than the limits in `_CEILINGS`.
     """
 
     model: str
@@ -38,8 +38,8 @@ class Defaults:
 @dataclass(frozen=True, slots=True)
 class Allowances:
     """The operator's permissions for turns. `params` are the guarded parameters, `provider_tools` the types of the
-    providers' own tools (None: those that reach nothing of the operator's account), `models` patterns of names, with *
-    for any characters (None: all). A turn may ask for `max_tokens` of an answer.
+    providers' own tools (None: types without access to the operator's account), `models` patterns of names, with * for
+    any characters (None: all). A turn may request up to `max_tokens` of an answer.
     """
 
     params: AllowedParams = field(default_factory=AllowedParams)
@@ -71,8 +71,8 @@ class _Tools:
         return {spec.name for spec in self.specs} | {name for name in own if isinstance(name, str)}
 
 
-# Beginnings of the types of providers' tools that work with the conversation or the public web alone; and members by
-# which a definition names what an account has: files, stores, containers, connectors with their keys.
+# Beginnings of the types of providers' tools that work only with the conversation or the public web; and members of a
+# definition that name resources of an account: files, stores, containers, connectors with their keys.
 _HARMLESS = (
     "web_search", "web_fetch", "browser_search", "tool_search", "custom", "function", "bash_", "text_editor_",
     "computer", "memory_",
@@ -84,7 +84,7 @@ _OF_ACCOUNTS = frozenset(
     }
 )  # fmt: skip
 
-# Limits that the operator's settings are the ceilings of, if they are set.
+# Limits with the operator's settings as maximums, if set.
 _CEILINGS = ("hard_max_rounds", "max_calls", "budget_tokens", "budget_cost", "budget_seconds")
 
 # Model calls that a turn may ask for its output: attempts times iterations.
@@ -118,7 +118,7 @@ class Resolver:
         return model
 
     def resolve(self, options: TurnOptions, chat: Chat, before: TurnRequest | None) -> TurnRequest:
-        """The frozen request of a new turn. `before` is the request of the answer it follows.
+        """The frozen request of a new turn. `before` is the request of the previous answer.
 
         System prompt and tools of `before` stay unless the turn or the chat has others: they are part of the text that
         the provider cached and signed, so a deploy that changes the server's defaults leaves a chat as it is.
@@ -146,16 +146,14 @@ class Resolver:
         return self._within(model, request, self._output_spec(options), _output_of(model))
 
     def _kept(self, model: Model, before: TurnRequest) -> TurnRequest | None:
-        """The request before, whose prompt and tools stay; None if one of the two is an agent and the other not, or
-        another one.
-        """
+        """The previous request, for its prompt and tools; None after a change from, to or between agents."""
         is_kept = model.id == before.model or (model.preset is None and self.models.preset(before.model) is None)
         return before if is_kept else None
 
     def _of_agent(
         self, model: Model, preset: Preset, options: TurnOptions, kept: TurnRequest | None
     ) -> tuple[str | None, _Tools]:
-        """The prompt and the tools of a turn of an agent, which has its own, whatever the chat has."""
+        """The prompt and the tools of an agent's turn: the agent's own, independent of the chat."""
         own = {
             "system_prompt": "a system prompt",
             "tools": "tools",
@@ -180,7 +178,7 @@ class Resolver:
         self, model: Model, options: TurnOptions, chat: Chat, settings: ChatSettings, before: TurnRequest | None
     ) -> _Tools:
         if options.tools is None and settings.tools is not None:
-            # Their schemas were checked when they were stored.
+            # Their schemas were checked before their storage.
             tools = self._choose(settings.tools, before.tools if before else (), "tools", room=None)
         else:
             own = options.tools and self.secrets.unmasked(options.tools, chat.settings.get("tools") or (), "tools")
@@ -236,7 +234,7 @@ class Resolver:
         )
 
     async def new_settings(self, owner: str, sent: ChatSettings | None, field: str) -> dict[str, Any]:
-        """The settings of a new chat, as they are stored."""
+        """The stored settings of a new chat."""
         return self.changed_settings({}, sent and await self.sealed(owner, sent, f"{field}."), field)
 
     def changed_settings(
@@ -269,7 +267,9 @@ class Resolver:
         return merged
 
     def _params(self, model: Model, own: Params | None, inherited: Mapping[str, Any], tools: _Tools) -> dict[str, Any]:
-        """The turn's own parameters over the inherited ones, of which those that do not fit the model are omitted."""
+        """The turn's own parameters over the inherited parameters, without inherited parameters that do not fit the
+        model.
+        """
         fitting = self.params.fitting(model, inherited)
         if not _has_chosen(fitting, tools):
             del fitting["tool_choice"]
@@ -282,9 +282,7 @@ class Resolver:
         return _without_nulls(params)
 
     def _limits(self, limits: Limits, chat: LimitsIn | None, turn: LimitsIn | None) -> Limits:
-        """The limits, lowered by the limits of the chat and of the turn. A turn cannot ask for more than the operator
-        allows.
-        """
+        """The limits, lowered by the limits of the chat and of the turn. A turn cannot exceed the operator's limits."""
         self._check_limits(turn, "limits")
         for layer in (chat, turn):
             if layer is not None:
@@ -321,13 +319,11 @@ class Resolver:
     def _choose(
         self, items: Sequence[ToolIn], frozen: Sequence[ToolSpec], field: str, room: SchemaRoom | None
     ) -> _Tools:
-        """The tools of `items`, of which `field` is the list. A tool of the server stays as it was `frozen`. `room` is
-        None for tools whose schemas were checked before.
-        """
+        """The tools of `items`, the list in `field`. Server tools stay `frozen`. `room` is None for checked schemas."""
         chosen: dict[str, ToolSpec] = {}
         provider: dict[str, None] = {}
         server = {spec.name: spec for spec in frozen if not spec.client and not spec.http}
-        # At once: each look goes over the tools of all sources.
+        # All tools in one call, because each call iterates over the tools of all sources.
         known = {spec.name: spec for spec in self.toolset.specs()}
         for place, item in enumerate(items):
             if isinstance(item, ProviderToolIn):
@@ -378,9 +374,7 @@ class Resolver:
     def _within(
         self, model: Model, request: TurnRequest, output: OutputSpec | None, usual: OutputSpec | None
     ) -> TurnRequest:
-        """The request with its output, or the `usual` one of an agent, within the abilities of the model and what the
-        operator allows.
-        """
+        """The request with its output, or an agent's `usual` output, within the limits of model and operator."""
         most = 0 if output is None else output.max_attempts * output.max_iterations
         if most > _MOST_OUTPUT_CALLS:
             detail = "`output.max_attempts` times `output.max_iterations` must be at most"
@@ -424,7 +418,7 @@ def _has_chosen(params: Mapping[str, Any], tools: _Tools) -> bool:
 
 
 def _declared(item: ClientToolIn | HttpToolIn, room: SchemaRoom | None) -> ToolSpec:
-    """Raises ValueError for an input schema that is not valid, or for which there is no `room`."""
+    """Raises ValueError for an invalid input schema, or if the `room` is too small."""
     schema = msgspec.json.encode(item.input_schema).decode()
     if room is not None:
         InputSchema.checked(schema, room)

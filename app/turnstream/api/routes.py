@@ -33,7 +33,7 @@ _KEY = ("Idempotency-Key",)
 _SENDS: tuple[Scope, ...] = ("send", "chat")
 CAUGHT_UP = Query("caught_up", "true: a notice `caught_up` comes behind what there was at the connection")
 _FRAMES = Query("frames", "never: the deltas of the turn wait for no others, also under load")
-_OLD = ("Cache-Control",)  # of what may be read on a standby
+_OLD = ("Cache-Control",)  # for reads that a standby may answer
 
 ENDPOINTS = (
     Endpoint("POST /api/chats", chats.create_chat, "Create a chat", NewChat, ChatOut, (201,), (422,), limits=_WRITES),

@@ -1,4 +1,4 @@
-"""Services of the handlers, grouped by what a reader needs, and the beginning that all handlers share."""
+"""Services of the handlers in groups, and the common beginning of all handlers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -60,8 +60,8 @@ class Storage:
 
     @classmethod
     def of(cls, database: Database, everything: Database, search: Search | None, cell: str | None = None) -> Self:
-        """`database` is held to the owner of the request if row-level security is on, `everything` is not. Tokens
-        are created for `cell`.
+        """With row-level security, `database` is limited to the request's owner, `everything` is not. `cell` is for
+        tokens.
         """
         return cls(
             database=everything,
@@ -89,17 +89,17 @@ class Feed(Protocol):
     """The feed of an owner, as the list of chats needs it."""
 
     async def cursor(self, database: Database, time: datetime | None = None) -> str:
-        """The cursor of a client that reads all chats as they were at `time`, or now."""
+        """The cursor of a client that has read all chats at `time`, or now."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The turns that run. `notify` wakes the readers of a chat and of its owner's feed after a change is committed,
-    `notify_owner` those of the feed alone. Signals to the workers: `wake` when a turn can be claimed, `refresh` when a
-    message or an answer has arrived at one, `cancel` when one is to stop. `reserve_slot` gives the id of this replica
-    if a turn may be claimed while it is written; `begin` then gets the turn, its owner and the end of its path.
-    `check_message` returns the text of a message as it may be stored; None: as it is.
+    """The running turns. After a commit, `notify` wakes the readers of a chat and of its owner's feed, `notify_owner`
+    only the readers of the feed. Signals to the workers: `wake` for a claimable turn, `refresh` after a new message or
+    answer, `cancel` to stop a turn. `reserve_slot` returns the id of this replica if the write of a turn may claim the
+    turn; `begin` then gets the turn, its owner and the end of its path. `check_message` returns the text of a message
+    for storage; None: unchanged.
     """
 
     directory: Directory
@@ -136,9 +136,9 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Each of `admissions` may refuse a call. `reads` may be made on a standby. `recent_chats` saves reads of rows.
-    `states` are the states of extensions, by name. `note_refusal` counts a request that was not authorised, by address
-    and credential. `drain` takes this replica out of service. `failed` is set when a part of the server has failed for
+    """Each of `admissions` may refuse a call. `reads` may run on a standby. `recent_chats` saves reads of rows.
+    `states` are the states of extensions, by name. `note_refusal` counts an unauthorised request, by address and
+    credential. `drain` takes this replica out of service. `failed` is set when a part of the server has failed for
     good, so that the process must be stopped and started again. `neighbours` are the other processes of the server, if
     it has several. `find_member` knows the members of chats.
     """
@@ -184,8 +184,8 @@ SAFE: Final = frozenset({"GET", "HEAD"})
 
 
 async def admit(request: Request, endpoint: Endpoint) -> None:
-    """Authenticates the request, and checks that its credential allows the call: the one place for all calls. Its
-    statements run for this owner. Raises Unauthorized, Forbidden, and the refusals of extensions.
+    """Authenticates the request, and checks that its credential allows the call, for all calls. Statements of the
+    request run for this owner. Raises Unauthorized, Forbidden, and the refusals of extensions.
     """
     services = services_of(request)
     identity = await services.authenticator.identity_of(request)
@@ -222,7 +222,7 @@ def identity_of(request: Request) -> Identity:
 
 
 def services_and_owner(request: Request) -> tuple[Services, str]:
-    """Returns the services, and the owner on whose behalf the request is made."""
+    """Returns the services, and the owner of the request."""
     return services_of(request), identity_of(request).owner
 
 
@@ -233,7 +233,7 @@ def check_rate(refusal: Refusal | None) -> None:
 
 
 async def count_writes(services: Services, owner: str, count: int) -> None:
-    """Raises TooMany if the owner's plan has no room for them."""
+    """Raises TooMany if the owner's plan has no room for these writes."""
     plan = services.plans.of(owner)
     if count and plan.has("writes"):
         check_rate(await services.storage.accounts.count_writes(owner, plan, count))

@@ -1,4 +1,4 @@
-"""The handler of credentials: what one allows."""
+"""The handler for the rights of a credential."""
 
 from typing import Any
 

@@ -29,7 +29,7 @@ from turnstream.stream.chat_cursor import ChatCursor
 
 
 def services_to_post(request: Request) -> tuple[Services, str]:
-    """With a place for the stream of the answer, if the client asks for one."""
+    """Reserves a slot for the stream of the answer, if the client requests a stream."""
     services, owner = services_and_owner(request)
     if _wants_stream(request):
         services.streams.take(request)
@@ -102,7 +102,7 @@ async def get_path(request: Request) -> Response:
             except NotFound:
                 if end != state.newest or last or before:
                     raise
-                continue  # it was deleted meanwhile
+                continue  # deleted meanwhile
             if before:
                 path = path[:-1]
                 following = path[-1].id if path else None
@@ -127,7 +127,7 @@ async def get_turn(request: Request) -> Response:
 
 
 async def exchange_response(request: Request, services: Services, owner: str, exchange: Exchange) -> Response:
-    """The exchange, or its stream if the client asks for one. The same for the first request and a repetition."""
+    """The exchange, or its stream if the client requests a stream. A repetition gets the first answer again."""
     turn, portions = exchange.assistant_turn, Portions()
     url = path_for(request, f"/api/chats/{turn.chat_id}/turns/{turn.id}")
     if _wants_stream(request):
@@ -163,7 +163,7 @@ async def path_page(
 
 
 def _cursor_behind(state: ChatState, shown: Sequence[TurnOut]) -> str:
-    """The cursor of a page that shows the turns `shown`. They were read after `state`; none of them was made since.
+    """The cursor of a page that shows the turns `shown`, read after `state` and not created since.
 
     A stream from this cursor sends the chat, the open turns not shown, and all that follows the shown ones.
     """

@@ -58,7 +58,7 @@ def listed_chat(chat: Chat, excerpt: ExcerptOut | None = None, jobs: int | None 
 
 
 class ShownTurn(NamedTuple):
-    """A turn for the API. `out` is without its blocks, of which there may be thousands."""
+    """A turn for the API. `out` excludes its blocks, because a turn may have thousands."""
 
     out: TurnOut
     blocks: Iterator[dict[str, Any]]
@@ -75,11 +75,11 @@ class ShownTurn(NamedTuple):
 
 
 def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None = None) -> ShownTurn:
-    """The turn as it is now. A turn that runs here includes the text that is in no row yet; `cursor` is behind it."""
-    # A view may be ahead of the rows, or behind them if another replica has written. A message has none.
+    """The present turn. A turn that runs here includes the text without a row; `cursor` is behind that text."""
+    # A view may be ahead of the rows, or behind if another replica has written. A user turn has no view.
     view, rows = services.live.directory.view(turn) if turn.role == "assistant" else None, turn
     turn = turn if view is None else view.turn
-    if rows.arrivals > turn.arrivals and not turn.ended:  # what it waited for has come, and the view lacks that
+    if rows.arrivals > turn.arrivals and not turn.ended:  # an answer has arrived that the view lacks
         turn = replace(turn, status=rows.status)
     assert rows.created_at is not None
     # A message, and an answer before its first round, have nothing that follows from rounds.
@@ -87,7 +87,7 @@ def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None =
     out = TurnOut(
         id=turn.id,
         chat_id=turn.chat_id,
-        parent_id=rows.parent_id,  # a view that readers keep may have an earlier place of a queued turn
+        parent_id=rows.parent_id,  # a view of readers may have an earlier place of a queued turn
         role=turn.role,
         author=turn.author,
         status=turn.status,
@@ -133,9 +133,9 @@ def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
 
 
 def _cost(turn: Turn, models: Models) -> float | None:
-    """The cost of all rounds and summaries of results, voided ones included: they were paid for. Each keeps what it
-    cost then; an open round, or a round without a price of its time, has the present price. None if a price is not
-    known. A copy costs nothing.
+    """The cost of all rounds and summaries of results. Voided rounds count, because providers bill these. Each round
+    keeps its cost of the time; an open round, or a round without a cost, has the present price. None if a price is
+    unknown. A copy costs nothing.
     """
     if turn.request is None:
         return None
@@ -157,7 +157,7 @@ def _open_block(view: LiveView) -> list[dict[str, Any]]:
     if block is None:
         return []
     members = block_json(block)
-    del members["interrupted"]  # it is open, not interrupted
+    del members["interrupted"]  # open, not interrupted
     return [{**members, "open": True}]
 
 
@@ -178,7 +178,7 @@ def round_out(round: Round) -> RoundOut:
 
 
 def _applied_edits(round: Round) -> list[dict[str, Any]]:
-    """The edits of the context that the provider reports, if they have the known form."""
+    """The edits of the context that the provider reports, in a known form."""
     data = parsed(round.data or "{}")
     management = data.get("context_management") if isinstance(data, dict) else None
     edits = management.get("applied_edits") if isinstance(management, dict) else None

@@ -15,9 +15,7 @@ Answer = Callable[[Request, Endpoint], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class EventStream:
-    """A stream of server-sent events. `events` are the models of their data by name: none, if another API describes
-    them.
-    """
+    """A stream of server-sent events. `events` has the models of their data by name; empty if another API has these."""
 
     about: str
     events: Mapping[str, type[BaseModel]] = field(default_factory=dict)
@@ -36,12 +34,12 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class CallGroup:
-    """Calls that are added together. `tag` and `about` head them in the OpenAPI document; groups of the core are tagged
-    by the modules of their handlers. Without `about`, the calls belong to a tag of the core. `streams` are the event
-    streams that `Endpoint.events` names. `answer` calls the handlers instead of `dispatch.answer`, to refuse in the
-    form of another API. `routes` are not in the document, and have no authentication, limits or spans of endpoints. Two
-    APIs may have calls of the same path: with a `header`, a group has the requests with that header alone, and before
-    the others. Its `refused` routes come before the calls of others.
+    """A group of calls. `tag` and `about` are its heading in the OpenAPI document; groups of the core have the modules
+    of their handlers as tags. Without `about`, the calls belong to a tag of the core. `streams` are the event streams
+    that `Endpoint.events` names. `answer` calls the handlers instead of `dispatch.answer`, to refuse in the form of
+    another API. `routes` are not in the document, and have no authentication, limits or spans of endpoints. Two APIs
+    may have calls of the same path: with a `header`, a group gets only requests with that header, before other groups.
+    Its `refused` routes come before the calls of others.
     """
 
     endpoints: tuple[Endpoint, ...]

@@ -1,4 +1,4 @@
-"""HTTP below the calls: limits of a connection, which hold before any token is known, and headers of all answers."""
+"""HTTP below the calls: limits of a connection, which apply before authentication, and headers of all answers."""
 
 import asyncio
 import re
@@ -29,7 +29,7 @@ LONGEST_HEAD = 64 * 1024
 # Seconds until the headers of a request are complete, and between two pieces of a body.
 HEAD_TIMEOUT = 10.0
 BODY_TIMEOUT = 30.0
-# Requests. Each takes a tenth of a millisecond or two until it waits for something.
+# Requests. Each takes 0.1 to 0.2 ms until its first wait.
 _AT_ONCE = 20
 # The share of the process's file descriptors that connections may use before an idle one is closed for each new one.
 _DESCRIPTORS = 0.8
@@ -39,9 +39,9 @@ _GIVEN_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _SAFE = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; sandbox"),
-    # With a cookie, a cache could give the answer of one owner to another.
+    # With cookies, a cache could send the answer of one owner to another owner.
     (b"cache-control", b"no-store"),
-    # Pages of allowed origins use CORS, to which this header does not apply.
+    # Pages of allowed origins use CORS, and this header does not apply to CORS.
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 # The name of `Outlet` among the extensions of ASGI in the scope of a request.
@@ -49,8 +49,8 @@ OUTLET = "turnstream.outlet"
 
 
 class Outlet:
-    """The body of one response, for a sender without a task, which cannot wait. It is an extension of ASGI that this
-    server offers; begin and end of the response go through `send` all the same.
+    """The body of one response, for a sender without a task that could wait. This is an ASGI extension of this server;
+    the start and the end of the response still go through `send`.
     """
 
     __slots__ = ("_connection", "_cycle")
@@ -72,7 +72,7 @@ class Outlet:
     @contextmanager
     def used(self, on_writable: Callable[[], None], on_end: Callable[[], None]) -> Iterator[None]:
         """Calls `on_writable` when `is_writable` has become true again, and `on_end` when the client has disconnected
-        or the server shuts down. One response of a connection is sent at a time.
+        or the server shuts down. A connection sends one response at a time.
         """
         assert self._sending.chunked_encoding, "a body of a known length has no outlet"
         self._connection.user = on_writable, on_end
@@ -95,9 +95,9 @@ class Outlet:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection with limits. A head that is too long is answered with 431. A client that does not send its request
-    in time is disconnected, and so is one that has read nothing of what was sent to it for `stall` seconds; its cursor
-    brings it back. Beyond `most` connections each new one closes the longest idle one.
+    """A connection with limits. A head that is too long gets 431. The server disconnects a client that does not send
+    its request in time, or that reads nothing for `stall` seconds; such a client can reconnect with its cursor. Beyond
+    `most` connections each new connection closes the longest idle connection.
     """
 
     def __init__(self, *args: Any, stall: float, most: int, **kwargs: Any) -> None:
@@ -212,7 +212,7 @@ class Connection(HttpToolsProtocol):
         if self._reads_since is None:
             return
         left = self._reads_since + self._timeout - self.loop.time()
-        if self.flow.read_paused:  # the handler has not taken what came before
+        if self.flow.read_paused:  # the handler has not read the earlier data
             left = self._timeout
         if left > 0:
             self._read_timer = self.loop.call_later(left, self._check_reading)
@@ -251,8 +251,8 @@ class Connection(HttpToolsProtocol):
 
 
 def connections(heartbeat: float) -> Callable[..., Connection]:
-    """The connections of a server, which may have as many file descriptors as the machine allows. A reader of a stream
-    is disconnected after two heartbeats that it did not read.
+    """The connections of a server, with as many file descriptors as the machine allows. The server disconnects a reader
+    of a stream after two unread heartbeats.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -261,8 +261,8 @@ def connections(heartbeat: float) -> Callable[..., Connection]:
 
 
 class RequestPace:
-    """Spreads requests that come at once, for example after a restart of a proxy. In one iteration of the event loop at
-    most `_AT_ONCE` requests begin, in the order of their arrival. Streams continue between the iterations.
+    """Spreads simultaneous requests, for example after a restart of a proxy. In one iteration of the event loop at most
+    `_AT_ONCE` requests begin, in the order of their arrival. Streams continue between the iterations.
     """
 
     def __init__(self) -> None:
@@ -294,10 +294,9 @@ class RequestPace:
 
 
 class SafeHeaders:
-    """Middleware: no browser guesses the media type of an answer, or runs anything in it, unless the answer has a
-    policy of its own, as the page has; one that a standby gave has its age. Each has the id of its request, which is
-    the one that came with it, or a new one. Requests begin at a pace here, as the first to see them all; answers are
-    counted by call, as the last.
+    """Middleware: no browser guesses the media type of an answer, or runs scripts in it, unless the answer has its own
+    policy, like the page. An answer of a standby has its age. Each answer has the id of its request, sent by the client
+    or new. As the first layer, this middleware spreads the starts of requests; as the last, it counts answers by call.
     """
 
     def __init__(self, app: ASGIApp) -> None:

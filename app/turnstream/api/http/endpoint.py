@@ -12,7 +12,7 @@ from starlette.types import Scope as ASGIScope
 
 from turnstream.domain.identity import Scope
 
-# The limits of an owner's plan from which a call takes (turnstream.domain.plans).
+# The limits of an owner's plan that a call uses (turnstream.domain.plans).
 Limit = Literal["requests", "writes", "queued_turns", "streams", "uploads", "documents"]
 # The member of a request's state with a function that is called once the request has been answered.
 GIVE_BACK = "give_back"
@@ -41,7 +41,7 @@ class HandlerApp:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query parameter. With `most` it is a number from 1 to `most`."""
+    """A query parameter. With `most`, a number from 1 to `most`."""
 
     name: str
     description: str
@@ -58,7 +58,7 @@ class Endpoint:
     call alone. `streams`: the response is a stream if the client accepts one; `events` names that stream. `open`: no
     owner is needed. `limits` are the owner's limits that the call uses: `writes` when the call is admitted, the others
     in the handler. A call that changes rows names its limits, or declares that it has none. A `lenient` call ignores
-    unknown parameters of the query, as the original of a dialect does.
+    unknown parameters of the query, like the original API of a dialect.
     """
 
     call: str

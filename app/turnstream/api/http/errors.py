@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): the one place where an error becomes a response."""
+"""Problem documents (RFC 9457): only this module makes responses of errors."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _LONGEST_WAIT = 3  # seconds
 
 # Proxies send a refused request on to the cell that it names (docs/deploy/nginx-cells.conf).
 CELL_HEADER = "Turnstream-Cell"
-# That it was away may have become known behind a commit whose answer was lost.
+# The outage may have been detected after a commit with a lost answer.
 STORAGE_AWAY = (
     "The database is away, or cannot store anything now. Try again; with an `Idempotency-Key`, what was stored all the"
     " same is not stored twice."
@@ -48,7 +48,7 @@ OVERLOADED = (
 
 
 class Unavailable(RequestRefused):
-    """Another server that the request needs cannot be reached, or this one stops."""
+    """Another server that the request needs is unreachable, or this server is stopping."""
 
     status = 503
     title = "Temporarily unavailable"
@@ -74,7 +74,7 @@ class BadRequest(RequestRefused):
 
 
 class Invalid(RequestRefused):
-    """One sentence for each field that is wrong: members `field` and `message`."""
+    """A sentence for each wrong field: members `field` and `message`."""
 
     def __init__(self, errors: Sequence[Mapping[str, str]]) -> None:
         super().__init__(errors[0]["message"], field=errors[0]["field"])
@@ -131,7 +131,7 @@ def _headers(error: RequestRefused) -> dict[str, str]:
 
 
 async def unavailable(request: Request, error: Exception) -> Response:
-    if isinstance(error, Overloaded):  # not logged: there are many, and a metric counts them
+    if isinstance(error, Overloaded):  # not logged, because there are many; a metric counts these
         wait = str(random.randint(1, _LONGEST_WAIT))  # noqa: S311, so that not all come back at once
         return problem(request, 503, Unavailable.title, "overloaded", OVERLOADED, headers={"Retry-After": wait})
     log.error("storage.unavailable", error=str(error), request=request.state.request_id)
@@ -144,7 +144,7 @@ async def cut_off(request: Request) -> Response:
 
 
 async def no_route(request: Request, error: Exception) -> Response:
-    """The path does not exist, or does not take this method."""
+    """The path does not exist, or does not support this method."""
     assert isinstance(error, HTTPException)
     allowed = (error.headers or {}).get("Allow")
     if allowed:

@@ -28,12 +28,12 @@ BodyModel = TypeVar("BodyModel", bound=Body)
 
 _NUMBER = re.compile("[0-9]{1,9}")
 _MOST_PATH = 1024  # bytes
-# Control characters, and the replacement of bytes that are not UTF-8: two such paths would look alike.
+# Control characters, and the replacement character of invalid UTF-8: two such paths would look alike.
 _AMBIGUOUS = re.compile("[\x00-\x1f\x7f\ufffd]")
 
 
 def id_of(request: Request, name: str) -> UUID:
-    """The id in the path. Raises NotFound for any other text, which names nothing."""
+    """The id in the path. Raises NotFound for any other text."""
     text = request.path_params[name]
     try:
         return UUID(text)
@@ -90,7 +90,7 @@ def _refusal(model: type[Body], body: bytes, error: ValidationError) -> RequestR
     if first["type"] != "json_invalid":
         return invalid(model, error)
     if "hex escape" in first["msg"]:
-        # A lone surrogate is wrong in one field, not in the whole document: the second parser says in which.
+        # A lone surrogate is an error of one field, not of the whole document: the second parser finds the field.
         with suppress(ValueError, RecursionError):
             try:
                 model.model_validate(json.loads(body.decode()), strict=False)
@@ -110,10 +110,10 @@ def idempotency_key_of(request: Request, body: bytes) -> IdempotencyKey | None:
 
 
 def check_query(request: Request, known: Sequence[Query]) -> None:
-    """Raises RequestRefused for a parameter that is not known, such as a name with a typing error. Names that begin
-    with `_` or `utm_` are let through: clients add them against caches, and proxies and links to trace requests.
+    """Raises RequestRefused for an unknown parameter, such as a misspelt name. Names that begin with `_` or `utm_` are
+    ignored: clients add these against caches, and proxies and links to trace requests.
     """
-    # Not `request.query_params`, which may be older: authentication takes its token out of the query.
+    # Not `request.query_params`, which may be outdated: authentication removes its token from the query.
     text = request.scope["query_string"].decode("latin-1")
     if not text:
         return

@@ -1,4 +1,4 @@
-"""Refusals of bodies that do not fit their model: one sentence for each wrong field."""
+"""Refusals of bodies that do not fit their model: a sentence for each wrong field."""
 
 from collections.abc import Iterator, Sequence
 from types import UnionType
@@ -13,8 +13,8 @@ from turnstream.api.schemas.tools import NAME
 from turnstream.kit.requirements import requirement
 from turnstream.kit.text import storable
 
-_TAGS = ("type", "role")  # the members by which the models of a union are distinguished
-_MOST_ERRORS = 1000  # that are described one by one: each takes microseconds of the event loop
+_TAGS = ("type", "role")  # the members that distinguish the models of a union
+_MOST_ERRORS = 1000  # errors with their own sentence; each takes microseconds of the event loop
 
 
 def invalid(model: type[BaseModel], error: ValidationError) -> Invalid:

@@ -13,17 +13,17 @@ from turnstream.kit.clock import CLOCK
 # The parameter for a token in an address (RFC 6750, 2.3). Such a token is cut out of the query, and kept in the state
 # of the request under this name.
 URL_PARAMETER: Final = "access_token"
-# Seconds for which a checked token, or the absence of tokens, is trusted without a query.
+# Seconds during which a checked token, or the absence of tokens, is valid without a query.
 BELIEVED = 5.0
 
-# Returns None for a request without a credential of its kind. Raises Unauthorized for one that is not valid.
+# Returns None for a request without a credential of this kind. Raises Unauthorized for an invalid credential.
 Authenticate = Callable[[Request], Awaitable[Identity | None]]
 # Raises RequestRefused or Unavailable for a call of the identity that it refuses; true: the call may change something.
 Admit = Callable[[Identity, bool], None]
-# The identity for which a call that names a chat is made: the caller's, or for a member of the chat that of its owner,
-# bound to the chat. Raises Forbidden for a call that the member may not make.
+# The identity of a call that names a chat: the caller, or for a member of the chat its owner, bound to the chat. Raises
+# Forbidden for a call that the member may not make.
 FindMember = Callable[[Identity, str, UUID], Awaitable[Identity]]
-# The value of a client without a token, if its library demands one.
+# The value that a client without a token sends, if its library requires a token.
 _NO_TOKEN = frozenset({"", "none"})
 
 

@@ -1,4 +1,4 @@
-"""The local owner: while there never was a token, this machine needs none, or any, and no other one is answered."""
+"""The local owner: before the creation of the first token, the server accepts only requests of this machine."""
 
 import asyncio
 import re
@@ -14,7 +14,7 @@ from turnstream.domain.identity import LOCAL_OWNER, SCOPES, Identity
 from turnstream.storage.database import OF_REQUEST
 from turnstream.storage.owners.tokens import Tokens
 
-# A proxy on this machine makes everybody look like this machine; these headers give it away.
+# Behind a proxy on this machine, all requests seem to be of this machine; these headers show the proxy.
 _FORWARDED = (
     "forwarded",
     "via",
@@ -29,8 +29,8 @@ _THIS_MACHINE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re
 
 
 class LocalMachine:
-    """Authenticates requests of this machine as the local owner, until the first token was created. After that the
-    server stays shut, also when the last token was revoked. One query answers all requests that wait for it.
+    """Authenticates requests of this machine as the local owner, until the creation of the first token. Later the
+    server always requires tokens, even after the last token is revoked. One query serves all waiting requests.
     """
 
     def __init__(self, tokens: Tokens) -> None:
@@ -59,8 +59,8 @@ class LocalMachine:
 
 
 def _check_local(request: Request) -> None:
-    """Raises Unauthorized for a request of another machine, whatever its headers, and for a request that a foreign page
-    makes a browser send. The address of the peer is known whatever program runs the app; its `Host` is only a claim.
+    """Raises Unauthorized for a request of another machine, with any headers, and for a browser's request on behalf of
+    a foreign page. Every program that runs the app passes the address of the peer; `Host` is only a claim.
     """
     headers, peer = request.headers.items(), request.client.host if request.client else ""
     sent = dict(headers)
@@ -84,7 +84,7 @@ def _check_local(request: Request) -> None:
 def _is_loopback(address: str) -> bool:
     try:
         peer = ip_address(address)
-    except ValueError:  # no address at all: a Unix socket, behind which is a proxy
+    except ValueError:  # no address: a Unix socket of a proxy
         return False
     mapped = getattr(peer, "ipv4_mapped", None)
     return (mapped or peer).is_loopback

@@ -1,4 +1,4 @@
-"""Stored tokens: bearer tokens that Postgres holds, looked up together and remembered for seconds."""
+"""Stored tokens: bearer tokens in Postgres, looked up together and cached for seconds."""
 
 import asyncio
 import time
@@ -12,14 +12,14 @@ from turnstream.domain.identity import Identity
 from turnstream.storage.database import OF_REQUEST
 from turnstream.storage.owners.tokens import Tokens, cell_of, is_well_formed
 
-# Seconds between two writes of the times at which tokens were used.
+# Seconds between two writes of the times of tokens' uses.
 _USES_PAUSE = 60.0
 _MOST_REMEMBERED = 10_000
 
 
 class StoredTokens:
-    """Authenticates tokens. One query at a time reads all tokens that arrived meanwhile, so that invented tokens cost
-    one connection at most. A server with a `cell` refuses unknown tokens of other cells, and names the other cell.
+    """Authenticates tokens. One query at a time reads all newly arrived tokens, so that invented tokens cost at most
+    one connection. A server with a `cell` refuses unknown tokens of other cells, and names the other cell.
     """
 
     def __init__(self, tokens: Tokens, cell: str | None = None) -> None:
@@ -50,7 +50,7 @@ class StoredTokens:
         return identity
 
     async def record_uses(self) -> None:
-        """Writes which tokens were used, once a minute, without end. Raises StorageError."""
+        """Writes the used tokens once a minute, for ever. Raises StorageError."""
         while True:
             await asyncio.sleep(_USES_PAUSE)
             used, self._used = self._used, set()
@@ -73,7 +73,7 @@ class StoredTokens:
         found = await self._tokens.identities(asked)
         if len(self._known) + len(asked) > _MOST_REMEMBERED:
             self._known.clear()
-        # A token that is not known is remembered too, so that guessing it again costs no query.
+        # Unknown tokens are cached too, so that a repeated guess costs no query.
         until = time.monotonic() + BELIEVED
         self._known |= {token: (found.get(token), until) for token in asked}
         return found

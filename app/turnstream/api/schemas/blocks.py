@@ -29,7 +29,7 @@ class UploadIn(Body):
 
 
 class PathIn(Body):
-    """A document of the library, as it is now: the turn keeps this text."""
+    """A document of the library. The turn keeps its present text."""
 
     type: Literal["path"]
     path: Storable

@@ -20,7 +20,7 @@ Absent = SkipJsonSchema[None]
 Storable = Annotated[str, AfterValidator(_storable)]
 Title = Annotated[Storable, Field(min_length=1, max_length=300)]
 
-# The tags of a union of a text and something else, by which an error is about one of the two alone.
+# The tags of a union of a text and another type, so that an error refers to only one of the two.
 TEXT_TAG, OTHER_TAG = "(text)", "(other)"
 
 
@@ -32,7 +32,7 @@ def storable_value(value: Any) -> Any:
             return value
     except ValueError:
         pass
-    # Something may be wrong: a walk, which takes fifteen times as long, finds what.
+    # A mistake is possible: a walk finds the position, in fifteen times the time.
     rest: list[Any] = [value]
     while rest:
         item = rest.pop()

@@ -1,4 +1,4 @@
-"""Request models: they validate bodies, and the OpenAPI document is made from them."""
+"""Request models, for the validation of bodies and the OpenAPI document."""
 
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -25,8 +25,8 @@ SearchLanguage = Literal[
 
 
 class Params(BaseModel):
-    """Model parameters by name. Each model has its own, which `GET /api/models` lists with the schemas of their values;
-    another one is refused. In a turn, null leaves out one of the chat's.
+    """Model parameters by name. Each model has its own parameters; `GET /api/models` lists these with the schemas of
+    their values. Other parameters are refused. In a turn, null removes a parameter of the chat.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -73,8 +73,8 @@ class LimitsIn(Body):
 
 class OutputIn(Body):
     """The output of a structured turn: JSON by a schema. Validators and handlers have the names under which the program
-    registered them. With a handler the model refines drafts and submits the last one. If the model gives its output
-    by calling tools, these have the names and descriptions here.
+    registered them. With a handler the model refines drafts and submits the last draft. If the model calls tools for
+    its output, the tools have the names and descriptions here.
     """
 
     json_schema: JsonObject = Field(alias="schema")
@@ -89,7 +89,7 @@ class OutputIn(Body):
 
 
 class FixedOptions(Body):
-    """Options that a credential may fix for all turns that it posts. A request may not name them then."""
+    """Options that a credential may fix for all its turns. Its requests may not set fixed options."""
 
     model: ModelName | None = None
     system_prompt: Prompt | None = None
@@ -99,7 +99,7 @@ class FixedOptions(Body):
 
 
 class TurnOptions(FixedOptions):
-    """Options of one turn. Options that are omitted come from the chat, then from the server."""
+    """Options of one turn. Omitted options come from the chat, then from the server."""
 
     output: OutputIn | None = None
     record: Annotated[
@@ -123,7 +123,7 @@ class NewTurn(TurnOptions):
 
 
 class ChatSettings(Body, frozen=True):  # pydantic copies a default that can change, in depth, for each body
-    """Defaults of a chat's turns. In a change, members that are omitted stay, at each level, and null removes one."""
+    """Defaults of a chat's turns. In a change, omitted members stay, at each level, and null removes a member."""
 
     model: ModelName | None = None
     params: Params | None = None
@@ -140,7 +140,7 @@ class NewChat(Body, frozen=True):
 
 
 class ChatChanges(Body):
-    """Omitted members stay as they are, also those of `settings`, `params` and `limits`."""
+    """Omitted members do not change, including members of `settings`, `params` and `limits`."""
 
     title: Title | None = None
     system_prompt: Prompt | None = None

@@ -1,4 +1,4 @@
-"""Response models, from which the OpenAPI document is made too."""
+"""Response models, also for the OpenAPI document."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -52,7 +52,7 @@ class Deleted(BaseModel):
 
 
 class BlockMembers(BaseModel):
-    """Members of a block that only some have; what does not apply is absent. Providers may add others."""
+    """Optional members of a block; members that do not apply are absent. Providers may add others."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=without_defaults)
 
@@ -177,9 +177,7 @@ class JobChildOut(BaseModel):
 
 
 class JobOut(BaseModel):
-    """A call that runs in the background. It is `due` until a replica runs it, and `detached` while something outside
-    of the server works on it.
-    """
+    """A background call: `due` until a replica runs the call, `detached` while the work continues elsewhere."""
 
     id: UUID
     tool_use_id: str
@@ -263,7 +261,7 @@ class ExchangeOut(BaseModel):
 
 
 class GrantOut(BaseModel):
-    """A permission for the calls of a tool in this chat, given with the approval of one call."""
+    """A permission for calls of a tool in this chat, given with the approval of one call."""
 
     id: UUID
     tool: str
@@ -291,7 +289,7 @@ class PathPage(BaseModel):
 
 
 class IdentityOut(BaseModel):
-    """The rights of a credential. It reaches its `chat` or `turn` only."""
+    """The rights of a credential. A credential with a `chat` or `turn` reaches only that."""
 
     owner: str
     scopes: list[Scope]

@@ -7,7 +7,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from turnstream.api.schemas.blocks import BlockIn
 from turnstream.api.schemas.fields import Body, JsonObject, Storable, storable_value
 
-# The tag of a tool of the server, which is sent as its name alone.
+# The tag of a tool of the server, sent as its name alone.
 NAME = "name"
 
 ToolName = Annotated[Storable, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -15,8 +15,8 @@ Description = Annotated[Storable, Field(min_length=1, max_length=20_000)]
 
 
 class ClientToolIn(Body):
-    """A tool that a client of the turn runs: the turn waits for its result. With an `expiry` the client is a program:
-    its calls are in no list of a person, and the turn is cancelled when one has waited for so long.
+    """A tool that a client of the turn runs: the turn waits for its result. With an `expiry` (seconds) the client is a
+    program: its calls are in no list for people, and an expired call cancels the turn.
     """
 
     type: Literal["client"]
@@ -27,8 +27,8 @@ class ClientToolIn(Body):
 
 
 class HttpToolIn(Body):
-    """A tool behind a URL, for this turn. `headers` may hold secrets, which are stored with the turn and shown as
-    stars; or they name secrets that the operator holds, as `${secret:NAME}`.
+    """A tool behind a URL, for this turn. `headers` may contain secrets, stored with the turn and shown as stars, or
+    names of the operator's secrets in the form `${secret:NAME}`.
     """
 
     type: Literal["http"]
@@ -71,8 +71,8 @@ ToolsIn = Annotated[
 
 
 class ResultIn(Body):
-    """The result of a client tool. An `output` that is not a string is sent to the model as JSON. `blocks` replace it
-    if the result holds images or documents. `data` is stored for clients and not sent to the model.
+    """The result of a client tool. The model receives an `output` other than a string as JSON. `blocks` replace
+    `output` if the result has images or documents. `data` is stored for clients and not sent to the model.
     """
 
     type: Literal["result"]
@@ -95,7 +95,7 @@ class ResultIn(Body):
 
 
 class MemberCondition(Body):
-    """A condition for one member of an input: its exact value, or its bounds."""
+    """A condition on one member of an input: its exact value, or its bounds."""
 
     const: Any = None
     enum: Annotated[list[Any] | None, Field(min_length=1, max_length=100)] = None
@@ -113,7 +113,7 @@ class MemberCondition(Body):
 
 class RememberIn(Body):
     """Permission for further calls of the same tool in the chat. `when` names members of the input; a call is allowed
-    if it has each of them, and each meets its condition.
+    if its input has each of these members, and each meets its condition.
     """
 
     scope: Literal["chat"]
@@ -121,8 +121,8 @@ class RememberIn(Body):
 
 
 class ApproveIn(Body):
-    """Permission to run a call. `input` replaces the model's input. With `remember`, further calls of the tool are run
-    without a question, until that is revoked.
+    """Permission to run a call. `input` replaces the model's input. With `remember`, further calls of the tool run
+    without a question, until a revocation.
     """
 
     type: Literal["approve"]
@@ -161,6 +161,6 @@ ActionIn = Annotated[ResultIn | ApproveIn | DenyIn | AnswerIn, Field(discriminat
 
 
 class ActionsIn(Body):
-    """Answers to calls that wait: all of them are accepted, or none."""
+    """Answers to waiting calls: the server accepts all answers, or none."""
 
     actions: Annotated[list[ActionIn], Field(min_length=1, max_length=200)]

@@ -18,9 +18,9 @@ from turnstream.telemetry import STREAMS_OPEN
 
 
 class TurnResponse(Response):
-    """Sends the frames of `reader`, of which `first` are taken already. If the server offers an `Outlet`, the pass
-    over all deliveries writes the frames, and the task of the request only waits for the end. Any other server gets a
-    `FrameResponse`, which does the same with tasks of its own.
+    """Sends the frames of `reader`, after its `first` frames. If the server offers an `Outlet`, the pass over all
+    deliveries writes the frames, and the task of the request only waits for the end. On any other server, a
+    `FrameResponse` does the same with its own tasks.
     """
 
     media_type = "text/event-stream"
@@ -76,9 +76,7 @@ class TurnResponse(Response):
 
 
 class _Heartbeats:
-    """Sends a comment every `pause` seconds, as sse-starlette does. A client that has not read what it was sent needs
-    none.
-    """
+    """Sends a comment every `pause` seconds, like sse-starlette. A client with unread data needs no comment."""
 
     __slots__ = ("_outlet", "_pause", "_timer")
 

@@ -1,4 +1,4 @@
-"""The response of every stream: frames as they come, heartbeats, and an end that the client can come back from."""
+"""The response of every stream: frames, heartbeats, and an end after which the client can reconnect."""
 
 import random
 from collections import Counter
@@ -42,9 +42,7 @@ class OwnerStreams:
         self._open: set[OpenStream] = set()
 
     def take(self, request: Request) -> None:
-        """Takes a place for the stream that answers the request, before anything is written. It is given back when the
-        request has been answered. Raises TooMany.
-        """
+        """Reserves a slot for the stream, before any write, and releases the slot after the answer. Raises TooMany."""
         owner: str = request.state.identity.person
         most = self._plans.of(owner).streams
         if most is not None and self._taken[owner] >= most:
@@ -79,7 +77,7 @@ class OpenStream:
         self._scope = scope
 
     def end(self, refusal: RequestRefused | None) -> None:
-        """Ends the stream: its credential does not allow it any more. Without a refusal its reader may come back."""
+        """Ends the stream, because its credential no longer allows it. Without a refusal its reader may reconnect."""
         self.refusal = refusal
         self._scope.cancel()
 
@@ -93,7 +91,7 @@ def access_ended(refusal: RequestRefused) -> bytes:
 async def end_body(
     send: Send, refusal: RequestRefused | None, last_frame: Callable[[RequestRefused], bytes] = access_ended
 ) -> None:
-    """Ends the body of a stream that did not come to its own end, also when the caller is cancelled."""
+    """Ends the body of an unfinished stream, also when the caller is cancelled."""
     with anyio.move_on_after(_END_TIMEOUT, shield=True):
         if refusal:
             await send({**END, "body": last_frame(refusal), "more_body": True})
@@ -101,10 +99,10 @@ async def end_body(
 
 
 class FrameResponse(EventSourceResponse):
-    """Sends frames, which are bytes already. The library sends the start and the end of the response and the
-    heartbeats, and notices that the client has disconnected or that the server shuts down.
+    """Sends encoded frames. The library sends the start and the end of the response and the heartbeats, and detects
+    that the client has disconnected or the server shuts down.
 
-    Only public parts of the library are used: its constructor and `__call__`. The frames do not pass through it, which
+    Only public parts of the library are used: its constructor and `__call__`. The frames bypass the library, which
     would cost 6 µs for each.
     """
 
@@ -119,11 +117,11 @@ class FrameResponse(EventSourceResponse):
         cuts: bool = False,
         first: bytes = HELLO,
     ) -> None:
-        """After `life` seconds the stream ends, and the client comes back with its cursor if it still lives. There is a
-        heartbeat every `heartbeat` seconds. With `cuts` the body stays unfinished if the stream ends before its
-        frames do, for clients that take every complete body for a complete answer. `streams` has the stream while it
-        is open, and may end it with its credential: `last_frame` then completes the body. `first` are the first
-        bytes, for clients that do not take a `retry` alone.
+        """After `life` seconds the stream ends, and a live client reconnects with its cursor. A heartbeat follows every
+        `heartbeat` seconds. With `cuts` the body stays unfinished if the stream ends before its frames, for clients
+        that treat every complete body as a complete answer. `streams` has the open stream, and may end it with its
+        credential: `last_frame` then completes the body. `first` are the first bytes, for clients that do not accept a
+        `retry` alone.
         """
         super().__init__(self._events(), headers=headers_of(heartbeat), ping=heartbeat, sep="\n")
         self._frames = frames

@@ -45,8 +45,8 @@ async def stream_turn(request: Request) -> Response:
 
 
 async def passed_on(request: Request, turn: Turn) -> Response | None:
-    """The answer of the process of this server that runs the turn, if it is another one: its live text costs no
-    write of the journal then, and no wait for it.
+    """The answer of another process of this server, if that process runs the turn: its live text then needs no write of
+    the journal, and no wait for the journal.
     """
     services = services_of(request)
     neighbours, status = services.neighbours, turn.status

@@ -12,9 +12,9 @@ from turnstream.kit.clock import CLOCK
 
 log = structlog.get_logger(__name__)
 
-# Seconds between two looks at a stream. Together with the time for which a token is believed it ends in ten.
+# Seconds between two checks of a stream. With the cache time of tokens, an invalid stream ends within ten seconds.
 PAUSE = 5.0
-# Streams that are looked at together: their tokens are one query, and the event loop is free in between.
+# Streams of one check, with one query for their tokens. The event loop is free in between.
 _PORTION = 100
 # Seconds for the function of an embedding program.
 _TIMEOUT = 5.0
@@ -34,8 +34,8 @@ class StreamWatch:
 
 
 async def _check(stream: OpenStream) -> None:
-    """Ends a stream whose credential does not allow it any more. If the credential cannot be checked now, the stream
-    continues until the credential expires.
+    """Ends a stream that its credential no longer allows. Without a check, the stream continues until the credential
+    expires.
     """
     owner, request = stream.identity.owner, stream.request
     try:

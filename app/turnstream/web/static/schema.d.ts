@@ -10,8 +10,8 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
-         * @description The last frame of a stream whose credential was revoked or has expired: `status` is what the next request with it
-         *     gets. With another one the client continues from its cursor. The notice has no id.
+         * @description The last frame of a stream with a revoked or expired credential. `status` is the status of the next request with
+         *     this credential. With another credential the client continues from its cursor. The notice has no id.
          */
         AccessEndedNotice: {
             status: number;
@@ -42,7 +42,7 @@ export interface components {
             event: "action_required";
             data: components["schemas"]["ActionRequiredEvent"];
         };
-        /** @description Answers to calls that wait: all of them are accepted, or none. */
+        /** @description Answers to waiting calls: the server accepts all answers, or none. */
         ActionsIn: {
             actions: (components["schemas"]["ResultIn"] | components["schemas"]["ApproveIn"] | components["schemas"]["DenyIn"] | components["schemas"]["AnswerIn"])[];
         };
@@ -71,8 +71,8 @@ export interface components {
             is_error: boolean;
         };
         /**
-         * @description Permission to run a call. `input` replaces the model's input. With `remember`, further calls of the tool are run
-         *     without a question, until that is revoked.
+         * @description Permission to run a call. `input` replaces the model's input. With `remember`, further calls of the tool run
+         *     without a question, until a revocation.
          */
         ApproveIn: {
             /**
@@ -207,8 +207,8 @@ export interface components {
             data: components["schemas"]["BlockStopEvent"];
         };
         /**
-         * @description The client has all that there was when it connected. It comes once in a connection with `caught_up=true`, unless
-         *     the turn ends before. The notice has no id.
+         * @description The client has received all content up to its connect. This notice comes once in a connection with
+         *     `caught_up=true`, unless the turn ends before. The notice has no id.
          */
         CaughtUpNotice: Record<string, never>;
         CaughtUpNoticeFrame: {
@@ -411,7 +411,7 @@ export interface components {
             event: "retry";
             data: components["schemas"]["ChatRetryNotice"];
         };
-        /** @description A model call begins. `messages` counts the messages it gets, `answered` lists the tool results among them. */
+        /** @description A model call begins. `messages` counts its messages, `answered` lists the tool results among these. */
         ChatRoundStartEvent: {
             round: number;
             messages: number;
@@ -449,7 +449,7 @@ export interface components {
             event: "round_stop";
             data: components["schemas"]["ChatRoundStopEvent"];
         };
-        /** @description Defaults of a chat's turns. In a change, members that are omitted stay, at each level, and null removes one. */
+        /** @description Defaults of a chat's turns. In a change, omitted members stay, at each level, and null removes a member. */
         ChatSettings: {
             model?: string | null;
             params?: components["schemas"]["Params"] | null;
@@ -463,7 +463,7 @@ export interface components {
         };
         /**
          * @description A notice about the turn: its stage, or an event of the provider. With the stage `waiting`, the call of the model
-         *     starts in about `seconds`: the rate limit of its provider is used up. It has no id and is never sent again.
+         *     starts in about `seconds`: the rate limit of its provider is used up. The notice has no id and is never sent again.
          */
         ChatStatusNotice: {
             /** @enum {string} */
@@ -486,10 +486,7 @@ export interface components {
         };
         /** @description An event of the stream `ChatStream`. */
         ChatStreamEvent: components["schemas"]["ChatEventFrame"] | components["schemas"]["TurnEventFrame"] | components["schemas"]["TurnsDeletedEventFrame"] | components["schemas"]["ChatDeletedEventFrame"] | components["schemas"]["QueueNoticeFrame"] | components["schemas"]["ChatTurnStartEventFrame"] | components["schemas"]["ChatRoundStartEventFrame"] | components["schemas"]["ChatBlockStartEventFrame"] | components["schemas"]["ChatBlockDeltaEventFrame"] | components["schemas"]["ChatBlockStopEventFrame"] | components["schemas"]["ChatRoundStopEventFrame"] | components["schemas"]["ChatResetEventFrame"] | components["schemas"]["ChatActionRequiredEventFrame"] | components["schemas"]["ChatTurnEndEventFrame"] | components["schemas"]["ChatTurnCancelledEventFrame"] | components["schemas"]["ChatTurnErrorEventFrame"] | components["schemas"]["ChatStatusNoticeFrame"] | components["schemas"]["ChatToolProgressNoticeFrame"] | components["schemas"]["ChatToolOutputNoticeFrame"] | components["schemas"]["ChatRetryNoticeFrame"] | components["schemas"]["AccessEndedNoticeFrame"] | components["schemas"]["CaughtUpNoticeFrame"];
-        /**
-         * @description A notice with the output of a running tool so far: the whole of it, not only the new part. It has no id. A client
-         *     that connects gets the last one.
-         */
+        /** @description A notice with the whole output of a running tool so far. It has no id. A connecting client gets the last. */
         ChatToolOutputNotice: {
             tool_use_id: string;
             name: string;
@@ -509,8 +506,8 @@ export interface components {
             data: components["schemas"]["ChatToolOutputNotice"];
         };
         /**
-         * @description A notice of a tool that runs. It has no id and is never sent again. A call that runs in the background has a
-         *     `job`: its notice comes also when the state of that changes, and a client that connects gets the last one.
+         * @description A notice of a tool that runs. The notice has no id and is never sent again. A background call has a `job`: its
+         *     notice also comes when the state of the job changes, and a connecting client gets the last notice.
          */
         ChatToolProgressNotice: {
             tool_use_id: string;
@@ -530,7 +527,7 @@ export interface components {
             event: "tool_progress";
             data: components["schemas"]["ChatToolProgressNotice"];
         };
-        /** @description The last event of a turn that was cancelled; of a structured turn with the `phase` in which it was. */
+        /** @description The last event of a cancelled turn. A structured turn has its `phase` at the cancellation. */
         ChatTurnCancelledEvent: {
             stop_reason: string | null;
             usage: {
@@ -615,8 +612,8 @@ export interface components {
             data: components["schemas"]["ChatTurnStartEvent"];
         };
         /**
-         * @description A tool that a client of the turn runs: the turn waits for its result. With an `expiry` the client is a program:
-         *     its calls are in no list of a person, and the turn is cancelled when one has waited for so long.
+         * @description A tool that a client of the turn runs: the turn waits for its result. With an `expiry` (seconds) the client is a
+         *     program: its calls are in no list for people, and an expired call cancels the turn.
          */
         ClientToolIn: {
             /** @constant */
@@ -785,7 +782,7 @@ export interface components {
             /** @description of the new chat; by default that of the chat, and (fork) */
             title?: string | null;
         };
-        /** @description A permission for the calls of a tool in this chat, given with the approval of one call. */
+        /** @description A permission for calls of a tool in this chat, given with the approval of one call. */
         GrantOut: {
             /** Format: uuid */
             id: string;
@@ -808,8 +805,8 @@ export interface components {
             grants: components["schemas"]["GrantOut"][];
         };
         /**
-         * @description A tool behind a URL, for this turn. `headers` may hold secrets, which are stored with the turn and shown as
-         *     stars; or they name secrets that the operator holds, as `${secret:NAME}`.
+         * @description A tool behind a URL, for this turn. `headers` may contain secrets, stored with the turn and shown as stars, or
+         *     names of the operator's secrets in the form `${secret:NAME}`.
          */
         HttpToolIn: {
             /** @constant */
@@ -849,10 +846,7 @@ export interface components {
             /** @description of its finished rounds; null where no price is known */
             cost: number | null;
         };
-        /**
-         * @description A call that runs in the background. It is `due` until a replica runs it, and `detached` while something outside
-         *     of the server works on it.
-         */
+        /** @description A background call: `due` until a replica runs the call, `detached` while the work continues elsewhere. */
         JobOut: {
             /** Format: uuid */
             id: string;
@@ -914,7 +908,7 @@ export interface components {
             /** @description its calls that run in the background; null in a search */
             jobs: number | null;
         };
-        /** @description A condition for one member of an input: its exact value, or its bounds. */
+        /** @description A condition on one member of an input: its exact value, or its bounds. */
         MemberCondition: {
             const?: unknown;
             enum?: unknown[] | null;
@@ -956,8 +950,8 @@ export interface components {
         };
         /**
          * @description The output of a structured turn: JSON by a schema. Validators and handlers have the names under which the program
-         *     registered them. With a handler the model refines drafts and submits the last one. If the model gives its output
-         *     by calling tools, these have the names and descriptions here.
+         *     registered them. With a handler the model refines drafts and submits the last draft. If the model calls tools for
+         *     its output, the tools have the names and descriptions here.
          */
         OutputIn: {
             schema: {
@@ -977,8 +971,8 @@ export interface components {
             submit_description?: string | null;
         };
         /**
-         * @description Model parameters by name. Each model has its own, which `GET /api/models` lists with the schemas of their values;
-         *     another one is refused. In a turn, null leaves out one of the chat's.
+         * @description Model parameters by name. Each model has its own parameters; `GET /api/models` lists these with the schemas of
+         *     their values. Other parameters are refused. In a turn, null removes a parameter of the chat.
          */
         Params: {
             betas?: string[] | null;
@@ -1081,7 +1075,7 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
-        /** @description A document of the library, as it is now: the turn keeps this text. */
+        /** @description A document of the library. The turn keeps its present text. */
         PathIn: {
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -1136,7 +1130,7 @@ export interface components {
         };
         /**
          * @description Permission for further calls of the same tool in the chat. `when` names members of the input; a call is allowed
-         *     if it has each of them, and each meets its condition.
+         *     if its input has each of these members, and each meets its condition.
          */
         RememberIn: {
             /** @constant */
@@ -1181,8 +1175,8 @@ export interface components {
             data: components["schemas"]["ResetEvent"];
         };
         /**
-         * @description The result of a client tool. An `output` that is not a string is sent to the model as JSON. `blocks` replace it
-         *     if the result holds images or documents. `data` is stored for clients and not sent to the model.
+         * @description The result of a client tool. The model receives an `output` other than a string as JSON. `blocks` replace
+         *     `output` if the result has images or documents. `data` is stored for clients and not sent to the model.
          */
         ResultIn: {
             /**
@@ -1237,7 +1231,7 @@ export interface components {
             first_delta_at: string | null;
             sealed_at: string | null;
         };
-        /** @description A model call begins. `messages` counts the messages it gets, `answered` lists the tool results among them. */
+        /** @description A model call begins. `messages` counts its messages, `answered` lists the tool results among these. */
         RoundStartEvent: {
             round: number;
             messages: number;
@@ -1273,7 +1267,7 @@ export interface components {
         };
         /**
          * @description A notice about the turn: its stage, or an event of the provider. With the stage `waiting`, the call of the model
-         *     starts in about `seconds`: the rate limit of its provider is used up. It has no id and is never sent again.
+         *     starts in about `seconds`: the rate limit of its provider is used up. The notice has no id and is never sent again.
          */
         StatusNotice: {
             /** @enum {string} */
@@ -1302,10 +1296,7 @@ export interface components {
             type: "text";
             text: string;
         };
-        /**
-         * @description A notice with the output of a running tool so far: the whole of it, not only the new part. It has no id. A client
-         *     that connects gets the last one.
-         */
+        /** @description A notice with the whole output of a running tool so far. It has no id. A connecting client gets the last. */
         ToolOutputNotice: {
             tool_use_id: string;
             name: string;
@@ -1323,8 +1314,8 @@ export interface components {
             data: components["schemas"]["ToolOutputNotice"];
         };
         /**
-         * @description A notice of a tool that runs. It has no id and is never sent again. A call that runs in the background has a
-         *     `job`: its notice comes also when the state of that changes, and a client that connects gets the last one.
+         * @description A notice of a tool that runs. The notice has no id and is never sent again. A background call has a `job`: its
+         *     notice also comes when the state of the job changes, and a connecting client gets the last notice.
          */
         ToolProgressNotice: {
             tool_use_id: string;
@@ -1342,7 +1333,7 @@ export interface components {
             event: "tool_progress";
             data: components["schemas"]["ToolProgressNotice"];
         };
-        /** @description The last event of a turn that was cancelled; of a structured turn with the `phase` in which it was. */
+        /** @description The last event of a cancelled turn. A structured turn has its `phase` at the cancellation. */
         TurnCancelledEvent: {
             stop_reason: string | null;
             usage: {
@@ -1420,7 +1411,7 @@ export interface components {
             event: "turn";
             data: components["schemas"]["TurnEvent"];
         };
-        /** @description Options of one turn. Options that are omitted come from the chat, then from the server. */
+        /** @description Options of one turn. Omitted options come from the chat, then from the server. */
         TurnOptions: {
             model?: string | null;
             system_prompt?: string | null;
