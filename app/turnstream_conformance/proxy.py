@@ -220,7 +220,7 @@ class Probes:
                     pass
         except httpx2.RemoteProtocolError:
             return ""
-        raise Failed("The client got a complete body, whose end the origin had not sent.")
+        raise Failed("The client got a complete body, although the origin had not sent its end.")
 
     async def gone(self) -> str:
         event = self.origin.gone.setdefault("gone", asyncio.Event())

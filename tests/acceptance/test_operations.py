@@ -1,4 +1,4 @@
-"""What an operator sees of the process: its log and its end."""
+"""The process from an operator's view: its log and its end."""
 
 import asyncio
 import json

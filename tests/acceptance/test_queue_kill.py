@@ -77,7 +77,7 @@ async def test_after_a_kill_in_the_middle_of_a_change_the_queue_is_as_it_was_and
         TURNSTREAM_DEMO_DELAY="0.005"
     )  # at the address of the killed one, whose turns it takes over at once
     async with Client(running.url) as api:
-        # The takeover ends the round, behind which the steer may be delivered at any moment.
+        # The takeover ends the round. After that, the steer may be delivered at any moment.
         entries = (await api.json("GET", f"{chat}/queue"))["entries"]
         assert entries in (before, before[1:])
         withdrawn = await api.delete(f"{chat}/queue/{steer['id']}", params={"version": steer["version"]})

@@ -21,7 +21,7 @@ needs_curl = pytest.mark.needs("curl")
 
 
 def blocks_of(page: str) -> list[str]:
-    """What stands between ```sh and ```."""
+    """The text between ```sh and ```."""
     return re.findall(r"^```sh\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 

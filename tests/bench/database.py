@@ -23,7 +23,7 @@ class Postgres:
     postmaster: psutil.Process | None  # None: on another machine
 
     def cpu_seconds(self) -> float:
-        """Of living and of ended backends; 0 when it runs elsewhere."""
+        """The CPU time of living and ended backends; 0 if Postgres runs elsewhere."""
         if self.postmaster is None:
             return 0.0
         ended = self.postmaster.cpu_times()
@@ -31,7 +31,7 @@ class Postgres:
         return living + ended.children_user + ended.children_system
 
     def backend_seconds(self) -> float:
-        """Of the living backends that serve this database; 0 when it runs elsewhere."""
+        """The memory of the living backends of this database; 0 if Postgres runs elsewhere."""
         if self.postmaster is None:
             return 0.0
         name = urlsplit(self.url).path.removeprefix("/")

@@ -1,4 +1,4 @@
-"""The load generator: what it is told, what it tells."""
+"""The load generator: its orders and its reports."""
 
 import subprocess
 from collections.abc import Iterator, Mapping

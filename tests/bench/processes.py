@@ -93,7 +93,7 @@ def get(port: int, path: str) -> tuple[int, bytes]:
 
 
 def metric(port: int, name: str) -> float:
-    """Over all its labels."""
+    """The sum of a metric over all its labels."""
     _, body = get(port, "/metrics")
     samples = (line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#"))
     return sum(float(value) for sample, value in samples if sample.partition("{")[0] == name)
@@ -110,7 +110,7 @@ def wait_until_calm(process: psutil.Process, seconds: float = 30) -> None:
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """Of the process and its living children; the scheduler's nanoseconds where the kernel tells them."""
+    """The CPU time of the process and its living children; the scheduler's nanoseconds if the kernel reports these."""
     return sum(own_cpu_seconds(each) for each in family(process))
 
 

@@ -45,7 +45,7 @@ class Call(asyncio.Protocol):
         self._ended = True
 
     async def read(self) -> bytes:
-        """What came since the last look; nothing at the end."""
+        """The data received since the last read; empty at the end."""
         while not self._parts and not self._ended:
             self._news.clear()
             await self._news.wait()

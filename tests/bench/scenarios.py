@@ -1,4 +1,4 @@
-"""What is measured. Each scenario drives one fresh or warm server and returns named figures."""
+"""The measurements. Each scenario drives one fresh or warm server and returns named figures."""
 
 import time
 from collections.abc import Callable
@@ -115,7 +115,7 @@ def streams(chats: int, deltas: int) -> Callable[[Bench], Figures]:
 
 
 def unpaced(deltas: int) -> Callable[[Bench], Figures]:
-    """One stream as fast as it goes."""
+    """One stream at maximum speed."""
 
     def run(bench: Bench) -> Figures:
         result, figures = measured(bench, Load(f"deltas={deltas} rate=0"))

@@ -1,4 +1,4 @@
-"""What encryption of texts costs: two servers side by side, of which one encrypts what it stores."""
+"""The cost of encrypted texts: two servers side by side, one with encryption."""
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping

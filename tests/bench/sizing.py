@@ -1,4 +1,4 @@
-"""What a load needs, on paper: the sums of docs/capacity.md."""
+"""The calculated needs of a load: the sums of docs/capacity.md."""
 
 from dataclasses import dataclass
 from math import ceil

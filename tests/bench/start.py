@@ -1,4 +1,4 @@
-"""What a start costs: CPU until the server answers, on a database that is migrated, after `kill -9`."""
+"""The cost of a start after `kill -9`: CPU until the server answers, on a migrated database."""
 
 import statistics
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What traces cost: two servers side by side, of which one makes spans and metrics."""
+"""The cost of traces: two servers side by side, one with spans and metrics."""
 
 from collections.abc import Callable
 from timeit import timeit

@@ -1,4 +1,4 @@
-"""What is measured with several servers, or with one that dies. Each trial starts its own and fills a small table."""
+"""Measurements with several servers, or with a dying server. Each trial starts its own and fills a small table."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ SELDOM = {"TURNSTREAM_POLL_INTERVAL": "600"}
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What servers are started on."""
+    """The environment for the start of servers."""
 
     provider: FakeProvider
     database: Postgres

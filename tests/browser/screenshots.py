@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/screenshots anew: `.venv/bin/python -m tests.browser.screenshots`"""
+"""Draws the pictures of docs/screenshots again: `.venv/bin/python -m tests.browser.screenshots`"""
 
 import asyncio
 import tempfile

@@ -343,7 +343,7 @@ async def test_an_answer_behind_a_thousand_turns_on_the_page_costs_little_more_t
     few, many = [await _stream_behind(people, site, api, turns) for turns in (20, 1_000)]
     assert 40 < await many.ada.page.locator(":is(.group, .turn)").evaluate_all(_SKIPPABLE) < 100
     costs = [(await few.cost_of(8), await many.cost_of(8)) for _ in range(5)]
-    # The least of each: programs beside this one take the processor's caches, and so only add to a cost.
+    # The minimum of each cost, because other programs use the processor's caches, and so only add to a cost.
     of_few, of_many = map(min, zip(*costs, strict=True))
     ratio = of_many / of_few
     record_property("main thread behind a thousand turns, of that behind twenty", round(ratio, 2))

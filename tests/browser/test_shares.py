@@ -142,5 +142,5 @@ async def test_a_member_finds_the_call_that_waits_and_allows_it(
 
 
 def kept(url: str, token: str) -> dict[str, Any]:
-    """What the browser of a person holds who has given a token."""
+    """The stored data in the browser of a person with a token."""
     return {"cookies": [], "origins": [{"origin": url, "localStorage": [{"name": "turnstream.token", "value": token}]}]}

@@ -1,4 +1,4 @@
-"""A person signs in to the server of a tool, and the chat goes on."""
+"""A person signs in to the server of a tool, and the chat continues."""
 
 from collections.abc import AsyncIterator
 

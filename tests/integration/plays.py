@@ -160,7 +160,7 @@ class Author:
         frames = [self._frame(event, newline, plain).encode() for event in events]
         if ending != "cut":
             return b"".join(frames)
-        body = b"".join(frames[:-2])  # whoever has seen the last two has seen the message whole
+        body = b"".join(frames[:-2])  # a client with the last two events has the whole message
         return body[: self._random.randrange(len(body))]
 
     def _frame(self, event: Json, newline: str, plain: bool) -> str:

@@ -76,7 +76,7 @@ def test_every_limit_of_a_plan_is_on_its_page() -> None:
     assert {name.removesuffix("_per_") for name in named} == {*MEASURES, *KEPT}
 
 
-# The words of the page for what each sweep removes. Those without words keep up with what is written.
+# The words of the page for what each sweep removes. Sweeps with an empty text follow the writes.
 REMOVED = {
     "audit": "audit trail",
     "deleted chats": "marks of deleted chats",

@@ -139,7 +139,7 @@ async def test_a_turn_that_is_cancelled_before_it_runs_is_sent(api: Client, serv
     first = await api.say(chat, model=server.scripts.model(pausing(pause, "One ", "two.")))
     second = await api.say(chat, model="plain", on_busy="enqueue")
     async with api.follow(FEED) as events:
-        for turn in (second, first):  # the other way round, the second one may run and end before it is cancelled
+        for turn in (second, first):  # in the other order, the second turn may run and end before its cancellation
             assert (await api.post(f"{turn.url}/cancel")).is_success
         ended = {(await take_until(events, "turn", status="cancelled")).data["turn"] for _ in range(2)}
     assert ended == {first.assistant["id"], second.assistant["id"]}

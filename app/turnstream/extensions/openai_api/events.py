@@ -441,7 +441,7 @@ class ResponseEvents:
         self._running = {key: item for key, item in self._running.items() if item.block < reset.index}
 
     def _goes_on(self, begin: Begin) -> bool:
-        """Whether the block was voided only because readers had more of its text than was kept. Then it is the same
+        """Whether the block was voided only because readers had more of its text than the rows. Then it is the same
         item, and its known part is not sent again.
         """
         item, start = self._taken_back[0], begin.start
