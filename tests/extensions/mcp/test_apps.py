@@ -188,11 +188,6 @@ async def test_an_app_calls_no_other_tools_and_not_without_end(
             assert "offers its apps no tool" in (await app.call(name, 404))["detail"]
         assert "no result with an app" in (await app.call("refresh", 404, app="call_2"))["detail"]
         await app.call("refresh", 404, turn=str(uuid4()))
-        eve_token = await app.place.server.token("eve")
-        async with Client(app.place.server.url, document, eve_token) as eve:
-            await app.call("refresh", 404, client=eve)
-            turn = app.turn.assistant["id"]
-            assert (await eve.json("GET", f"/api/mcp/apps/calls?turn={turn}"))["calls"] == []
         for _ in range(3):
             await app.result(await app.call("refresh"))
         assert "has reached its limit of 3 calls" in (await app.call("refresh", 409))["detail"]
@@ -201,8 +196,13 @@ async def test_an_app_calls_no_other_tools_and_not_without_end(
         await asyncio.gather(*calls)
         assert "2 calls of the apps of this turn are open" in (await app.call("erase", 409))["detail"]
         monkeypatch.setattr(app_turns, "MOST_CALLS", 5)
-        assert "may make 5 calls" in (await app.call("erase", 409))["detail"]
+        assert "the limit of 5 calls" in (await app.call("erase", 409))["detail"]
         assert len(await app.listed()) == 5
+        eve_token = await app.place.server.token("eve")  # the end: soon the server demands a token of everybody
+        async with Client(app.place.server.url, document, eve_token) as eve:
+            await app.call("refresh", 404, client=eve)
+            turn = app.turn.assistant["id"]
+            assert (await eve.json("GET", f"/api/mcp/apps/calls?turn={turn}"))["calls"] == []
 
 
 # --- lists of owners, replicas, encryption ---------------------------------------------------------------------------

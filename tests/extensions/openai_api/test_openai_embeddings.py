@@ -120,7 +120,7 @@ async def test_requests_beyond_the_plan_and_other_models_are_refused(database_ur
     plans = {"ada": Plan("small", {"requests_per_day": 1})}
     async with vectors(database_url, tmp_path, plans) as (provider, client):
         provider.answer = answer([0.5])
-        with pytest.raises(openai.BadRequestError, match="makes embeddings") as refused:
+        with pytest.raises(openai.BadRequestError, match="must be a model for embeddings") as refused:
             await client.embeddings.create(model="plain", input="The sea")
         assert refused.value.param == "model"
         with pytest.raises(openai.NotFoundError):
