@@ -1,4 +1,4 @@
-"""The client for programs without an event loop: the same calls, which block."""
+"""The client for programs without an event loop: the same calls in a blocking form."""
 
 import asyncio
 import threading

@@ -1,12 +1,12 @@
 """Errors of the client, each a sentence.
 
 ClientError
-├── ClientClosed         it was closed, perhaps by another thread
+├── ClientClosed         the client was closed, perhaps by another thread
 ├── StreamError          events are missing, repeated or out of order
 ├── ConnectionLost       the server cannot be reached now; a retry may help
-│   └── ServerUnreachable    nothing listens at the address
-└── RequestRejected      the server answered no, and would again
-    └── NotTurnstream        something else answers at the address
+│   └── ServerUnreachable    no program listens at the address
+└── RequestRejected      the server rejected the request; a retry would fail, too
+    └── NotTurnstream        another program answers at the address
 """
 
 

@@ -23,7 +23,7 @@ _RESPONSE_TIMEOUT: Final = 20.0
 _CONNECT_TIMEOUT: Final = 10.0
 _LONGEST_PAUSE: Final = 5.0
 _RETRY_FOR: Final = 30.0
-_RETRY_CANCEL_FOR: Final = 5.0  # a person waits at Ctrl-C
+_RETRY_CANCEL_FOR: Final = 5.0  # a person waits after Ctrl-C
 _ID_LENGTH: Final = 36
 # The server restarts or is overloaded, or a proxy cannot reach it.
 _TRANSIENT: Final = frozenset({408, 425, 429, 502, 503, 504})
@@ -206,7 +206,7 @@ class AsyncClient:
         return StreamFollower(self, path + "?caught_up=true" * caught_up, frozenset({"chat_deleted"}), cursor)
 
     def feed(self, cursor: str | None = None) -> "StreamFollower":
-        """Yields the changes in all chats of the owner after `cursor`, until it is closed."""
+        """Yields the changes in all chats of the owner after `cursor`, until the stream is closed."""
         return StreamFollower(self, "/api/stream", frozenset(), cursor)
 
     async def answer(self, chat: str, turn: str) -> Assembler:
@@ -228,7 +228,7 @@ class AsyncClient:
     async def stream(self, path: str, cursor: str | None) -> AsyncIterator[AsyncIterator[StreamFrame] | None]:
         """Yields the events after `cursor` until the connection ends; None if there are no more."""
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": cursor} if cursor else {})}
-        # The heartbeat of a stream determines how long it may be silent.
+        # The heartbeat of a stream determines the longest silence.
         timeout = httpx2.Timeout(_RESPONSE_TIMEOUT, connect=_CONNECT_TIMEOUT, read=None)
         with self._errors_translated():
             async with asyncio.timeout(_RESPONSE_TIMEOUT):
@@ -309,7 +309,7 @@ class AsyncClient:
 
 
 async def _frames(response: httpx2.Response) -> AsyncIterator[StreamFrame]:
-    """Yields the events of a body. Raises TimeoutError when it has gone silent."""
+    """Yields the events of a body. Raises TimeoutError after too long a silence."""
     silence = _MISSED * float(response.headers.get("turnstream-heartbeat", _HEARTBEAT))
     chunks, parser = response.aiter_bytes(), FrameParser()
     while True:

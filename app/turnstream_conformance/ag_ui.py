@@ -83,7 +83,7 @@ class AgUiChecks:
     async def run(
         self, thread: Thread, path: str = "", most: int | None = None, *, knows: bool = True
     ) -> httpx2.Headers:
-        """A run or a connection, to its end or until it has had `most` pieces of text."""
+        """Reads a run or a connection, to its end or until `most` pieces of text."""
         thread.events = []
         body: dict[str, Any] = {
             "threadId": thread.id,
@@ -116,7 +116,7 @@ class AgUiChecks:
         return response.headers
 
     async def connect(self, thread: Thread, most: int | None = None) -> None:
-        """Also checks that one snapshot with all earlier content comes first."""
+        """Connects, and checks that one snapshot with all earlier content comes first."""
         await self.run(thread, "/connect", most)
         types = thread.types
         first = next((place for place, type in enumerate(types) if type == "MESSAGES_SNAPSHOT"), None)

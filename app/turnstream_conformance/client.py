@@ -1,4 +1,4 @@
-"""A scripted server that takes a client through the scenarios, and checks its requests and its assembled turns."""
+"""A scripted server that runs a client through the scenarios, and checks its requests and its assembled turns."""
 
 import asyncio
 import json
@@ -232,7 +232,7 @@ async def _chunks(response: Response, body: bytes, bytewise: bool) -> None:
         await response.send(body[start : start + size])
 
 
-# --- what is examined ------------------------------------------------------------------------------------------------
+# --- checks ----------------------------------------------------------------------------------------------------------
 
 
 async def _examine(session: Session, url: str, customer: Customer) -> str:
@@ -345,8 +345,8 @@ def _check_report(session: Session) -> None:
 
 
 def command(follow: str, post: str | None) -> Customer:
-    """A client as a command, started for each scenario. `{url}`, `{chat}` and `{turn}` in it are replaced. It prints
-    its assembled turn as JSON. `post` is the command that sends a message first.
+    """A client as a command, started for each scenario. `{url}`, `{chat}` and `{turn}` in the command are replaced. The
+    command prints the assembled turn as JSON. `post` is the command that sends a message first.
     """
 
     async def run(url: str, session: Session) -> None:
@@ -385,7 +385,7 @@ async def scripted_server(port: int, patience: float) -> AsyncIterator[tuple[str
 
 
 async def examine(url: str, server: ScriptedServer, customer: Customer, subject: str) -> Report:
-    """Takes the client through all scenarios, several at once."""
+    """Runs the client through all scenarios, several at once."""
     gate = asyncio.Semaphore(_SIDE_BY_SIDE)
 
     async def run(session: Session) -> PromiseResult:

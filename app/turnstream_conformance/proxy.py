@@ -18,7 +18,7 @@ from turnstream_conformance.wire import Event, Parser
 _PATH = "/api/conformance/"
 _DELTAS = 20
 _PAUSE = 0.1  # seconds between two deltas
-_LATE = 0.5  # seconds after which a delta counts as held
+_LATE = 0.5  # seconds after which a delta counts as delayed
 _PATIENCE = 20.0  # seconds for an answer, if its time is not checked
 _SIDE_BY_SIDE = 12  # streams; browsers open six per server, and people have several windows
 _LONG_CURSOR = 6_000  # characters of the cursor of a chat with a hundred open turns
@@ -259,7 +259,7 @@ class Probes:
 
 
 def _delays(delays: list[float]) -> str:
-    """Raises Failed if deltas were held."""
+    """Raises Failed if deltas were delayed."""
     worst = max(delays)
     if worst > _LATE:
         late = sum(delay > _LATE for delay in delays)
@@ -276,7 +276,7 @@ async def _to(url: str, token: str | None = None) -> AsyncIterator[httpx2.AsyncC
 
 
 async def _ready(client: httpx2.AsyncClient) -> None:
-    """Returns when the proxy has detected its origin, or does not seem to check it."""
+    """Waits until the proxy forwards a request, for a limited time. The proxy may check its origin first."""
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         with suppress(httpx2.TransportError):

@@ -176,7 +176,7 @@ class ServerChecks:
         return f"{sum(event.id is not None for event in events)} events over {len(connections)} connections"
 
     async def side_by_side(self) -> str:
-        """Only the demo's answers are known."""
+        """Compares concurrent answers with the expected ones, which only the demo allows."""
         news = await _all(*(self.post(more=f" {number}") for number in range(4)))
         read = await _all(*(self.read(new.stream) for new in news))
         turns = await _all(*(self.json("GET", new.url, 200) for new in news))
@@ -284,7 +284,7 @@ class ServerChecks:
         return ""
 
     async def order(self) -> str:
-        """S10, S11, S15."""
+        """Checks the promises S10, S11 and S15."""
         _, events, turn = await self.ended()
         _check_order(events)
         if turn["status"] != ENDS[events[-1].name]:
@@ -739,7 +739,7 @@ def _last_id(events: Sequence[Event]) -> str | None:
 
 
 def _is_decided(action: Json) -> bool:
-    """Whether a person decides about a call, or runs it. A background call may ask a question."""
+    """Whether the call waits for a decision or for a client. A background call may ask a question."""
     return action["type"] in {"client", "approval"}
 
 

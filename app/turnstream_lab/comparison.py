@@ -163,7 +163,7 @@ def total_of(results: Sequence[Result]) -> Json:
 
 
 def standings(found: Answers) -> Mapping[str, Standing] | None:
-    """None without scores."""
+    """Returns the scores of both settings; None without scores."""
     scores = {
         side: [result.score.value if result.score else None for results in answers for result in results]
         for side, answers in found.items()

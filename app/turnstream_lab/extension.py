@@ -47,7 +47,7 @@ def _recordings(settings: Settings) -> "Recordings | None":
 
 
 async def _check(settings: Settings, _: "Models", __: bool) -> str:
-    """Whether recordings can be stored."""
+    """Checks that recordings can be stored. Returns their folder for the report."""
     from tempfile import TemporaryFile
 
     folder = settings.section(LabSettings).record

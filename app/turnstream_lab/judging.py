@@ -32,8 +32,8 @@ _DUTY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`value` is None for an answer that could not be judged; `reason` explains this. `cost` is the cost of a judgement
-    by a model.
+    """`value` is None if no judgement was possible; `reason` has the cause. `cost` is the cost of a judgement by a
+    model.
     """
 
     value: float | None
@@ -52,7 +52,7 @@ async def ended_turn(client: AsyncClient, text: str, options: Json) -> Json:
     ids, state = (turn["chat_id"], turn["id"]), Assembler.of(turn)
     async for event in client.follow(*ids, turn["cursor"]):
         state.apply(event.name, event.data)
-        if state.waits:  # for a person, and nobody can answer
+        if state.waits:  # a call waits for a person, and nobody can answer
             await client.cancel(*ids)
     return await client.turn(*ids)
 

@@ -16,7 +16,7 @@ from turnstream.llm.models.catalog import Models
 
 
 class _Complete(dict[str, str]):
-    """An environment with a value for every missing key and address, which leads nowhere."""
+    """An environment with a dummy value for every missing key and address."""
 
     def get(self, name: str, _default: object = None) -> str:
         return super().get(name) or "http://offline.invalid"
@@ -33,7 +33,7 @@ async def offline_models(
     for spec in read_registry(settings.models_file, _Complete(read_environment()), apis):
         with suppress(ConfigError):
             spec.api.check(spec.name)
-            await import_adapter(spec.api)  # during a replayed call it would count as silence of the call
+            await import_adapter(spec.api)  # an import during a replayed call would count as its silence
             specs.append(spec)
     async with connect_providers(specs, CallOptions(interceptors)) as offers:
         if settings.model is not None and offers:

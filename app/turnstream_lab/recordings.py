@@ -52,8 +52,8 @@ _NAME: Final = re.compile(r"attempt-\d+-round-\d+-try-\d+\.jsonl")
 
 
 class Recordings:
-    """A folder of recordings, with one folder for each turn. Within its context it accepts new ones. Recordings that
-    cannot be written or queued are dropped and logged. `owners` may request them; None means all.
+    """A folder of recordings, with one folder for each turn. New recordings are accepted within its context only.
+    Recordings that cannot be written or queued are dropped and logged. `owners` may request them; None means all.
     """
 
     def __init__(self, folder: Path, most_waiting: int = _MOST_WAITING, owners: frozenset[str] | None = None) -> None:
@@ -101,7 +101,7 @@ class Recordings:
             yield path.name, path.read_bytes()
 
     def keep(self, turn: UUID, name: str, content: bytes) -> bool:
-        """Stores a recording of `files`. Returns False if it exists, or is not one of ours."""
+        """Stores a recording of `files`. Returns False for an existing recording or another type of file."""
         path = self.folder / str(turn) / name
         if not _NAME.fullmatch(name) or path.exists():
             return False
@@ -195,7 +195,7 @@ class RecordingInterceptor:
 
 
 class _CallRecorder:
-    """The recording of a call in progress. Per read it only takes the time and stores the bytes."""
+    """The recording of a call in progress. A read only stores its time and its bytes."""
 
     def __init__(self, recordings: Recordings, request: httpx2.Request, call: ModelCall | None) -> None:
         self._recordings = recordings

@@ -33,7 +33,7 @@ from turnstream_lab.replay import ReplayInterceptor
 from turnstream_lab.transfer import answer_as_recorded, copy_path, steer_as_recorded
 
 _LOOK = 0.02  # seconds
-# A recorded silence ended in a stall timeout, and does so again: the only part that takes time.
+# A recorded silence ended in a stall timeout, and the rerun repeats this timeout: nothing else takes time.
 _STALL = 1.0
 _LEASE = 86_400.0
 OpenModels = Callable[[Sequence[Interceptor]], AbstractAsyncContextManager[Models]]
@@ -113,7 +113,7 @@ async def _worker(
 
 
 async def _ended(worker: Worker, database: Database, owner: str, then: Turn) -> Turn:
-    """Returns the turn after its end, or when it waits for an answer that was missing originally, too."""
+    """Returns the turn after its end, or once the turn waits for an answer that the original lacks, too."""
     while True:
         worker.wake()
         turn = await Turns(database).get(owner, then.chat_id, then.id)

@@ -1,4 +1,4 @@
-"""The removal of this machine's recordings whose turns are deleted, or by their age."""
+"""Deletion of this machine's recordings, if their turns are deleted or if they are too old."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ async def present_turns(database: Database, turns: Sequence[UUID]) -> set[UUID]:
 
 
 async def sweep_here(period: float, steps: Callable[[], AsyncGenerator[int, None]]) -> None:
-    """Sweeps this machine's data until it is cancelled: other replicas sweep other data."""
+    """Sweeps this machine's data until a cancellation. Every replica sweeps its own data."""
     while True:
         await asyncio.sleep(period * random.uniform(0.5, 1.0))  # noqa: S311, processes of one machine sweep in turn
         try:

@@ -1,4 +1,4 @@
-"""Copies a turn and its path into another database, if it can be run again."""
+"""Copies a turn and its path into another database, if a rerun of the turn is possible."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -108,7 +108,7 @@ async def _copy_many(there: Transaction, here: Transaction, get: Statement, put:
 
 
 async def answer_as_recorded(database: Database, then: Turn) -> bool:
-    """Gives the waiting calls in `database` the answers of the recorded turn `then`. Returns False if it has none."""
+    """Gives the waiting calls in `database` the answers of the recorded turn `then`. Returns False without any."""
     given = {ask.key: ask.answer for ask in then.asks if ask.answer is not None}
     async with database.transaction() as connection:
         rows = await connection.rows(GET_OPEN_ASKS, turn=then.id)

@@ -117,7 +117,7 @@ class ApprovalLoop:
                 self._approver.notify(explained(error))
 
     def _ask_all(self, skipped: set[CallKey]) -> None:
-        # Reads the calls again after each answer: others may answer them, too, or they may expire.
+        # Reads the calls again after each answer: other people may have answered calls, and calls may have expired.
         while calls := [call for call in self._run(self._session.pending_calls()) if call_key(call) not in skipped]:
             call = calls[0]
             try:

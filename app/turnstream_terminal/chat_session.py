@@ -134,7 +134,7 @@ class ChatSession:
             raise
 
     async def resume(self, skipped: Set[CallKey] = frozenset()) -> Assembler:
-        """Shows the turn until it ends, waits for a call that is not `skipped`, or only waits."""
+        """Shows the turn until its end, until a call outside of `skipped` waits, or until all of its calls wait."""
         return await self._show(self._followed, skipped)
 
     async def stop_call(self, job: Json) -> None:
@@ -177,7 +177,7 @@ class ChatSession:
                 turn = await self._client.turn(*current.ids)
                 view.state, current.follower = Assembler.of(turn), self._client.follow(*current.ids, turn["cursor"])
                 waits = await _feed_view(current.follower, view, needs_a_person)
-            if not waits and view.state.end is None:  # it ended before the stream was read: the rows have the rest
+            if not waits and view.state.end is None:  # the turn ended before the connection: the rows have the rest
                 view.state = Assembler.of(await self._client.turn(*current.ids))
         except asyncio.CancelledError:
             # Ctrl-C: asyncio.Runner cancels the task once. The same task then stops the turn, so the request to stop

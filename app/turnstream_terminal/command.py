@@ -122,7 +122,7 @@ def chat(
                         print(f"turnstream: {line}", file=sys.stderr)
                     sys.exit(_EXIT_WAITING)
                 sys.exit({"turn_complete": 0, "turn_cancelled": _EXIT_INTERRUPTED}.get(state.end or "", 1))
-            runner.run(client.chats(1))  # without a server it fails here, before the prompt
+            runner.run(client.chats(1))  # a missing server fails here, before the prompt
             prepare_prompt()
             ChatPrompt(client, session, approvals, run, program).loop(chosen)
         finally:

@@ -91,7 +91,7 @@ class ForegroundRunner:
     console: Console
 
     def __call__(self, work: Coroutine[Any, Any, T]) -> T:
-        """Completes `work`. The first Ctrl-C cancels it and may be handled there; the second one ends it."""
+        """Completes `work`. The first Ctrl-C cancels `work`, which may handle this; the second one stops all work."""
         with _quiet_terminal(self.console):
             try:
                 return self.runner.run(work)

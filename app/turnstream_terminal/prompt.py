@@ -120,7 +120,7 @@ class ChatPrompt:
                 self._console.print(Text("\n> " + "\n  ".join(lines), "bold"))
             else:
                 self._last = self._with_approvals(self._run(self._session.follow(turn)))
-            if self._last and self._last.waits:  # later turns are queued behind this one
+            if self._last and self._last.waits:  # later turns are queued behind this turn
                 break
         self._console.print()
 

@@ -33,7 +33,7 @@ _STAGES: Final = {
 
 
 class TurnView(Protocol):
-    """Shows a turn while it grows."""
+    """Shows a growing turn."""
 
     state: Assembler
 
@@ -89,7 +89,7 @@ class LiveTurnView:
                 self._stage = ""
             case ConnectionEvent.LOST:
                 self._notice = _RECONNECTING
-                if not self._display.room(self._size()):  # there is no status line for it
+                if not self._display.room(self._size()):  # no room for a status line
                     lines = self._renderer.summary_line(SummaryLine("other", _RECONNECTING))
                     self._display.show(lines, 1, self._size())
             case "retry":

@@ -1,4 +1,4 @@
-"""A server that embeds turnstream: the front desk of a hotel, whose tools need an approval. Run by `python -m`."""
+"""A server that embeds turnstream: a hotel's front desk with tools that need an approval. Run it with `python -m`."""
 
 import re
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ async def free_rooms() -> str:
 
 
 def answer(request: ModelRequest) -> Reply:
-    """Decides from the request alone, so that each process continues where another one stopped."""
+    """Depends only on the request, so that another process can continue a turn."""
     question, results = _since_the_question(request.messages)
     if results:
         return message_of(text("The desk says:\n\n", *(f"- {result}\n" for result in results)))

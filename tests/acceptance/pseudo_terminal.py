@@ -1,4 +1,4 @@
-"""A program on a pseudo-terminal, whose input is typed and whose screen is read by a test."""
+"""A program on a pseudo-terminal: the test types its input and reads its screen."""
 
 import asyncio
 import fcntl
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from tests.support.virtual_terminal import VirtualTerminal
 
-_TIMEOUT = 150  # seconds, for a machine that is busy with other tests
-_PATIENCE = 30  # seconds, of a person who has pressed a key in vain
-# Makes the pseudo-terminal the controlling one, so that a typed Ctrl-C becomes SIGINT.
+_TIMEOUT = 150  # seconds; tolerates a machine that is busy with other tests
+_PATIENCE = 30  # seconds until a person presses a key again
+# Makes the pseudo-terminal the controlling terminal, so that a typed Ctrl-C becomes SIGINT.
 _TAKE = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 
 
@@ -52,8 +52,8 @@ class PseudoTerminal:
         os.write(self._master, text.encode())
 
     async def interrupt(self) -> None:
-        """Types Ctrl-C at a prompt, as a person does: again where nothing comes of it. Python's readline misses a
-        signal that arrives after it has shown its prompt and before it waits for a key.
+        """Types Ctrl-C at a prompt, and repeats it until the screen changes: Python's readline misses a signal that
+        arrives between the display of its prompt and its wait for a key.
         """
         before = self.screen.text
         while self.screen.text == before:
@@ -69,7 +69,7 @@ class PseudoTerminal:
         await self._until(lambda: all(text in self.screen.text for text in texts), f"{texts} not")
 
     async def sees_prompt(self, prompt: str = ">") -> None:
-        """Waits until the last line is this prompt."""
+        """Waits until the last line equals the prompt."""
         await self._until(lambda: self.screen.lines[-1:] == [prompt], f"no prompt {prompt}")
 
     async def _until(self, holds: Callable[[], bool], otherwise: str) -> None:
@@ -94,7 +94,7 @@ class PseudoTerminal:
     def _read(self) -> None:
         try:
             data = os.read(self._master, 65536)
-        except OSError:  # the program has left the terminal
+        except OSError:  # the program has closed the terminal
             self._loop.remove_reader(self._master)
         else:
             self.screen.write(self._decoder.decode(data))

@@ -1,4 +1,4 @@
-"""Clients that run `turnstream chat` in a script or a terminal, and a probe of the turn on the server."""
+"""Clients that run `turnstream chat` in a script or on a terminal, and a probe for turns on the server."""
 
 import asyncio
 import subprocess
@@ -13,11 +13,11 @@ from tests.acceptance.pseudo_terminal import PseudoTerminal
 from tests.support.server_process import TURNSTREAM, clean_environment
 
 Json = dict[str, Any]
-_TIMEOUT: Final = 150  # seconds, for a machine that is busy with other tests
+_TIMEOUT: Final = 150  # seconds; tolerates a machine that is busy with other tests
 
 
 class Script:
-    """`turnstream chat` with pipes instead of a terminal."""
+    """`turnstream chat` with pipes in place of a terminal."""
 
     def __init__(self, server: str, folder: Path, *arguments: str, stdin: str = "", **settings: str) -> None:
         self.process = subprocess.Popen(
@@ -32,7 +32,7 @@ class Script:
         self._stdin = stdin
 
     async def end(self) -> tuple[int, str, str]:
-        """Waits for the end. Returns the exit code, standard output and standard error."""
+        """Waits for the exit. Returns the exit code, standard output and standard error."""
         out, notes = await asyncio.to_thread(self.process.communicate, self._stdin, _TIMEOUT)
         return self.process.returncode, out, notes
 
@@ -66,7 +66,7 @@ def scripts(folder: Path) -> Iterator[RunScript]:
 
 @contextmanager
 def terminals(folder: Path) -> Iterator[OpenTerminal]:
-    """Yields a function that opens terminals, without an editor unless a setting names one."""
+    """Yields a function that opens terminals. They have no editor unless a setting names one."""
     started: list[PseudoTerminal] = []
 
     def start(server: Served, *arguments: str, **settings: str) -> PseudoTerminal:
@@ -96,7 +96,7 @@ class TurnProbe:
         return turns[-1] if turns else None
 
     async def path(self) -> list[Json]:
-        """The turns of the newest chat, to its newest one."""
+        """Returns the path to the newest turn of the newest chat."""
         chats = (await self._http.get("/api/chats")).json()["chats"]
         if not chats:
             return []

@@ -1,4 +1,4 @@
-"""AG-UI against real servers: a run that is cut many times, and one whose server is killed."""
+"""AG-UI against real servers: a run with many cut connections, and a run whose server is killed."""
 
 import json
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ _OPTIONS = {"TURNSTREAM_DEMO_DELAY": "0.01", "TURNSTREAM_JOURNAL_INTERVAL": "0.0
 
 
 async def events_of(url: str, thread: str) -> AsyncIterator[Json]:
-    """The events of the run that answers the message; the same message again follows the same answer."""
+    """Yields the events of the run that answers the message. A repetition of the message follows the same answer."""
     body = {"threadId": thread, "runId": "r", "protocolVersion": "1.0", "messages": [MESSAGE]}
     async with (
         httpx2.AsyncClient(base_url=url, timeout=150) as client,
@@ -46,7 +46,7 @@ async def messages_of(url: str, thread: str) -> list[Json]:
 
 
 async def check_whole(url: str, thread: str) -> None:
-    """The last reader has what is stored: its text after the last snapshot, which replaces what came before."""
+    """Checks that the last reader has the stored text. A snapshot replaces the text before it."""
     shown: dict[str, str] = {}
     last: Json = {}
     async for event in events_of(url, thread):

@@ -1,4 +1,4 @@
-"""A client of Anthropic's API whose connection is cut, and whose server is killed."""
+"""A client of Anthropic's API with cut connections, and with a killed server."""
 
 import json
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ class Reading:
         return "".join(delta.get("text", "") for delta in deltas)
 
     async def read(self, url: str) -> AsyncIterator[dict[str, Any]]:
-        """The events that follow, until the stream ends or the caller stops."""
+        """Yields further events, until the stream ends or the caller stops."""
         async with (
             httpx2.AsyncClient(trust_env=False, timeout=150) as client,
             client.stream("POST", f"{url}/v1/messages", json=BODY, headers={**HEADERS, **self.headers}) as answer,
@@ -52,7 +52,7 @@ class Reading:
 
 
 async def whole_of(url: str, reading: Reading) -> Any:
-    """The message as the SDK gets it afterwards, in one piece."""
+    """Returns the complete message through the SDK."""
     body: Any = {name: value for name, value in BODY.items() if name != "stream"}
     name = {"Turnstream-Resume": reading.headers["Turnstream-Resume"]}
     async with AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client:

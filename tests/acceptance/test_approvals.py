@@ -1,4 +1,4 @@
-"""Money that is only moved when a person has allowed it: once, as it was allowed, whatever happens to the server."""
+"""Payments with approvals: each happens once, with the approved arguments, despite crashes of the server."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Office:
     database_url: str
 
     async def ask(self, words: str) -> tuple[Said, list[Json]]:
-        """The turn, and the calls that wait."""
+        """Returns the turn and its waiting calls."""
         turn = await self.api.say(await self.api.chat(), words)
         return turn, (await until_waiting(self.api, turn))["actions"]
 
@@ -61,13 +61,13 @@ def decision(kind: str, call: Json, **more: Any) -> Json:
     return {"type": kind, "tool_use_id": call["tool_use_id"], "input_digest": call["input_digest"], **more}
 
 
-# --- a server that dies ----------------------------------------------------------------------------------------------
+# --- a killed server ---
 
 
 @dataclass(frozen=True)
 class Died:
-    """Turns of a server that was killed: one of whose two calls was decided, one whose call was allowed and did not run
-    yet, and one whose call ran at this moment.
+    """Turns on a killed server. `half` has two calls, one of them decided. The call of `allowed` was approved and had
+    not started. The call of `at_work` was running.
     """
 
     half: Said
@@ -92,7 +92,7 @@ async def died(office: Office) -> Died:
 
 
 async def die_before_it_runs(office: Office, turn: Said, action: Json) -> None:
-    """The decision is stored, the turn is claimed, and there it ends: a call is run once its row is there."""
+    """Kills the server between the stored decision and the call: the lock blocks the row that precedes the call."""
     holder, watcher = [await asyncpg.connect(office.database_url) for _ in range(2)]
     lock = Locker(holder, watcher)
     async with lock.holding("LOCK TABLE tool_calls IN SHARE MODE"):
@@ -146,13 +146,13 @@ async def test_a_call_that_ran_when_the_server_died_is_not_repeated(office: Offi
     assert told.startswith("The server stopped while this call was running.")
 
 
-# --- decisions that do not count -------------------------------------------------------------------------------------
+# --- decisions without effect ---
 
 
 async def test_a_decision_counts_once(office: Office) -> None:
     turn, (call, other) = await office.ask("transfer carl 10, transfer carla 10")
     key = str(uuid4())
-    for _ in range(2):  # as a client does whose answer was lost
+    for _ in range(2):  # like a client after a lost response
         await office.decide(turn, decision("approve", call), key=key)
     for again in (decision("approve", call), decision("approve", call, input={"to": "carl", "euros": 99})):
         refused = await office.decide(turn, again, expect=409)

@@ -1,4 +1,4 @@
-"""docs/cookbook.md, run as one program against a server as `make run` starts it without a key."""
+"""docs/cookbook.md, run as one program against a server like that of `make run` without a key."""
 
 import asyncio
 import subprocess

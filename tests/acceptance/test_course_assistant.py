@@ -1,4 +1,4 @@
-"""A course assistant: tools of its own over the document store, and a model that goes by what they tell it."""
+"""A course assistant with its own tools over the document store; the model acts on their results."""
 
 from collections.abc import AsyncIterator
 

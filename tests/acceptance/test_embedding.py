@@ -1,4 +1,4 @@
-"""The programs and commands of docs/embedding.md: turnstream in a program of its own, and under a prefix of another."""
+"""The programs and commands of docs/embedding.md: turnstream inside another program, alone or under a prefix."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def shell(commands: str, folder: Path, **environment: str) -> str:
 
 
 class Host(Server):
-    """The program that has turnstream under a prefix."""
+    """A program that mounts turnstream under a prefix."""
 
     def __init__(self, database_url: str, folder: Path, app: str = "host:app", **settings: str) -> None:
         super().__init__(database_url, folder, {"TURNSTREAM_ROOT_PATH": "/chat", **settings})
@@ -80,7 +80,7 @@ async def test_a_program_of_its_own_serves_its_tools_and_ends_in_order(database_
             assert [tool["name"] for tool in (await api.json("GET", "/api/tools"))["tools"]] == ["high_water"]
             turn = await api.ask(await api.chat(), '/call high_water {"port": "Dover"}')
             assert "14:07" in turn.assistant["blocks"][-1]["text"]
-        assert await running.terminate() in {0, -15}  # uvicorn raises the signal again once it has ended
+        assert await running.terminate() in {0, -15}  # uvicorn re-raises the signal after its shutdown
     finally:
         await running.close()
     assert "Traceback" not in running.logs
@@ -116,7 +116,7 @@ async def test_fastapi_has_it_under_a_prefix_with_tools_hooks_users_and_metrics_
             events = await api.events(exchange["stream_url"])
             assert "14:07" in str(events)
             shown = ""
-            while 'harbour_answers_total{user="ada"} 1.0' not in shown:  # hooks are called after the readers
+            while 'harbour_answers_total{user="ada"} 1.0' not in shown:  # hooks run after the last event was sent
                 shown = (await api.get("/metrics")).text
             assert 'turnstream_turns_total{status="complete",stop_reason="end_turn"} 1.0' in shown
             assert "python_info" not in shown, "of the default registry come ours alone"
@@ -156,7 +156,7 @@ async def files_have_an_address_that_can_be_sent_back(api: Client, upload: str) 
     messages = (await api.json("GET", f"/chat/api/ai-sdk/chat/{chat}"))["messages"]
     (file,) = [part for part in messages[0]["parts"] if part["type"] == "file"]
     assert file["url"] == f"/chat/api/uploads/{upload}"
-    # What the SDK sends is read by the same pattern, with and without the host.
+    # The server recognises file URLs of the SDK by one pattern, with and without the host.
     for url in (file["url"], f"https://chat.example{file['url']}", f"/api/uploads/{upload}"):
         found = _UPLOAD.fullmatch(url)
         assert found is not None

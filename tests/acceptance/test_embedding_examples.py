@@ -1,4 +1,4 @@
-"""The folder `examples`: turnstream beside Litestar, Quart and Django, for the users of their sessions."""
+"""The folder `examples`: turnstream inside Litestar, Quart and Django, for their signed-in users."""
 
 import sys
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""The core without any extension, where the packages of the extras are not installed: with a provider of a program it
-posts, streams, runs tools and survives a kill.
+"""The core without extensions and without the packages of the extras. With a provider from a program, it posts,
+streams, runs tools and survives a kill.
 """
 
 import json
@@ -94,7 +94,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of an environment with the server and what it depends on, and nothing else."""
+    """The `bin` folder of an environment with only the server and its dependencies."""
     programs = installed(tmp_path_factory.mktemp("core"), ROOT)
     link_dependencies(programs, "turnstream")
     return programs
@@ -114,7 +114,7 @@ def test_the_environment_of_the_core_has_no_package_of_an_extra(programs: Path) 
 async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
     programs: Path, database_url: str, tmp_path: Path, extensions: str
 ) -> None:
-    """Without an extension a program gives the provider and the tool; the command takes the tool from a package."""
+    """Without extensions, a program passes the provider and the tool; the command loads the tool from a package."""
 
     class Core(Server):
         command = (programs / "turnstream", "serve") if extensions != "none" else (programs / "python", "program.py")
@@ -236,7 +236,7 @@ async def test_a_server_imports_the_libraries_of_its_extensions_and_no_others(
     loaded = {name.split(".")[2] for name in modules if name.startswith("turnstream.libraries.")}
     assert (
         loaded - {"extras", "logins", "secrets", "tools_file_settings"} == libraries
-    )  # settings of all extensions are read
+    )  # the settings of all extensions are read
 
 
 async def test_calls_of_extensions_are_not_there_without_them(server: StartServer) -> None:
@@ -245,7 +245,7 @@ async def test_calls_of_extensions_are_not_there_without_them(server: StartServe
     )
     present = (*CORE.endpoints, *CALLS.endpoints)
     left_out = [endpoint for endpoint in (*ENDPOINTS, *OPENAI) if endpoint not in present]
-    shared = {endpoint.path for endpoint in present}  # one of its methods is there
+    shared = {endpoint.path for endpoint in present}  # another method of the same path
     assert len(left_out) > 20
     async with httpx2.AsyncClient(base_url=running.url) as client:
         paths = (await client.get("/openapi.json")).json()["paths"]

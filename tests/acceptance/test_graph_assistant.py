@@ -1,4 +1,4 @@
-"""A graph assistant, whose tools run in the browser: across closed tabs, dead servers, and other clients."""
+"""A graph assistant with tools in the browser, across closed tabs, killed servers, and other clients."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -55,7 +55,7 @@ async def ask(api: Client, words: str) -> Said:
 
 
 async def play(api: Client, turn: Said, browser: Browser) -> None:
-    """As a page does that shows the graph: whatever is asked for is run, until the turn ends."""
+    """Acts like the page with the graph: runs every requested call until the turn ends."""
     async with api.follow(turn.stream_url) as events:
         async for event in events:
             if event.name == "action_required":

@@ -1,4 +1,4 @@
-"""The live test works: against a local server with the provider's API. By default it is not even selected."""
+"""The live test passes against a local server with the provider's API. A default run deselects it."""
 
 import asyncio
 import sys

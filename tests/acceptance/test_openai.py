@@ -1,4 +1,4 @@
-"""OpenAI's SDK against servers that are killed."""
+"""OpenAI's SDK against killed servers."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def client_of(url: str) -> AsyncOpenAI:
 
 
 def exploded(events: list[Any]) -> list[tuple[int, str]]:
-    """Each event by its number, each character of a delta by its own."""
+    """Gives each event its number, and each character of a delta a number of its own."""
     found: list[tuple[int, str]] = []
     for event in events:
         delta = getattr(event, "delta", None)
@@ -49,7 +49,7 @@ async def test_a_response_resumes_on_another_replica_after_the_one_that_wrote_it
     assert whole[-1].type == "response.completed"
     assert final.output_text
     assert exploded(again) == exploded(rest), "the same while it ran and after"
-    if rest[0].type != "response.in_progress":  # else the journal was behind what was seen, which was taken back
+    if rest[0].type != "response.in_progress":  # otherwise the journal lacked some sent text, which was voided
         assert exploded(seen) + exploded(rest) == exploded(whole)
     assert rest[-1].sequence_number == whole[-1].sequence_number
 
@@ -63,7 +63,7 @@ async def test_a_response_is_whole_after_many_cuts(server: StartServer) -> None:
             client = (here, there)[number % 2]
             after = {"starting_after": max(seen)} if seen else {}
             async with await client.responses.retrieve(made.id, stream=True, extra_query=after) as events:
-                left = 1 + number if number < 12 else None  # the last connection is read to its end
+                left = 1 + number if number < 12 else None  # the last connection reads to the end
                 async for event in events:
                     seen |= exploded([event])
                     left = left and left - 1

@@ -1,4 +1,4 @@
-"""The process from an operator's view: its log and its end."""
+"""The process for its operator: its log and its exit."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from tests.acceptance.conftest import StartServer
 from tests.support.http_client import Client, said
 from tests.support.server_process import Server
 
-# `turnstream serve`, one of whose background tasks fails when there is a file `fail` in its folder.
+# `turnstream serve` with a background task that fails if its folder contains a file `fail`.
 FAILING = """
 import pathlib
 from turnstream.cli.serve import serve
@@ -41,7 +41,7 @@ async def test_every_log_line_is_json_and_sigterm_exits_with_0(
     await writer.wait_closed()
     assert await running.terminate() == 0
     lines = [json.loads(line) for line in running.logs.splitlines() if line.startswith(("{", "WARN", "ERR", "INFO"))]
-    of_the_machine = "loop.held"  # a busy one keeps the server from its CPU
+    of_the_machine = "loop.held"  # a busy machine delays the server
     *events, warning = (line for line in lines if line["event"] != of_the_machine)
     assert {line["event"] for line in events} == {"model.demo", "secrets.plain"}
     assert warning["event"] == "library.warning"

@@ -1,5 +1,5 @@
-"""The wheels, installed where no source tree is: `turnstream serve` in an empty folder, the public interface, and the
-distributions beside the server.
+"""The wheels, installed without the source tree: `turnstream serve` in an empty folder, the public interface, and the
+other distributions.
 """
 
 import ast
@@ -19,7 +19,7 @@ from tests.support.pages import blocks
 from tests.support.server_process import Server, clean_environment
 
 ROOT = Path(__file__).parents[2]
-# The projects of the distributions beside the server.
+# The projects of the other distributions.
 BESIDE = sorted(path.parent for path in ROOT.glob("app/*/pyproject.toml"))
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of an environment with the server and its locked dependencies, and without this source tree."""
+    """The `bin` folder of an environment with the server and its locked dependencies, without the source tree."""
     programs = installed(tmp_path_factory.mktemp("package"), ROOT)
     link_dependencies(programs, "turnstream", extras("turnstream"))
     return programs
@@ -36,7 +36,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, with all other distributions and without the server."""
+    """The `bin` folder of an environment with all other distributions, without the server."""
     programs = installed(tmp_path_factory.mktemp("beside"), *BESIDE)
     for project in BESIDE:
         link_dependencies(programs, project.name)
@@ -45,7 +45,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def with_lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The server with the lab, and what the lab needs of this tree."""
+    """The `bin` folder of an environment with the server, the lab, and the lab's dependencies in this repository."""
     names = ("turnstream_client", "turnstream_lab", "turnstream_terminal")
     programs = installed(tmp_path_factory.mktemp("lab"), ROOT, *(ROOT / "app" / name for name in names))
     for name in ("turnstream", *names):
@@ -57,7 +57,7 @@ async def test_an_installed_wheel_serves_in_an_empty_folder(environment: Path, t
     class Installed(Server):
         command = (environment / "turnstream", "serve")
 
-    server = Installed("", tmp_path, {})  # an empty DATABASE_URL counts as none: the embedded database is used
+    server = Installed("", tmp_path, {})  # an empty DATABASE_URL selects the embedded database
     try:
         await server.start()
         async with Client(server.url) as api:

@@ -1,4 +1,4 @@
-"""The commands of the pages under docs that need only a server."""
+"""The commands of pages in docs that need only a server."""
 
 import re
 import subprocess
@@ -26,7 +26,7 @@ def section(page: str, heading: str, kind: str) -> list[str]:
 
 
 def shell(commands: str, folder: Path, **environment: str) -> str:
-    if not (folder / ".venv").exists():  # the pages name `.venv/bin/turnstream`
+    if not (folder / ".venv").exists():  # the pages use `.venv/bin/turnstream`
         (folder / ".venv").symlink_to(sys.prefix)
     done = subprocess.run(
         ["bash", "-c", f"set -eu\n{commands}"],
@@ -41,7 +41,7 @@ def shell(commands: str, folder: Path, **environment: str) -> str:
 
 
 def without_chance(printed: str) -> str:
-    """Without what is another one each time: tokens, dates, names of databases."""
+    """Replaces values that differ between runs: tokens, dates, names of databases."""
     printed = re.sub(r"ts_\w{32}_[\w-]{43}", "ts_…", printed)
     return re.sub(r"\d{4}-\d\d-\d\d(T[\d:.]+Z| \d\d:\d\d)?|\(/\w+\)", "…", printed)
 
@@ -55,14 +55,14 @@ async def test_documents_are_imported_and_put_as_the_page_says(
     (tmp_path / "tide.md").write_text("# Tides\n")
     (commands,), (printed,) = (section("docs/tools.md", "The document tools", kind) for kind in ("sh", "text"))
     found = shell(commands.replace(ADDRESS, running.url), tmp_path, DATABASE_URL=database_url)
-    assert without_chance(found + "\n") == without_chance(printed)  # curl prints no end of line
+    assert without_chance(found + "\n") == without_chance(printed)  # curl adds no line break at the end
 
 
 async def test_the_terminal_lists_chats_and_answers_as_its_page_says(server: StartServer, tmp_path: Path) -> None:
     running = await server(TURNSTREAM_DEMO_DELAY="0")
     _, commands = section("app/turnstream_terminal/README.md", "turnstream-terminal", "sh")
     first, *others = commands.splitlines()
-    assert first == f"turnstream-chat --server {ADDRESS}"  # which reads the keys of a terminal
+    assert first == f"turnstream-chat --server {ADDRESS}"  # this command needs a terminal
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     printed = shell("\n".join(reversed(others)), tmp_path, PATH=path, TURNSTREAM_URL=running.url)
     async with Client(running.url) as api:
@@ -87,9 +87,9 @@ async def test_a_token_opens_the_stream_as_the_pages_say(
 async def test_the_embedded_database_is_dumped_and_restored_as_the_page_says(
     database_url: str, postgres_server: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder = tmp_path_factory.mktemp("kept")  # short: a socket in it has a path of 107 characters at most
+    folder = tmp_path_factory.mktemp("kept")  # short: the path of a socket has at most 107 characters
     dump, restore = section("docs/postgres.md", "Backup", "sh")
-    running = Server("", folder, {})  # an empty DATABASE_URL counts as none: the embedded database is used
+    running = Server("", folder, {})  # an empty DATABASE_URL selects the embedded database
     await running.start()
     try:
         async with Client(running.url) as api:
@@ -103,7 +103,7 @@ async def test_the_embedded_database_is_dumped_and_restored_as_the_page_says(
     programs = dump.splitlines()[0]
     shell(f"{programs}\n$bin/psql -q -c 'CREATE DATABASE {empty}' '{postgres_server}'", folder)
     try:
-        # A Postgres before 17 does not know one parameter, and has all rows, as the page says.
+        # A Postgres before 17 rejects one parameter but restores all rows, as documented on the page.
         shell(f"{programs}\n{restore.strip()} 2> errors.txt || true", folder, DATABASE_URL=target)
         errors = (folder / "errors.txt").read_text(encoding="utf-8")
         assert not errors or re.search(r"(?s)parameter \"transaction_timeout\".*ignored on restore: 1$", errors.strip())

@@ -1,4 +1,4 @@
-"""A server is killed in the middle of a change of the queue: the rows of the message and its delivery have one fate."""
+"""A kill of the server during a change of the queue: the rows of the message and its delivery are consistent."""
 
 import asyncio
 from contextlib import suppress
@@ -14,7 +14,7 @@ from tests.support.locks import Locker, connection_to
 
 Json = dict[str, Any]
 
-# Every change that moves a place writes here, behind its first writes and before its last.
+# Every change of the queue writes to this table, after its first write and before its last one.
 MIDDLE = "LOCK TABLE deleted_turns IN SHARE MODE"
 SECONDS = [{"type": "text", "text": "Deuxième"}]
 
@@ -46,7 +46,7 @@ async def test_after_a_kill_in_the_middle_of_a_change_the_queue_is_as_it_was_and
             assert "block_delta" in [event.name async for event in until("block_delta", events)]
         for words in ("Second", "Third"):
             await api.say(chat, words, on_busy="enqueue")
-        # Long too: else a turn that has got it after the takeover may have ended before it is cancelled.
+        # Also long: a short turn could receive the steer after the takeover, and end before its cancellation.
         await api.json("POST", f"{chat}/turns", 202, json={**said("/long 80000"), "on_busy": "steer"})
         before = (await api.json("GET", f"{chat}/queue"))["entries"]
         steer, second, third = before
@@ -75,9 +75,9 @@ async def test_after_a_kill_in_the_middle_of_a_change_the_queue_is_as_it_was_and
             await asking
     await running.start(
         TURNSTREAM_DEMO_DELAY="0.005"
-    )  # at the address of the killed one, whose turns it takes over at once
+    )  # at the same address: it takes over the killed server's turns at once
     async with Client(running.url) as api:
-        # The takeover ends the round. After that, the steer may be delivered at any moment.
+        # The takeover ends the round. From then on, the steer may be delivered at any time.
         entries = (await api.json("GET", f"{chat}/queue"))["entries"]
         assert entries in (before, before[1:])
         withdrawn = await api.delete(f"{chat}/queue/{steer['id']}", params={"version": steer["version"]})

@@ -1,4 +1,4 @@
-"""The commands of README.md and docs/quickstart.md, run as they are written, against a server started as they say."""
+"""The commands of README.md and docs/quickstart.md, run verbatim against a server started by these pages."""
 
 import re
 import subprocess
@@ -14,19 +14,19 @@ from turnstream_client.assembler import Assembler
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "http://127.0.0.1:8000"
-# As slow as a person finds it who reads along, so that a connection can be cut in the middle of an answer.
+# Reading speed, so that the test can cut a connection within an answer.
 SLOWLY = "0.01"
 
 needs_curl = pytest.mark.needs("curl")
 
 
 def blocks_of(page: str) -> list[str]:
-    """The text between ```sh and ```."""
+    """The content of ```sh blocks."""
     return re.findall(r"^```sh\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def run(page: str, server: Server, folder: Path) -> str:
-    """Runs all blocks but the first, which starts a server, in one shell. Returns what they print."""
+    """Runs all blocks in one shell, except the first, which starts a server. Returns their output."""
     start, *commands = blocks_of(page)
     assert start == "make run\n"
     script = "set -eu\n" + "\n".join(commands)

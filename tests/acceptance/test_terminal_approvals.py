@@ -62,7 +62,7 @@ async def test_a_person_allows_a_call_with_edited_arguments_and_denies_another_w
 ) -> None:
     terminal = open_terminal(desk)
     await terminal.sees_prompt()
-    terminal.type(f"{BOTH}\rallow\r")  # keys that are typed before the question must not answer it
+    terminal.type(f"{BOTH}\rallow\r")  # keys typed before the question must not answer it
     await terminal.sees("? book_room asks to run · expires at", "1 more after this", '      "room": "12",')
     await terminal.sees_prompt(CHOICES)
     terminal.type("edit\r")

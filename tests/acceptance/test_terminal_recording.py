@@ -1,4 +1,4 @@
-"""The recording of the terminal on its page is what the terminal shows. `RECORD=1` writes it."""
+"""The recording on the documentation page equals the terminal's output. `RECORD=1` writes the recording."""
 
 import os
 import re
@@ -32,7 +32,7 @@ async def desk(database_url: str, tmp_path: Path) -> AsyncIterator[FrontDesk]:
 
 
 def _fixed(line: str) -> str:
-    """The line without the times and the port of this run. A call or a thought that was quick has no time."""
+    """Replaces times and the port. A short call or thought has no time."""
     line = re.sub(r"at \d\d:\d\d:\d\d, in \d+ min", "at 14:32:10, in 15 min", line)
     line = re.sub(r"thought for [\d.]+ \w+", "thought", line)
     time = "" if line.startswith("✓") else " · 0.2 s"

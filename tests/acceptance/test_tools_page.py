@@ -1,4 +1,4 @@
-"""The examples of the pages of tools that need a server of their own settings: their files and commands as written."""
+"""The examples of the pages about tools that need a server with special settings: verbatim files and commands."""
 
 import subprocess
 import sys
@@ -22,10 +22,10 @@ async def test_tools_in_process_and_of_an_mcp_server_are_called_without_a_key(
     (tmp_path / "shopping.py").write_text(blocks("docs/tools.md", "A complete example", "python")[0], encoding="utf-8")
     (tmp_path / "clock.py").write_text(blocks("docs/mcp.md", "MCP servers", "python")[0], encoding="utf-8")
     (tmp_path / "tools.toml").write_text(blocks("docs/mcp.md", "MCP servers", "toml")[0], encoding="utf-8")
-    (tmp_path / ".venv").symlink_to(sys.prefix)  # the page names `.venv/bin/python`
+    (tmp_path / ".venv").symlink_to(sys.prefix)  # the page uses `.venv/bin/python`
     running = await server(TURNSTREAM_TOOLSET="shopping:toolset", TURNSTREAM_TOOLS_FILE="tools.toml")
     async with httpx2.AsyncClient(base_url=running.url) as client:
-        # On a loaded machine the MCP server may start after the five seconds that the start waits for it.
+        # On a busy machine the MCP server may miss the startup limit of five seconds.
         while "clock__now" not in (await client.get("/api/tools")).text:
             assert "mcp.failed" not in running.logs
     printed = [

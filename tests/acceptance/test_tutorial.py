@@ -1,4 +1,4 @@
-"""docs/tutorial.md from its first step to its last one, in one shell, as a reader types it."""
+"""docs/tutorial.md from its first to its last step, in one shell, as typed by a reader."""
 
 import asyncio
 import os
@@ -50,7 +50,7 @@ async def test_every_step_of_the_tutorial_prints_what_the_page_shows(database_ur
 
 
 async def run(script: str, folder: Path, environment: dict[str, str]) -> str:
-    """What the script prints. No server that it starts is left when it fails."""
+    """Returns the script's output. A failure leaves no server process behind."""
     shell = await asyncio.create_subprocess_exec(
         "bash",
         "-c",

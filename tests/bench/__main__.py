@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: several replicas; then turnstream beside a bare relay, each alone on one CPU."""
+"""`python -m tests.bench`: trials with several servers; then turnstream and a bare relay, each alone on one CPU."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def main(
     servers); cache (a provider that bills); chats (long ones); large (a database of a million turns); hostile
     (attacks beside calm streams); overload (arrivals above capacity); costs, storage (what a turn takes).
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop what was started, as after Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop all child processes, as after Ctrl-C
     raise_file_limit()
     programme = quick_set() if is_quick else whole()
     if names:
@@ -63,7 +63,7 @@ def main(
 def measure(
     programme: Programme, repetitions: int, seconds: float, only: str | None
 ) -> tuple[list[str], dict[str, str]]:
-    """Returns what went wrong, and the tables by the section of the page that they belong to."""
+    """Returns the faults, and the tables by the section of their page."""
     until, load_before = time.monotonic() + seconds, os.getloadavg()[0]
     with ExitStack() as owned:
         folder = Path(owned.enter_context(tempfile.TemporaryDirectory(prefix="turnstream-bench-")))
@@ -86,7 +86,7 @@ def candidates_for(database: Postgres | None) -> list[Candidate]:
 
 
 class Run:
-    """What fails is named among the `faults`, and costs no figures but its own."""
+    """One run. A failed measurement is added to `faults` and has no figures; the other figures stay."""
 
     def __init__(self, provider: FakeProvider, database: Postgres | None, folder: Path) -> None:
         self.results = Results()
@@ -117,7 +117,7 @@ class Run:
     def repeat(
         self, candidates: list[Candidate], scenarios: Iterable[Scenario], repetitions: int, until: float
     ) -> None:
-        """Candidates take turns, and the one that goes first changes: slow drift of the machine hits both."""
+        """Reverses the order of the candidates in each repetition: a slow drift of the machine affects both."""
         started = time.monotonic()
         for repetition in range(repetitions):
             now = time.monotonic()
@@ -157,7 +157,7 @@ class Run:
 
 
 def batches(scenarios: list[Scenario]) -> Iterator[list[Scenario]]:
-    """Scenarios that share a server."""
+    """Groups scenarios that share a server."""
     batch: list[Scenario] = []
     for scenario in scenarios:
         if batch and scenario.fresh_server:

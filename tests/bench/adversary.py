@@ -1,4 +1,4 @@
-"""What a server calls and can bring upon itself: models, tools and a webhook that send too much, or never answer."""
+"""Hostile dependencies of a server: models, tools and a webhook that send too much data, or never answer."""
 
 import json
 import threading
@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.bench.mcp_adversary import CALLED, PATIENCE, McpAdversary
 
-# Models that call a tool, which one, and with what.
+# Models that call a tool: the name of the tool and its arguments.
 _CALLS = {
     "looking": ("look", "{}"),
     "counting": ("count", "{}"),
@@ -57,9 +57,9 @@ def _texts(model: str) -> Iterator[bytes]:
         yield from [_delta(0, "word ") * 500] * (100 * _MEGABYTE // (500 * len(_delta(0, "word "))))
     elif model == "one-event":
         yield _delta(0, "word " * (100 * _MEGABYTE // 5))
-    elif model == "long-event":  # as long as it may be
+    elif model == "long-event":  # the maximum size of an event
         yield _delta(0, "größer " * 225_000)
-    elif model == "objects":  # as many as an event may have
+    elif model == "objects":  # the maximum number of objects in an event
         yield _event("surprise", all=[{"a": {}}] * 33_000)
         yield _delta(0, "Done.")
     else:
@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        self.send_error(405)  # of MCP: there is no stream of notifications
+        self.send_error(405)  # for MCP: the server has no stream of notifications
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
                         return
                     self._answer(*self.server.mcp.answer(message))
                 case _:
-                    self.rfile.read()  # until the caller hangs up
+                    self.rfile.read()  # until the caller closes the connection
 
     def _answer(self, media_type: str, pieces: Any, status: int = 200) -> None:
         self.send_response(status)
@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def adversary(folder: Path) -> Iterator[dict[str, str]]:
-    """Yields the settings of a server that calls it."""
+    """Yields the settings of a server that uses these models, tools and webhook."""
     with _Server() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"

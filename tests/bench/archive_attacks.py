@@ -1,7 +1,7 @@
-"""Archives that somebody made for an operator to import: `turnstream owners` reads them, beside the server.
+"""Malicious archives for an operator to import. `turnstream owners` imports them beside the server.
 
-Each attack returns what became of its imports: `imported`, `cut off` (up to where an archive ends), `refused` with one
-sentence, or the end of another error.
+Each attack returns the outcomes of its imports: `imported`, `cut off` (the archive ends early), `refused` with one
+sentence, or the last lines of another error.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _MEGABYTE = 1_000_000
 _LARGEST = MAX_FILE_BYTES - _MEGABYTE
 _LONG = 300 * _MEGABYTE
 _WORDS = {"blocks": [{"type": "text", "text": "plan deltas=2 rate=50 chat=arc"}]}
-# A chat of another owner, and what an archive could change of it.
+# A chat of another owner, and the columns that an archive could change.
 FOREIGN_CHAT = "SELECT id FROM chats WHERE owner = 'calm' ORDER BY id LIMIT 1"
 _OF_CHAT = """
 SELECT chats.owner, chats.title, array_agg(turns.id ORDER BY turns.id) AS turns
@@ -41,12 +41,12 @@ Parts = Sequence[tuple[str, bytes]]
 
 
 def round_trip(_client: httpx2.Client, chat: str) -> Sequence[str]:
-    """An export of the chat, and its import for another owner."""
+    """Exports the chat, and imports it for another owner."""
     return [_imported(_exported(chat))]
 
 
 def bombs(client: httpx2.Client, _chat: str) -> Sequence[str]:
-    """Archives of some kilobytes that would become gigabytes."""
+    """Archives of some kilobytes that would expand to gigabytes."""
     head, documents, uploads = tar_member(*_small_archive(client)[0]), "documents/000001.jsonl", b""
     for id in (uuid4() for _ in range(10)):
         uploads += tar_member(f"uploads/{id}/row.jsonl", _row(id)) + _with_holes(f"uploads/{id}/content", _LARGEST)
@@ -60,7 +60,7 @@ def bombs(client: httpx2.Client, _chat: str) -> Sequence[str]:
 
 
 def lies(client: httpx2.Client, _chat: str) -> Sequence[str]:
-    """Files with other sizes than their headers have, and a header that is a file of its own."""
+    """Archives with wrong sizes in their headers, or with an extended header of 300 MB."""
     head = tar_member(*_small_archive(client)[0])
     return [
         _imported(head + _header("documents/000001.jsonl", _LARGEST)),
@@ -72,7 +72,7 @@ def lies(client: httpx2.Client, _chat: str) -> Sequence[str]:
 
 
 def foreign_ids(client: httpx2.Client, _chat: str) -> Sequence[str]:
-    """The chat of another owner, under its own id, and with rows for it in a chat of the archive."""
+    """Imports archives that have the id of another owner's chat, or rows for this chat."""
     parts = _small_archive(client)
     (mine,) = {name.split("/")[1].encode() for name, _ in parts if name.startswith("chats/")}
     foreign = asyncio.run(_fetch(FOREIGN_CHAT))
@@ -102,10 +102,10 @@ def _header(name: str, size: int, type: bytes = tarfile.REGTYPE) -> bytes:
 
 
 def _with_holes(name: str, size: int) -> bytes:
-    """A file of nothing but a hole, in the old format of GNU."""
+    """A sparse file without any data, in the old GNU format."""
     header = bytearray(_header(name, 0, tarfile.GNUTYPE_SPARSE))
     digits = f"{size:011o}".encode() + b"\0"
-    header[386:398], header[398:410], header[483:495] = digits, b"%011o\0" % 0, digits  # where it ends, nothing, size
+    header[386:398], header[398:410], header[483:495] = digits, b"%011o\0" % 0, digits  # offset, length, file size
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
     return bytes(header)
@@ -117,7 +117,7 @@ def _small_archive(client: httpx2.Client) -> Parts:
 
 
 def small_turn(client: httpx2.Client) -> dict[str, Any]:
-    """A turn of the attacker that has ended, in a chat of its own."""
+    """Returns an ended turn of the attacker, in a new chat."""
     made = client.post("/api/turns", json=_WORDS).raise_for_status().json()["assistant_turn"]
     path = f"/api/chats/{made['chat_id']}/turns/{made['id']}"
     while (turn := client.get(path).raise_for_status().json())["status"] in {"queued", "running"}:
@@ -133,8 +133,8 @@ def _exported(chat: str) -> bytes:
 
 
 def _imported(archive: bytes, *, zeros: int = 0, compressed_zeros: int = 0) -> str:
-    """What becomes of it for another owner, whose ids are taken. The zeros behind it are nowhere in memory here: a
-    command begins with the memory of the process that starts it.
+    """Imports the archive for a new owner; its ids exist already. The zeros behind the archive are not in this
+    process's memory: a command inherits the peak memory of its parent process.
     """
     with tempfile.NamedTemporaryFile() as file:
         if compressed_zeros:

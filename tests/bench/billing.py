@@ -1,8 +1,8 @@
-"""A fake of the Messages API that bills the prompt cache as the real one does: by comparing prefixes.
+"""A fake of the Messages API that bills the prompt cache like the real one: by a comparison of prefixes.
 
-Tools, system prompt and messages are one row of blocks. Where a block is marked, all before it is remembered; a later
-request reads what it has in common with that, if one of its marks is no further behind than the API looks. Another
-`tool_choice` leaves nothing of the messages. Tokens are four bytes each.
+Tools, system prompt and messages form one sequence of blocks. A marked block stores the prefix up to it in the cache. A
+later request reads the longest stored prefix that ends within the last `LOOKED_BACK` blocks before one of its marks.
+Another `tool_choice` invalidates the cached messages. A token has four bytes.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LOOKED_BACK = 20  # blocks
-BYTES = 4  # of a token
+BYTES = 4  # per token
 
 Json = dict[str, Any]
 
@@ -61,7 +61,7 @@ def _prefixes(blocks: list[Json]) -> Iterator[str]:
 
 @dataclass
 class BillingProvider:
-    """Asks for `rounds` rounds of two calls of the first tool that it is told of, and then answers."""
+    """Answers `rounds` times with two calls of the request's first tool, and then with a text."""
 
     rounds: int
     url: str = ""

@@ -1,4 +1,4 @@
-"""How much of the input of a turn of many rounds the provider's cache has, by the bills of a fake that compares."""
+"""The share of a long turn's input tokens that the provider reads from its cache, according to the bills of a fake."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from turnstream.tools.tool import tool
 
 ROUNDS = 10
 TARGET = 95.0  # per cent
-SYSTEM = "You look at places, and say what you see. " * 400  # as long as such prompts are
+SYSTEM = "You look at places, and say what you see. " * 400  # the usual length of such prompts
 
 _KINDS = ("cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens")
 
@@ -29,7 +29,7 @@ async def look(place: int) -> str:
 
 
 async def turn_of_ten_rounds(harness: Harness, most: int = ROUNDS + 1) -> Turn:
-    """With the adapter and the engine as they are. `most` rounds with tools are allowed."""
+    """Runs a turn with the real adapter and engine. `most` is the limit of rounds with tools."""
     async with (
         billing(ROUNDS) as bills,
         AnthropicProvider("key", bills.url) as provider,
@@ -41,12 +41,12 @@ async def turn_of_ten_rounds(harness: Harness, most: int = ROUNDS + 1) -> Turn:
 
 
 def billed(rounds: Sequence[Round]) -> list[int]:
-    """Tokens that were read from the cache, written to it, and neither."""
+    """Returns the tokens that were read from the cache, written to it, and neither."""
     return [sum(round.usage[kind] for round in rounds) for kind in _KINDS]
 
 
 def share_read(rounds: Sequence[Round]) -> float:
-    """Per cent."""
+    """Returns a percentage."""
     read, *others = billed(rounds)
     return 100 * read / (read + sum(others))
 

@@ -1,4 +1,4 @@
-"""The servers that are compared, and how each is started."""
+"""The compared servers, and their start."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ _UVICORN: Final = "--loop uvloop --http httptools --no-access-log --log-level wa
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """`{port}` in its command and its environment is the port that it is given."""
+    """The command that starts a server. `{port}` in the command and in the environment is replaced by the port."""
 
     name: str
     dialect: Dialect
@@ -48,7 +48,7 @@ def asgi(app: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A candidate that is up."""
+    """A candidate that accepts requests."""
 
     name: str
     dialect: Dialect
@@ -78,6 +78,6 @@ def served(
 
 
 def provider_environment(url: str) -> dict[str, str]:
-    """Without the limits of an owner: a load is of one."""
+    """Removes the limits per owner: one owner sends the whole load."""
     unlimited = {"TURNSTREAM_OWNER_RUNNING_TURNS": "0", "TURNSTREAM_OWNER_STREAMS": "0"}
     return {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "bench", **unlimited}

@@ -1,4 +1,4 @@
-"""Finds the highest load that still passes, with few and costly probes."""
+"""Search for the highest load that passes, with few probes because each is expensive."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ CLOSE_ENOUGH = 0.06
 
 
 def highest_passing(passes: Callable[[int], bool], start: int, ceiling: int, probes: int) -> int:
-    """The largest tried value that passed, 0 when none did: grows or shrinks to a bracket, then halves it."""
+    """Returns the largest value that passed, or 0: grows or shrinks the value to find a bracket, then bisects."""
     best, failed, value = 0, ceiling + STEP, start
     for _ in range(probes):
         if passes(value):

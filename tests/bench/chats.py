@@ -1,6 +1,6 @@
-"""What a turn costs in a chat that has many turns already: until its first delta, and how long it holds the event loop.
+"""The cost of a turn in a long chat: the time to the first delta, and the longest blocking of the event loop.
 
-The server runs in this process, without its sockets; the provider is another one.
+The server runs in this process, without sockets; the provider runs in another process.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ from turnstream.telemetry import configure_logging, settle_garbage_collector
 from turnstream.tools.toolset import Toolset
 
 _OWNER = "bench"
-_WARM = 5  # turns whose median is taken
+_WARM = 5  # turns for the median
 _TICK = 0.002  # seconds
 _LOOK = 0.0005  # seconds
 HELD_TARGET = 20.0  # ms
 _WORDS = "What was said in a chat, as long as such things are. " * 8
 
-# Question and answer in turn, each behind the one before; every answer has one round and one block.
+# Question and answer alternate, each the child of the turn before; every answer has one round and one block.
 INSERT_TURNS = Statement(
     """
     WITH chat AS (
@@ -71,7 +71,7 @@ INSERT_TURNS = Statement(
 
 @dataclass
 class Watch:
-    """The longest processor time that the event loop took between two ticks, in ms, since the last look."""
+    """Measures the longest processor time of the event loop between two ticks, in ms. The caller resets it."""
 
     longest: float = 0.0
 
@@ -83,7 +83,7 @@ class Watch:
 
 
 def chats(*sizes: int) -> Callable[[Site], Rows]:
-    """Chats of so many turns."""
+    """Measures turns in chats with `sizes` turns."""
 
     def run(site: Site) -> Rows:
         configure_logging("critical")
@@ -99,9 +99,9 @@ async def _measured(site: Site, url: str, sizes: Sequence[int]) -> Rows:
         watch = Watch()
         watching = asyncio.create_task(watch.run())
         target = await _chat(database, 2)
-        for _ in range(3):  # what the first turns of a process cost besides
+        for _ in range(3):  # one-time costs of a new process
             await _turn(services, target)
-        settle_garbage_collector()  # as a server does
+        settle_garbage_collector()  # like a server at its start
         for size in sizes:
             target = await _chat(database, size)
             watch.longest = 0.0
@@ -133,7 +133,7 @@ async def _chat(database: Database, turns: int) -> Target:
 
 
 async def _turn(services: Services, target: Target) -> tuple[float, float]:
-    """Milliseconds until the first delta, and of this process's processor until the end."""
+    """Returns the milliseconds to the first delta, and the processor milliseconds of this process to the end."""
     message = NewTurn.model_validate({"blocks": [{"type": "text", "text": "plan deltas=5 rate=0 chat=00a"}]})
     start, cpu = time.perf_counter(), time.process_time()
     exchange = await post_message(services, message, target, None)

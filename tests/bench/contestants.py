@@ -1,4 +1,4 @@
-"""The servers of the scoreboard, each as its own documentation configures it, and how the peers are installed."""
+"""The servers of the scoreboard, configured according to their own documentation, and the installation of the peers."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ SOURCES: Final = Path(__file__).parent / "peers"
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """`single`: one request sends the message, and its answer is the stream. `store` is the database beside it."""
+    """If `single`, one request sends the message and its answer is the stream. `store` is the server's database."""
 
     title: str
     about: str
@@ -78,7 +78,7 @@ class CannotInstallError(Exception):
 
 
 def environment_of(name: str, pins: dict[str, str]) -> Path:
-    """A virtual environment with these packages, made once."""
+    """Creates a virtual environment with these packages, unless it exists."""
     folder = PEERS / name
     if not (folder / "installed").exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -124,7 +124,7 @@ def langgraph(_: Path) -> Iterator[Contestant]:
     for name in ("agent.py", "langgraph.json"):
         shutil.copyfile(SOURCES / name, app / name)
     options = "dev --no-browser --no-reload --host 127.0.0.1 --port {port} --n-jobs-per-worker 500"
-    # Its paths are those of its working directory.
+    # Paths in `langgraph.json` are relative to the working directory.
     command = ("env", "-C", str(app), f"{folder}/bin/langgraph", *options.split(), "--config", f"{app}/langgraph.json")
     environment = {"LANGSMITH_TRACING": "false", "PATH": f"{folder}/bin:{os.environ['PATH']}", "LOG_LEVEL": "WARNING"}
     yield Contestant(

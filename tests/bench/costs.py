@@ -1,11 +1,14 @@
-"""What a server's CPU time consists of, as a sum that predicts it:
+"""The CPU time of a server, predicted by a sum:
 
 CPU = seconds * s + turns * a + frames * b + deltas * d + frames of further readers * c
 
-A frame is what a reader gets at once. While the frame clock rests that is a delta, as a rule; while it beats, all
-deltas of a tick. Then the streams of a beat share a wake-up, so a second costs more and a frame less: both have two
-values. As many loads as there are values fix them, with the clock held by its setting; two more check the sum, on a
-server that chooses by its load. Another one checks the simulation, which has these values, also by what turns wait.
+A frame is one write to a reader. A frame usually has one delta while the frame clock is idle, and all deltas of a tick
+while the clock beats. Streams of a beat share a wake-up, so a second costs more and a frame less: `s` and `b` have two
+values each.
+
+The number of measured loads equals the number of values; a setting fixes the clock for these loads. Two more loads
+check the sum on a server with an automatic clock. Another load checks the CPU time and the waiting times of the
+simulation with these values.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,10 +24,10 @@ from tests.bench.trials import Rows, Site
 from turnstream.engine.frame_clock import TICK
 
 _SLOW = 10  # deltas a second
-_COMING = 25  # turns a second, of those that the simulation is compared with
+_COMING = 25  # turns a second of the load for the simulation
 _SIMULATED = 120.0  # seconds
 
-# The values of the sum, with the factor by which each is shown, in the order of what a load counts.
+# The values of the sum with their display factors, in the order of the counts of a load.
 _VALUES = {
     "s: a second with turns, ms": 1e3,
     "s: a second while the clock beats, ms": 1e3,
@@ -38,15 +41,15 @@ _VALUES = {
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """The CPU seconds of a load, and how often it had what each of the values is for."""
+    """The CPU seconds of a load, and the count for each value of the sum."""
 
     cpu: float
     counts: Sequence[float]
 
 
 def costs(turns: int, streams: int, seconds: int, readers: int) -> Callable[[Site], Rows]:
-    """`turns` of two deltas; `streams` that last `seconds`, twice as many, and one alone; `readers` of one more. To
-    check, four times the streams for a third of the time, and slow ones.
+    """`turns` have two deltas. `streams` last `seconds`; other loads have twice as many streams, or a single one.
+    `readers` follow one stream. The checks have four times the streams for a third of the time, and slow streams.
     """
     short = Load(f"deltas=2 rate={RATE}", chats=turns, ramp_seconds=turns / OPENINGS)
     alone = Load(f"deltas={_SLOW * seconds} rate={_SLOW}")
@@ -78,7 +81,7 @@ def costs(turns: int, streams: int, seconds: int, readers: int) -> Callable[[Sit
 
 
 def _simulation_checked(site: Site, load: Load, values: Sequence[float]) -> Rows:
-    """Turns that have a second of text each."""
+    """Compares the simulation with a server. Each turn has one second of text."""
     with site.served({"TURNSTREAM_FRAMES": "cheap"}) as server:
         warm_up(server)
         before = cpu_seconds(server.process)
@@ -116,7 +119,7 @@ def _used_by(server: Server, load: Load) -> Used:
 
 
 def solved(equations: Sequence[Sequence[float]]) -> list[float]:
-    """The unknowns of as many linear equations, each their factors and what these sum up to (Gauss and Jordan)."""
+    """Solves linear equations by Gauss-Jordan elimination. An equation has its coefficients, followed by the result."""
     rows = [list(each) for each in equations]
     for place in range(len(rows)):
         largest = max(range(place, len(rows)), key=lambda number: abs(rows[number][place]))

@@ -1,4 +1,4 @@
-"""The Postgres of turnstream: what DATABASE_URL names, or an embedded one. In it a database of our own."""
+"""A Postgres server (DATABASE_URL, or an embedded one), and in it a new database for the benchmark."""
 
 import asyncio
 import os
@@ -20,10 +20,10 @@ from turnstream.extensions.embedded.server import embedded_postgres
 class Postgres:
     url: str
     version: str
-    postmaster: psutil.Process | None  # None: on another machine
+    postmaster: psutil.Process | None  # None if Postgres runs on another machine
 
     def cpu_seconds(self) -> float:
-        """The CPU time of living and ended backends; 0 if Postgres runs elsewhere."""
+        """The CPU time of running and ended backends; 0 if Postgres runs on another machine."""
         if self.postmaster is None:
             return 0.0
         ended = self.postmaster.cpu_times()
@@ -31,7 +31,7 @@ class Postgres:
         return living + ended.children_user + ended.children_system
 
     def backend_seconds(self) -> float:
-        """The memory of the living backends of this database; 0 if Postgres runs elsewhere."""
+        """The CPU time of the running backends of this database; 0 if Postgres runs on another machine."""
         if self.postmaster is None:
             return 0.0
         name = urlsplit(self.url).path.removeprefix("/")
@@ -52,7 +52,7 @@ def bench_database(folder: Path) -> Iterator[Postgres]:
 
 @contextmanager
 def new_database(server: str) -> Iterator[Postgres]:
-    """`server` is the address of any other database beside it."""
+    """Creates a database on the server. `server` is the address of any database there."""
     name = f"bench_{secrets.token_hex(4)}"
     asyncio.run(execute(server, f"CREATE DATABASE {name}"))
     try:
@@ -96,7 +96,7 @@ async def describe(server: str, name: str) -> Postgres:
 
 
 async def find_postmaster(connection: "asyncpg.Connection[asyncpg.Record]") -> psutil.Process | None:
-    """The parent of the process that serves this connection, if that is a Postgres of this machine."""
+    """Returns the parent of this connection's backend; None if Postgres runs on another machine."""
     with suppress(psutil.Error):
         backend = psutil.Process(await connection.fetchval("SELECT pg_backend_pid()"))
         postmaster = backend.parent()

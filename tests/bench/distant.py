@@ -1,4 +1,4 @@
-"""A Postgres that is milliseconds away: what a turn waits for it, as round trips."""
+"""The waits of a turn for a distant Postgres, as a number of round trips."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ WRITES = "turnstream_persist_seconds_sum"
 
 
 def distant(turns: int, round_trip_ms: float) -> Callable[[Site], Rows]:
-    """Turns one after another, each in a chat of its own, with Postgres beside the server and `round_trip_ms` away."""
+    """Runs turns one after another, each in a new chat, with a local Postgres and with one `round_trip_ms` away."""
 
     def run(site: Site) -> Rows:
         near = figures(site, turns)
@@ -45,7 +45,7 @@ def figures(site: Site, turns: int) -> dict[str, float]:
 
 @contextmanager
 def late(url: str, seconds: float) -> Iterator[str]:
-    """The address of the same database, with all that goes to it and comes from it `seconds` late."""
+    """Yields an address of the same database, where data arrives `seconds` late in both directions."""
     loop = asyncio.new_event_loop()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,7 +1,7 @@
-"""Attacks of other owners beside calm streams: how long each holds the event loop, and what the calm ones notice.
+"""Attacks of other owners beside calm streams: the longest blocking of the event loop, and the calm streams' latency.
 
-The trial runs all of them at once. `python -m tests.bench.hostile [WORD]…` runs them one after the other, those whose
-names have one of the words.
+The trial runs all attacks at once. `python -m tests.bench.hostile [WORD]…` runs attacks with one of the words in their
+names, one after another.
 """
 
 import asyncio
@@ -45,10 +45,10 @@ from turnstream.storage.rows import to_json
 
 _MEGABYTE = 1_000_000
 _SETTINGS = {"TURNSTREAM_MAX_UPLOAD_BYTES": "20000000"}
-_LIMIT = 4  # times as long as planned, at most
+_LIMIT = 4  # the maximum duration, in multiples of the planned one
 _FOR_A_MOMENT = frozenset({429, 503})
-_TRIES = 30  # of an attack that is refused for a moment
-_NAMED = 5  # functions that held the loop
+_TRIES = 30  # of an attack that gets a temporary refusal
+_NAMED = 5  # functions that blocked the loop
 
 
 class Attacked(NamedTuple):
@@ -58,9 +58,9 @@ class Attacked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`holds` are milliseconds of processor time by function, the longest first. `most_memory` is what the server grew
-    by meanwhile, `memory` what it kept. `command_memory` is the most that a command of an operator had, which was made
-    to read what the attackers have made; all in megabytes.
+    """`holds` maps functions to their longest blocking of the event loop, in milliseconds of processor time, longest
+    first. `most_memory` is the peak growth of the server, `memory` its growth at the end. `command_memory` is the peak
+    of an operator's command that read the attackers' data. Memory is in megabytes.
     """
 
     load: LoadResult
@@ -74,7 +74,7 @@ class Measured:
         return max(self.holds.values(), default=0.0)
 
     def undefined(self) -> str:
-        """The attacks that had another outcome than those that are defined for them."""
+        """Returns the attacks with an outcome outside their defined outcomes."""
         faults = [
             f"{name}: {outcomes}"
             for name, (outcomes, _) in self.attacked.items()
@@ -85,7 +85,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server with the chat that is attacked, and the tokens of both owners."""
+    """A server, the attacked chat, and the tokens of both owners."""
 
     server: Server
     log: Path
@@ -113,10 +113,11 @@ class Target:
 
 
 def hostile(chats: int, seconds: int) -> Callable[[Site], Rows]:
-    """`chats` calm streams that last `seconds`, alone and with all attacks."""
+    """Measures `chats` calm streams of `seconds` seconds, alone and beside all attacks."""
 
     def run(site: Site) -> Rows:
-        # Where there are tokens, a server lets nobody in without one: the other trials have none.
+        # Tokens need a database of their own: with a token in it, a server rejects the other trials' requests without
+        # one.
         with new_database(site.database.url) as database, _target(replace(site, database=database)) as target:
             load = _calm(target, chats, seconds)
             alone, attacked = target.measured(load), target.measured(load, list(LONG_ATTACKS))
@@ -135,7 +136,7 @@ def _target(site: Site) -> Iterator[Target]:
     with (
         adversary(site.folder) as settings,
         site.served(settings | _SETTINGS | wall, module="tests.bench.watched_server") as server,
-        # Each time a new process: what its commands need is known of all together.
+        # A new process for each measurement: getrusage reports the peak of all commands of a process.
         ProcessPoolExecutor(
             1, multiprocessing.get_context("spawn"), _begin, (site.database.url,), max_tasks_per_child=1
         ) as attackers,
@@ -158,7 +159,7 @@ async def _prepared(url: str) -> tuple[str, str, str]:
 
 @contextmanager
 def _memory(process: psutil.Process) -> Iterator[list[int]]:
-    """What the process holds, ten times a second."""
+    """Yields the resident bytes of the process, sampled ten times a second."""
     seen, over = [resident_bytes(process)], Event()
 
     def watch() -> None:
@@ -175,15 +176,15 @@ def _memory(process: psutil.Process) -> Iterator[list[int]]:
 
 
 def check_watch(log: Iterable[str]) -> None:
-    """Raises FaultError where the log of a server's start does not have the holds that are made on purpose: where none
-    is found, every attack would pass. The watch looks when a hold has begun, so a part of it is missed.
+    """Raises FaultError if the server's log misses the deliberate holds of the event loop at its start: without a
+    working watch, every attack would pass. The watch starts to measure within a hold, so its figure is too small.
     """
     if max(holds_in(log).values(), default=0.0) < ON_PURPOSE / 2:
         raise FaultError("The log of the server does not name what held its event loop.")
 
 
 def holds_in(log: Iterable[str]) -> Mapping[str, float]:
-    """The longest hold of each function in the lines of a server's log, in milliseconds, the longest first."""
+    """Returns the longest hold of each function in a server's log, in milliseconds, longest first."""
     lines = [json.loads(line) for line in log if '"loop.held"' in line]
     longest: dict[str, float] = {}
     for line in sorted(lines, key=lambda line: -line["processor_seconds"]):
@@ -192,13 +193,13 @@ def holds_in(log: Iterable[str]) -> Mapping[str, float]:
 
 
 def _begin(database_url: str) -> None:
-    """Makes the process of the attackers give way to the clients and the provider of the calm streams."""
+    """Lowers the priority of the attackers' process below the clients and the provider of the calm streams."""
     os.nice(10)
-    os.environ["DATABASE_URL"] = database_url  # of the commands that attack
+    os.environ["DATABASE_URL"] = database_url  # for the commands that the attacks run
 
 
 class _RefusedError(Exception):
-    """The server has no room for a request at the moment; the same one may be sent again."""
+    """The server rejects a request temporarily; a retry may succeed."""
 
 
 def _check(answer: httpx2.Response) -> None:
@@ -207,7 +208,7 @@ def _check(answer: httpx2.Response) -> None:
 
 
 def _attack(names: Sequence[str], url: str, token: str, chat: str) -> tuple[Mapping[str, Attacked], float]:
-    """What became of each attack, and the memory of the largest command, in megabytes."""
+    """Returns the outcomes of each attack, and the peak memory of the largest command, in megabytes."""
 
     def one(name: str) -> Attacked:
         begun, outcomes = time.monotonic(), set[Outcome]()
@@ -233,7 +234,7 @@ def _attack(names: Sequence[str], url: str, token: str, chat: str) -> tuple[Mapp
 
 
 def rows(alone: Measured, attacked: Measured) -> Rows:
-    """The figures of the trial. Raises FaultError where a calm stream has a fault, or an attack an undefined end."""
+    """Returns the figures. Raises FaultError if a calm stream has a fault, or an attack an undefined outcome."""
     if fault := attacked.undefined():
         raise FaultError(fault)
     before, during = faultless(alone.load).delta, faultless(attacked.load).delta

@@ -1,7 +1,7 @@
-"""What readers have in the end whose connection is cut, or whose server is killed with `kill -9`.
+"""The text of readers after a cut connection, or after `kill -9` of their server.
 
-A reader comes back in the way that its server documents. It has three states: the text is whole, it is not, or there is
-no way to come back.
+A reader reconnects in the documented way of its server. The result is one of three: the text is complete, the text is
+incomplete, or the server has no way to reconnect.
 """
 
 import http.client
@@ -31,7 +31,7 @@ Request = tuple[str, str, bytes | None]
 
 
 class Follower:
-    """Begins a turn and follows it; after `cut_at` deltas it drops its connection once."""
+    """Starts a turn and follows it. After `cut_at` deltas, it drops its connection once."""
 
     def __init__(self, dialect: Dialect, port: int, chat: str, cut_at: int = 0) -> None:
         self.text = ""
@@ -48,7 +48,7 @@ class Follower:
 
     @property
     def places(self) -> list[int]:
-        """The deltas that it has, by their place in the turn, in the order in which they are shown."""
+        """The numbers of the received deltas, in order of display."""
         return [int(token["place"], 36) for token in TOKEN.finditer(self.text) if token["chat"] == self._chat]
 
     def follow(self, seconds: float) -> None:
@@ -91,7 +91,7 @@ class Follower:
             return msgspec.json.decode(connection.getresponse().read())
 
     def _read(self, method: str, path: str, body: bytes | None) -> bool:
-        """False: the server knows nothing of the turn any more."""
+        """Reads one connection. Returns False if the server no longer knows the turn."""
         headers = {"Accept": "text/event-stream", "Content-Type": "application/json"}
         if self._cursor:
             headers["Last-Event-ID"] = self._cursor
@@ -107,7 +107,7 @@ class Follower:
                 if self._cut_at and len(self.text) >= self._cut_at * 15:
                     self._cut_at = 0
                     return True
-            # A body that ends is the end of the turn where no event is.
+            # Without an end event, the end of the body is the end of the turn.
             if self._dialect == "agent-protocol":
                 self.ended = True
         return True
@@ -136,7 +136,7 @@ class Follower:
             case "metadata":
                 if not self._path.endswith("/stream"):
                     self._path += f"/{data['run_id']}/stream"
-            case "" if data.get("type") == "start":  # a stream that is resumed begins anew
+            case "" if data.get("type") == "start":  # a resumed stream repeats the turn from its start
                 self.text = ""
             case "" if data.get("type") == "text-delta":
                 self._append(data["delta"])
@@ -166,7 +166,7 @@ def is_whole(follower: Follower) -> bool:
 
 
 def after_cuts(dialect: Dialect, port: int) -> dict[str, float]:
-    """The share of turns whose readers have the whole text after one cut, %. Nothing where none can come back."""
+    """Returns the percentage of turns with complete text after one cut; nothing without a way to reconnect."""
     if dialect not in OFFER_RESUMING:
         return {}
     followers = [Follower(dialect, port, f"{number:03d}", cut_at=IN_MID_TEXT + number) for number in range(TURNS)]
@@ -176,7 +176,7 @@ def after_cuts(dialect: Dialect, port: int) -> dict[str, float]:
 
 
 class Killed:
-    """Readers of turns whose server is killed inside of the block, and started again behind it."""
+    """Readers of turns. The caller kills the server in mid-text and starts it again."""
 
     def __init__(self, dialect: Dialect, port: int) -> None:
         self._followers = [Follower(dialect, port, f"{number:03d}") for number in range(TURNS)]

@@ -1,7 +1,7 @@
-"""What the journal costs: two servers side by side, of which one never writes it.
+"""The cost of the journal: two servers side by side, one of them without a journal.
 
-They run calm: near its limit a server saves elsewhere what the journal takes (turnstream.engine.frame_clock), which
-would hide it.
+The load is low: near its limit a server saves CPU in other places (turnstream.engine.frame_clock), so the difference
+would not show.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tests.bench.trials import Rows, Site
 
 NEVER = {"TURNSTREAM_JOURNAL_INTERVAL": "3600"}
 STARTED: dict[bool, Start] = {True: lambda site: site.served(), False: lambda site: site.served(NEVER)}
-CALM_RATE = 10  # a delta for every tick of the journal: it writes as many rows as at any higher rate
+CALM_RATE = 10  # one delta for every tick of the journal: the maximum number of rows
 SECONDS = 8
 TARGET = 5.0  # per cent of the server's CPU
 

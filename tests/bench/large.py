@@ -1,5 +1,5 @@
-"""A database without end: what calls cost in one of fifty thousand turns, and in one of a million with four million
-blocks. Both have a chat of 5,000 turns, and an owner whose texts fill 120 segments of the search.
+"""The cost of calls in a large database (a million turns, four million blocks) and in a small one (50,000 turns). Both
+have a chat of 5,000 turns, and an owner with 120 search segments.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _OWNERS = ("owner-0", "heavy")
 _REST = 10.0  # seconds
 _CHAT, _LAST = row_id("chat", 0), row_id("assistant", 0, SMALL.long_chat)
 
-# By what they do: the owner and the path.
+# For each call: the owner and the path.
 CALLS: Mapping[str, tuple[str, str]] = {
     "the list of chats": ("owner-0", "/api/chats"),
     "the newest page of a chat of 5,000 turns": ("owner-0", f"/api/chats/{_CHAT}/turns"),
@@ -46,7 +46,7 @@ CALLS: Mapping[str, tuple[str, str]] = {
     "a search of documents that finds nothing": ("owner-0", "/api/documents?q=nothing"),
 }
 
-# Indexes are made anew behind the rows: a third of the time.
+# The load drops the indexes and creates them again after the inserts, in a third of the time.
 _INDEXES = """
     SELECT indexrelid::regclass AS name, pg_get_indexdef(indexrelid) AS definition
     FROM pg_index JOIN pg_class ON pg_class.oid = indrelid
@@ -57,7 +57,7 @@ _INDEXES = """
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server on a database, with a token of each owner."""
+    """A server on a database, with one token per owner."""
 
     server: Server
     database: Postgres
@@ -78,7 +78,7 @@ class Target:
 
 
 def large(times: int) -> Callable[[Site], Rows]:
-    """Each call as often, in both databases in turn; the median of each."""
+    """Sends each call `times` times to both databases alternately, and compares the medians."""
 
     def run(site: Site) -> Rows:
         with _served(site, SMALL) as small, _served(site, LARGE) as big:
@@ -92,7 +92,7 @@ def large(times: int) -> Callable[[Site], Rows]:
 
 
 def _compared(small: Target, big: Target, call: tuple[str, str], times: int) -> tuple[float | None, ...]:
-    for target in (small, big):  # what the first one costs besides
+    for target in (small, big):  # without the extra cost of a first call
         target.milliseconds(*call)
     pairs = [(small.milliseconds(*call), big.milliseconds(*call)) for _ in range(times)]
     few, many = (median(figures) for figures in zip(*pairs, strict=True))
@@ -100,7 +100,7 @@ def _compared(small: Target, big: Target, call: tuple[str, str], times: int) -> 
 
 
 def _at_rest(small: Target, big: Target) -> tuple[float | None, ...]:
-    """What sweeps and the search's upkeep do while nobody asks for anything."""
+    """Measures the sweeps and the upkeep of the search, without any request."""
     before = [target.database.backend_seconds() for target in (small, big)]
     time.sleep(_REST)
     after = [target.database.backend_seconds() for target in (small, big)]
@@ -112,7 +112,7 @@ def _at_rest(small: Target, big: Target) -> tuple[float | None, ...]:
 def _served(site: Site, size: Size) -> Iterator[Target]:
     with new_database(site.database.url) as database:
         site = Site(site.provider, database, site.folder)
-        with site.served():  # migrates it
+        with site.served():  # a start migrates the database
             pass
         asyncio.run(_load(database.url, size))
         with site.served() as server:

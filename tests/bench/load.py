@@ -1,4 +1,4 @@
-"""The load generator: its orders and its reports."""
+"""The load generator: its options and its results."""
 
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -16,10 +16,11 @@ Dialect = Literal["turnstream", "relay", "provider", "chat-completions", "ui-mes
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Every other chat goes to `second_port`; at `mirror_port` each turn has a second reader. 0: there is none.
+    """Options of the load generator. Every other chat uses `second_port`. `mirror_port` serves a second reader of each
+    turn. A port of 0 is unused.
 
-    `single`: no chat is opened; one request sends the message, and its answer is the stream. With several tokens,
-    separated by commas, each chat has one of them. `refusals`: a message may be refused for lack of room.
+    If `single`, one request sends the message to a new chat, and its answer is the stream. `token` may have several
+    tokens, separated by commas; each chat uses one of them. With `refusals`, overload responses are no fault.
     """
 
     plan: str
@@ -61,7 +62,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Milliseconds."""
+    """Latencies in milliseconds."""
 
     count: int
     p50: float
@@ -96,8 +97,8 @@ class LoadResult:
     steady_seconds: float
     steady: Times | None
     first_failure: str
-    # Until the head of the stream that answers a message, and until a refusal. Refusals have status and code, and two
-    # counts: of all, and of those that name in `Retry-After` when to come again.
+    # `accepted` is the time to the response head of an accepted message, `refusal` the time to a refusal. `refused`
+    # maps status and code to the number of refusals, and the number with a `Retry-After`.
     accepted: Times | None = None
     refusal: Times | None = None
     refused: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -120,7 +121,7 @@ class RunningLoad:
         self._line = b""
 
     def wait_until_attached(self) -> bool:
-        """True once every client holds an open stream, False when the run has ended without that."""
+        """Returns True once every client has an open stream; False if the run ends earlier."""
         self._line = self._output.readline()
         return self._line.startswith(b'{"attached"')
 
@@ -137,7 +138,7 @@ def started_load(dialect: Dialect, port: int, load: Load) -> Iterator[RunningLoa
         try:
             yield RunningLoad(process.stdout)
         finally:
-            process.kill()  # a no-op after its own --limit or its end
+            process.kill()  # no effect after the process has exited
 
 
 def run_load(dialect: Dialect, port: int, load: Load) -> LoadResult:

@@ -1,6 +1,6 @@
-"""Attacks that need more than a client: models and tools of `adversary.py`, and a chat of 5,000 turns.
+"""Attacks that need more than a client: the models and tools of `adversary.py`, or a chat of 5,000 turns.
 
-Each returns the statuses of its answers, and the states or errors in which its turns have ended.
+Each attack returns the HTTP statuses, and the states or errors of its ended turns.
 """
 
 import secrets
@@ -25,7 +25,7 @@ CHAT_TURNS = 5000
 SAID = "What was said in a chat, as long as such things are. " * 8
 _READERS = 1000
 _UPLOAD = 19_900_000
-_BURST = 1500  # messages, which is more than an owner may have queued
+_BURST = 1500  # messages; more than the queue of an owner accepts
 _AT_ONCE = 40
 _POLL = 0.2  # seconds
 _FEW = 100  # tools
@@ -33,7 +33,7 @@ _BLOCK = {"type": "text", "text": "Begin."}
 
 
 class LongAttack(NamedTuple):
-    """`chat` is that of 5,000 turns, whose owner attacks. `outcomes` are those that are defined for it."""
+    """`chat` has 5,000 turns and belongs to the attacker. `outcomes` are the defined outcomes."""
 
     run: Callable[[httpx2.Client, str], Sequence[Outcome]]
     outcomes: Collection[Outcome]
@@ -55,7 +55,7 @@ def _reply(model: str, client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
 
 
 def _blocks(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
-    """A reply of 20,000 blocks, and a look at it in each dialect."""
+    """Creates a reply of 20,000 blocks, and reads it in each dialect."""
     made = client.post("/api/turns", json={"blocks": [_BLOCK], "model": "blocks"})
     outcomes, turn = _ended(client, made), made.json()["assistant_turn"]
     chat = turn["chat_id"]
@@ -96,13 +96,13 @@ def _all_pages(client: httpx2.Client, chat: str) -> Sequence[Outcome]:
 
 
 def _history(path: str, client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
-    """A message behind 5,000 others, all of which are sent along."""
+    """Posts a message together with 5,000 earlier messages."""
     messages = [(("user", "assistant")[number % 2], SAID) for number in range(CHAT_TURNS + 1)]
     return [client.post(path, json=_bodies(messages)[path]).status_code]
 
 
 def _bodies(messages: Sequence[tuple[str, str]]) -> Mapping[str, Mapping[str, Any]]:
-    """By path, the body of each dialect that sends these messages (role, text) in a new chat."""
+    """Returns, by path, the body of each dialect for these messages (role, text) in a new chat."""
     name = secrets.token_hex(8)
     pairs = [{"role": role, "content": text} for role, text in messages]
     parts = [{"role": role, "parts": [{"type": "text", "text": text}]} for role, text in messages]
@@ -115,7 +115,7 @@ def _bodies(messages: Sequence[tuple[str, str]]) -> Mapping[str, Mapping[str, An
 
 
 def _connect(client: httpx2.Client, chat: str) -> Sequence[Outcome]:
-    """AG-UI's clients send all that they have."""
+    """AG-UI clients send their whole history."""
     messages = client.get(f"/api/ag-ui/threads/{chat}").raise_for_status().json()["messages"]
     body = {"threadId": chat, "runId": "1", "messages": messages}
     with client.stream("POST", "/api/ag-ui/connect", json=body) as answer:
@@ -138,7 +138,7 @@ def _uploads(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
 
 
 def _readers(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
-    """1,000 connections that follow a turn, all at once."""
+    """Opens 1,000 connections to one turn at once."""
     text = {"type": "text", "text": "plan deltas=300 rate=50 chat=zzz"}
     made = client.post("/api/turns", json={"blocks": [text]})
     if made.status_code != 201:
@@ -157,7 +157,7 @@ def _readers(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
 
 
 def _at_once(client: httpx2.Client, requests: Sequence[tuple[str, Mapping[str, Any], str]]) -> Sequence[Outcome]:
-    """The statuses of posts (path, body, idempotency key), many of them at once. What is refused is not sent again."""
+    """Posts (path, body, idempotency key) concurrently, without retries. Returns the statuses."""
 
     def post(sent: tuple[str, Mapping[str, Any], str]) -> Outcome:
         path, body, key = sent
@@ -175,7 +175,7 @@ def _burst(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
 
 
 def _one_key(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
-    """One key, with many posts at once, in each dialect."""
+    """Posts concurrently with one idempotency key, in each dialect."""
     requests = list[tuple[str, Mapping[str, Any], str]]()
     for path, body in _bodies([("user", "Begin.")]).items():
         requests += [(path, body, secrets.token_hex(8))] * _AT_ONCE
@@ -183,7 +183,7 @@ def _one_key(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
 
 
 def _many_mcp_tools(client: httpx2.Client, chat: str) -> Sequence[Outcome]:
-    """An MCP server whose list of tools has 5,000, and changes again and again. Ends when it has few again."""
+    """The MCP server's list of tools grows to 5,000 and changes repeatedly. Returns after the list has shrunk again."""
     models = [*["mcp-swell"] * 5, "mcp-shrink"]
     outcomes = [outcome for model in models for outcome in _reply(model, client, chat)]
     while len(client.get("/api/tools").raise_for_status().json()["tools"]) > _FEW:
@@ -209,7 +209,7 @@ LONG_ATTACKS: Mapping[str, LongAttack] = {
     "a tool that answers 450,000 numbers": LongAttack(partial(_reply, "counting"), {201, "complete"}),
     "a tool that is called with 3.8 MB": LongAttack(partial(_reply, "arguing"), {201, "complete"}),
     "a turn in a chat of 5,000": LongAttack(_turn, {201, 202, "complete"}),
-    "the chat of 5,000 copied": LongAttack(_fork, {201, 409}),  # 409 where the turn in it still runs
+    "the chat of 5,000 copied": LongAttack(_fork, {201, 409}),  # 409 while a turn of the chat runs
     "all its pages": LongAttack(_all_pages, {200}),
     "a search over it": LongAttack(partial(_get, "/api/chats?q=said+such&chat={chat}"), {200}),
     "its messages for the AI SDK": LongAttack(partial(_get, "/api/ai-sdk/chat/{chat}"), {200}),

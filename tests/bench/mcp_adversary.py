@@ -1,4 +1,4 @@
-"""An MCP server that sends too much or too slowly, or lists 5,000 tools. It speaks as servers did before 2026-07-28."""
+"""An MCP server that sends too much or too slowly, or lists 5,000 tools. Its protocol is older than 2026-07-28."""
 
 import json
 import time
@@ -8,7 +8,7 @@ from typing import Any
 from tests.extensions.mcp.mcp_hostile import answer_of
 
 CALLED = ("long", "values", "endless", "slow", "swell", "shrink")
-# Seconds after which a call is given up.
+# The timeout of a call, in seconds.
 PATIENCE = 5
 _PAGES, _ON_A_PAGE = 10, 500
 _OBJECT: Mapping[str, Any] = {"type": "object"}
@@ -17,13 +17,13 @@ _CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 
 class McpAdversary:
-    """`swell` makes it list 5,000 tools, until `shrink`; the answers of both say that the list has changed."""
+    """A call of `swell` grows the list to 5,000 tools; `shrink` restores it. Both answers report a changed list."""
 
     def __init__(self) -> None:
         self._is_swollen = False
 
     def answer(self, message: dict[str, Any]) -> tuple[str, Iterator[bytes]]:
-        """The content type and the pieces of the answer to a request."""
+        """Returns the content type and the chunks of the response."""
         params = message.get("params") or {}
         if message["method"] == "tools/list":
             page = self._page(int(params.get("cursor") or 0))

@@ -1,4 +1,4 @@
-"""Compiles the provider and the load generator: C, so that what measures costs less than what is measured."""
+"""Compilation of the provider and the load generator, which are C programs for a low overhead."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ def compile_to(binary: Path, source: Path, *options: str) -> None:
     if compiler is None:
         raise NoCompilerError("the benchmark tools need a C compiler (cc, or the one that CC names)")
     binary.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = binary.with_suffix(f".{os.getpid()}")  # two test workers may compile at once
+    unfinished = binary.with_suffix(f".{os.getpid()}")  # two test workers may compile at the same time
     options = ("-O2", "-Wall", "-Wextra", "-Wno-format-truncation", *options)
     subprocess.run([compiler, *options, "-o", str(unfinished), str(source)], check=True)
     unfinished.replace(binary)

@@ -1,5 +1,5 @@
-"""`python -m tests.bench.on_paper TURNS`: what so many turns a minute need, and how a cell that has it does in
-simulated time: calm, when a replica dies, and when Postgres is away.
+"""`python -m tests.bench.on_paper TURNS`: the calculated needs of TURNS turns a minute, and the simulated behaviour of
+such a cell: under normal load, at the death of a replica, and during an outage of Postgres.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ import click
 from tests.bench.simulation import REPLACED, Cell, percentile
 from tests.bench.sizing import Costs, Needs, Traffic, needs
 
-SETTLED = 60.0  # seconds from an empty cell to one under its load
+SETTLED = 60.0  # of simulated time, until an empty cell has its normal load
 AFTER = 60.0
 GB = 1e9
 
@@ -27,7 +27,7 @@ def main(turns: float, away: float) -> None:
 
 
 def cells(turns: float, needed: Needs) -> Iterator[str]:
-    """A row of docs/capacity.md."""
+    """Returns a row of docs/capacity.md."""
     whole = (turns, needed.running, needed.replicas, needed.postgres_cores, needed.connections)
     yield from (f"{number:,.0f}" for number in whole)
     yield from (f"{number / GB:,.1f}" for number in (needed.wal, needed.kept))
@@ -57,7 +57,7 @@ def simulated(traffic: Traffic, costs: Costs, needed: Needs, away: float) -> Ite
 
 
 def shown(waits: Sequence[float]) -> str:
-    """Of `waits`, the shortest first."""
+    """Formats percentiles of `waits`, which are in ascending order."""
     return f"after {percentile(waits, 0.5) * 1e3:,.0f} ms (median), {percentile(waits, 0.99) * 1e3:,.0f} ms (p99)"
 
 

@@ -1,7 +1,7 @@
-"""Arrivals at twice the capacity of one server: who is refused and how fast, what happens to what was accepted, and how
-soon all is as before. The owners have the limits that a server has by default; one more owner asks now and then.
+"""Arrivals at twice the capacity of one server: the refusals and their latency, the accepted turns, and the time to
+recovery. The owners have the default limits of a server. Another owner sends probes.
 
-`python -m tests.bench.overload [SECONDS]` prints the figures of arrivals that last so long.
+`python -m tests.bench.overload [SECONDS]` prints the figures for arrivals of this duration.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ from turnstream.storage.owners.tokens import Tokens
 SECONDS = 120
 _OWNERS = 20
 _PLAN = "deltas=10 rate=50"
-_FIRST_RATE, _TRIED_SECONDS = 25, 4  # turns a second, doubled until less than half of them end in a second
+_FIRST_RATE, _TRIED_SECONDS = 25, 4  # turns a second; doubled until less than half of them are completed per second
 _FACTOR = 2
-_PROBES, _PAUSE = 20, 0.25  # before the arrivals; seconds between two
-_IN_A_ROW = 3  # probes that are as fast as before
-_PATIENCE = 120.0  # seconds, for the accepted turns and for the probes, behind the arrivals
+_PROBES, _PAUSE = 20, 0.25  # number before the arrivals; seconds between two
+_IN_A_ROW = 3  # consecutive fast probes that mean recovery
+_PATIENCE = 120.0  # seconds after the arrivals, for the accepted turns and for the probes
 _DEFAULTS = {
     f"TURNSTREAM_{name.upper()}": str(Settings.model_fields[name].default)
     for name in ("owner_running_turns", "owner_streams")
@@ -47,7 +47,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A turn of the other owner. `first_token` are milliseconds; None where it was refused."""
+    """A turn of the other owner. `first_token` is in milliseconds; None after a refusal."""
 
     began: float
     first_token: float | None
@@ -55,7 +55,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Overloaded:
-    """`over` is when the arrivals ended, on the clock of the probes."""
+    """`over` is the end of the arrivals, by the clock of the probes."""
 
     seconds: int
     capacity: float
@@ -68,7 +68,8 @@ class Overloaded:
 
 def overload(seconds: int) -> Callable[[Site], Rows]:
     def run(site: Site) -> Rows:
-        # Where there are tokens, a server lets nobody in without one: the other trials have none.
+        # Tokens need a database of their own: with a token in it, a server rejects the other trials' requests without
+        # one.
         with new_database(site.database.url) as database:
             own = replace(site, database=database)
             with own.served(_DEFAULTS) as server:
@@ -80,7 +81,7 @@ def overload(seconds: int) -> Callable[[Site], Rows]:
 
 
 async def _tokens(url: str) -> Sequence[str]:
-    """Of the owners who arrive, and of one more."""
+    """Creates tokens for the owners of the arrivals, and for one more owner."""
     async with connect(url, size=2) as database:
         tokens, owners = Tokens(database), [f"owner {number}" for number in range(_OWNERS + 1)]
         return [await tokens.create(owner, Identity(owner, OF_A_PERSON)) for owner in owners]
@@ -97,7 +98,7 @@ def _measured(site: Site, server: Server, tokens: str, other: str, seconds: int)
 
 
 def _capacity(site: Site, server: Server, tokens: str) -> float:
-    """How many turns the server ends in a second where more arrive."""
+    """Returns the completed turns per second under a higher rate of arrivals."""
     best, rate = 0.0, _FIRST_RATE
     while True:
         result = server.run(_arrivals(tokens, rate, _TRIED_SECONDS))
@@ -119,7 +120,7 @@ def _arrivals(tokens: str, rate: float, seconds: int) -> Load:
 
 
 def _probed(port: int, token: str, over: float, fast: float) -> Sequence[Probe]:
-    """Probes until those behind the arrivals are as fast as `fast`, in milliseconds."""
+    """Sends probes until recovery. `fast` is in milliseconds."""
     probes = list[Probe]()
     while recovered_at(probes, over, fast) is None and time.monotonic() < over + _PATIENCE:
         probes.append(_probe(port, token))
@@ -145,7 +146,7 @@ def _probe(port: int, token: str) -> Probe:
 
 
 def slowest(probes: Sequence[Probe]) -> float:
-    """Raises FaultError where one was refused."""
+    """Raises FaultError if a probe was refused."""
     times = first_tokens(probes)
     if len(times) < len(probes):
         raise FaultError("a turn was refused before the arrivals")
@@ -157,7 +158,7 @@ def first_tokens(probes: Sequence[Probe]) -> Sequence[float]:
 
 
 def recovered_at(probes: Sequence[Probe], over: float, fast: float) -> float | None:
-    """When the first of several probes in a row began that were as fast as `fast`, in seconds behind the arrivals."""
+    """Returns the start of the first of several consecutive fast probes, in seconds after the arrivals, or None."""
     behind = [probe for probe in probes if probe.began >= over]
     for place in range(len(behind) - _IN_A_ROW + 1):
         times = first_tokens(behind[place : place + _IN_A_ROW])
@@ -170,7 +171,7 @@ def recovered_at(probes: Sequence[Probe], over: float, fast: float) -> float | N
 
 
 def rows(it: Overloaded) -> Rows:
-    """The figures of the trial. Raises FaultError where a text was lost."""
+    """Returns the figures. Raises FaultError if a text is incomplete."""
     load, fast = it.load, slowest(it.before)
     if load.lost or load.repeated or load.disordered or load.foreign or load.resets:
         raise FaultError(load.describe_faults())

@@ -1,4 +1,4 @@
-"""Processes under measurement: started on a chosen CPU, asked for what they used, and always stopped."""
+"""Measured processes: their start on a chosen CPU, their use of resources, and their end."""
 
 import http.client
 import os
@@ -20,14 +20,14 @@ class StartError(Exception):
 
 
 def raise_file_limit() -> None:
-    """A thousand readers hold a thousand sockets; children inherit this."""
+    """Raises the limit of open files for this process and its children: a thousand readers need a thousand sockets."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @contextmanager
 def on_cpu(cpu: int | None) -> Iterator[None]:
-    """Children started inside inherit the CPU; None is any. With a single CPU everything shares it."""
+    """Child processes started in this context run on the CPU; None is any. On a machine with one CPU all share it."""
     allowed = os.sched_getaffinity(0)
     present = range(os.cpu_count() or 1)
     os.sched_setaffinity(0, {cpu} if cpu is not None and cpu in present else allowed)
@@ -93,14 +93,14 @@ def get(port: int, path: str) -> tuple[int, bytes]:
 
 
 def metric(port: int, name: str) -> float:
-    """The sum of a metric over all its labels."""
+    """Returns the sum of a metric over all combinations of its labels."""
     _, body = get(port, "/metrics")
     samples = (line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#"))
     return sum(float(value) for sample, value in samples if sample.partition("{")[0] == name)
 
 
 def wait_until_calm(process: psutil.Process, seconds: float = 30) -> None:
-    """Until the process needs less than a tenth of a CPU."""
+    """Waits until the process uses less than a tenth of a CPU."""
     until = time.monotonic() + seconds
     while True:
         before = cpu_seconds(process)
@@ -110,7 +110,7 @@ def wait_until_calm(process: psutil.Process, seconds: float = 30) -> None:
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """The CPU time of the process and its living children; the scheduler's nanoseconds if the kernel reports these."""
+    """Returns the CPU time of the process and its running children, from the scheduler if the kernel reports it."""
     return sum(own_cpu_seconds(each) for each in family(process))
 
 
@@ -124,14 +124,14 @@ def own_cpu_seconds(process: psutil.Process) -> float:
 
 
 def waited_seconds(process: psutil.Process) -> float:
-    """How long the process was ready to run and something else had its CPU; 0 where the kernel does not tell."""
+    """Returns the time that the process was ready to run without a CPU; 0 if the kernel does not report it."""
     with suppress(OSError):
         return schedstat(process, 1)
     return 0.0
 
 
 def schedstat(process: psutil.Process, column: int) -> float:
-    """Seconds, over all threads. Raises OSError where the kernel does not count them."""
+    """Returns seconds, summed over all threads. Raises OSError if the kernel does not report them."""
     threads = Path(f"/proc/{process.pid}/task").iterdir()
     return sum(int((thread / "schedstat").read_text().split()[column]) for thread in threads) / 1e9
 

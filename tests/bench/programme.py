@@ -1,4 +1,4 @@
-"""What a run measures: everything, or a quick set; and of either only what was named."""
+"""The measurements of a run: all, or a quick set, optionally filtered by name."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The fake Anthropic provider as a running process; `native/provider.c` says what a plan can ask for."""
+"""The fake Anthropic provider as a separate process. `native/provider.c` documents the plans."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ class FakeProvider:
         return f"http://127.0.0.1:{self.port}"
 
     def stats(self) -> ProviderStats:
-        """The lateness counts since the last look, everything else since the start."""
+        """Returns the counts: lateness since the previous call, all others since the start."""
         _, body = get(self.port, "/stats")
         return msgspec.json.decode(body, type=ProviderStats)
 

@@ -1,5 +1,5 @@
-"""How cheap Python itself can be: the provider's socket as a protocol, events split by hand, and raw ASGI. It stores
-nothing, and resumes nothing.
+"""A lower bound for Python: the provider's socket as a protocol, hand-written parsing of events, and raw ASGI. The
+server stores nothing and cannot resume a stream.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class Call(asyncio.Protocol):
-    """One answer of the provider. The connection is used for one call."""
+    """One call of the provider, on a new connection."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -45,7 +45,7 @@ class Call(asyncio.Protocol):
         self._ended = True
 
     async def read(self) -> bytes:
-        """The data received since the last read; empty at the end."""
+        """Returns the data received since the previous read; empty at the end."""
         while not self._parts and not self._ended:
             self._news.clear()
             await self._news.wait()

@@ -1,4 +1,4 @@
-"""A reader in Python, for what the load generator does not do: it outlives the server it reads from."""
+"""A reader in Python that survives the death of its server; the load generator does not."""
 
 import http.client
 import re
@@ -14,14 +14,14 @@ from tests.bench.scenarios import FaultError
 
 PATIENCE = 60.0
 RETRY = 0.02
-# As native/common.h makes them: the chat, the place in the turn and the time of sending in microseconds, in base 36.
+# The format of native/common.h: the chat, the number of the delta, and its send time in microseconds, in base 36.
 TOKEN = re.compile(r"\|(?P<chat>[0-9a-z]{3})(?P<place>[0-9a-z]{4})(?P<sent>[0-9a-z]{7})")
 TOKEN_LENGTH = 15
 TIME_WRAP = 36**7
 
 
 def begin_turn(port: int, message: str) -> str:
-    """The path of its stream."""
+    """Posts a message. Returns the path of the turn's stream."""
     body = msgspec.json.encode({"blocks": [{"type": "text", "text": message}]})
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
         connection.request("POST", "/api/turns", body, {"Content-Type": "application/json"})
@@ -34,7 +34,7 @@ def begin_turn(port: int, message: str) -> str:
 
 
 def stored_texts(port: int, path: str) -> list[str]:
-    """What the rows hold of the turn whose stream is at `path`."""
+    """Returns the stored texts of the turn whose stream is at `path`."""
     status, body = get(port, path.removesuffix("/stream"))
     if status != http.HTTPStatus.OK:
         raise FaultError(f"{path} cannot be read: {status} {body[:200]!r}")
@@ -42,13 +42,13 @@ def stored_texts(port: int, path: str) -> list[str]:
 
 
 def sent_at(token: re.Match[str]) -> float:
-    """On the clock of `time.monotonic`, which is the provider's too."""
+    """Returns the send time on the clock of `time.monotonic`; the provider uses the same clock."""
     now = time.monotonic_ns() // 1000
     return (now - (now - int(token["sent"], 36)) % TIME_WRAP) / 1e6
 
 
 class Reader:
-    """Follows a turn to its end, and comes back with its cursor whenever the connection is lost."""
+    """Follows a turn to its end, and reconnects with its cursor after each lost connection."""
 
     def __init__(self, port: int, path: str) -> None:
         self.port = port
@@ -64,7 +64,7 @@ class Reader:
         return sum(map(len, self.texts.values())) // TOKEN_LENGTH
 
     def watch_for_new(self, since: float) -> None:
-        """`new_at` will be when the first delta came that the provider sent after `since`."""
+        """Sets `new_at` to the arrival of the first delta that the provider sends after `since`."""
         self._new_since = since
 
     def follow(self) -> None:
@@ -88,7 +88,7 @@ class Reader:
             self.take(response)
 
     def take(self, lines: BufferedIOBase) -> None:
-        """A stream, or as much of it as comes."""
+        """Reads events to the end of the connection."""
         fields: dict[str, str] = {}
         while line := lines.readline():
             name, _, value = line.decode().rstrip("\n").partition(": ")
@@ -129,7 +129,7 @@ def place_of(cursor: str) -> list[int]:
 
 
 def check_whole(reader: Reader, stored: list[str], chat: str, deltas: int) -> None:
-    """That the reader holds the texts that the rows hold, and that they are all the provider said to `chat`."""
+    """Raises FaultError unless the reader has the stored texts, and these are complete for `chat`."""
     if list(reader.texts.values()) != stored:
         raise FaultError(f"{reader.path}: the reader and the rows differ")
     text = "".join(reader.texts.values())

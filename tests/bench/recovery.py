@@ -1,4 +1,4 @@
-"""How long a reader waits for news after `kill -9`: where the server is started again, and where another takes over."""
+"""The time after `kill -9` until readers get new text: with a restart of the server, and with a takeover."""
 
 import statistics
 import time
@@ -16,15 +16,15 @@ from tests.bench.trials import SELDOM, Rows, Site
 
 TURNS = 20
 DELTAS = 3 * RATE
-BEFORE = RATE // 2  # deltas that every reader has when the server is killed
+BEFORE = RATE // 2  # deltas of every reader before the kill
 TAKEOVER_TARGET = 2.0
-# The provider begins its plan anew: an answer that is gone on with would have its beginning twice.
+# The provider restarts its plan for each call, so a continued answer would repeat its beginning.
 RETRY = {"TURNSTREAM_RECOVERY": "retry"}
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """From the signal until the process was gone, on the clock of `time.monotonic`."""
+    """The times of the signal and of the end of the process, by the clock of `time.monotonic`."""
 
     began: float
     over: float
@@ -48,7 +48,7 @@ def summary(seconds: Sequence[float]) -> tuple[float, float]:
 
 
 def restarts(site: Site, kills: int) -> tuple[list[float], list[float]]:
-    """What readers waited, and what the server took to be there again."""
+    """Returns the waits of the readers, and the times until the new process is ready."""
     waited, ready = [], []
     with ExitStack() as stack:
         server = stack.enter_context(site.served(RETRY))
@@ -77,7 +77,7 @@ def takeovers(site: Site, kills: int) -> list[float]:
 
 @contextmanager
 def watched_turns(owner: Server, readers_at: int) -> Iterator[list[Reader]]:
-    """Readers of turns in mid-text. Afterwards each has followed its turn to the end, and has the whole of it."""
+    """Yields readers of turns in mid-text. Afterwards, checks that each reader has the complete text."""
     chats = [f"{number:03d}" for number in range(TURNS)]
     with ThreadPoolExecutor(TURNS) as pool:
         messages = [f"plan deltas={DELTAS} rate={RATE} chat={chat}" for chat in chats]

@@ -1,4 +1,4 @@
-"""What people write instead: the SDK's stream passed on as SSE. Nothing is stored, nothing can be resumed."""
+"""The usual hand-written backend: the SDK's stream relayed as SSE, without storage and without resumption."""
 
 import os
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What a reader waits longer on a replica that does not run the turn: a tick of the journal, and one of the mirror."""
+"""The extra latency of a reader on another replica than the turn's: one tick of the journal and one of the mirror."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,7 +7,7 @@ from tests.bench.processes import TOOLS_CPU, metric
 from tests.bench.scenarios import FaultError, faultless, paced, warm_up
 from tests.bench.trials import SELDOM, Rows, Site
 
-TARGET_MS = 100.0 + 20  # one tick, and a little
+TARGET_MS = 100.0 + 20  # one tick, and some tolerance
 
 
 def remote(chats: int, deltas: int) -> Callable[[Site], Rows]:

@@ -1,4 +1,6 @@
-"""A load that is too much for one server, on one and on two: what the second CPU is worth, and what sharing costs."""
+"""A load above the capacity of one server, on one server and on two: the gain of the second CPU, and the sharing's
+cost.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -55,7 +57,9 @@ def run_on_both(site: Site, first: Server, second: Server, load: Load) -> tuple[
 
 
 async def share_elsewhere(url: str, ports: tuple[int, int]) -> float:
-    """Of the running turns, whose chat's number says to which of the `ports` the load generator went."""
+    """Returns the share of turns that run on another server than their reader's. The message's last digits give that
+    port.
+    """
     connection = await asyncpg.connect(url, timeout=30, command_timeout=60)
     try:
         rows = await connection.fetch(RUNNING)

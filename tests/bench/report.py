@@ -1,4 +1,4 @@
-"""Turns the figures of a run into a table, and the table into a page."""
+"""Conversion of a run's figures to tables, and their insertion into a page."""
 
 import platform
 import statistics
@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(slots=True)
 class Results:
-    """Every figure of every repetition, in the order in which they were first seen."""
+    """All figures of all repetitions, in order of first occurrence."""
 
     seen: dict[tuple[str, str], dict[str, list[float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
@@ -49,7 +49,7 @@ class Results:
         self.cpu_seconds += cpu_seconds
 
     def disturbance(self) -> float:
-        """The time in which others had the servers' CPU, as a share of the time in which the servers had it."""
+        """Returns the servers' time of waiting for a CPU, divided by their CPU time."""
         return self.waited_seconds / self.cpu_seconds if self.cpu_seconds else 0.0
 
     def rows(self) -> list[Row]:
@@ -120,7 +120,7 @@ def machine() -> str:
 
 
 def write_into(page: Path, section: str, figures: str) -> None:
-    """Replaces what stands between the markers of the section."""
+    """Replaces the text between the markers of the section."""
     start, end = f"<!-- {section}: start -->", f"<!-- {section}: end -->"
     before, rest = page.read_text().split(start)
     _, after = rest.split(end)

@@ -1,4 +1,4 @@
-"""The measurements. Each scenario drives one fresh or warm server and returns named figures."""
+"""The measurements. Each scenario sends loads to one server, new or warm, and returns named figures."""
 
 import time
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from tests.bench.processes import cpu_seconds, metric, resident_bytes, wait_unti
 from tests.bench.provider import FakeProvider
 
 RATE = 50
-OPENINGS = 50  # turns a second, of those that are opened and ended at once
+OPENINGS = 50  # turns a second, each with two deltas
 PROMPT_MS = 100.0
 Figures = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One server under measurement, with what surrounds it."""
+    """A server under measurement, and its environment."""
 
     server: Server
     provider: FakeProvider
@@ -29,7 +29,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`name` is what it is asked for by; several may share one."""
+    """`name` selects scenarios on the command line; several may share a name."""
 
     name: str
     title: str
@@ -39,12 +39,12 @@ class Scenario:
 
 
 class FaultError(Exception):
-    """A delta was lost, repeated, out of order or foreign, or a chat failed: figures would be worthless."""
+    """A delta was lost, repeated, out of order or foreign, or a chat failed: the figures are invalid."""
 
 
 def warm_up(server: Server, mirror: Server | None = None) -> None:
-    """Until both have what they load only after they answer: the code of a provider costs a second of CPU, also where
-    no turn runs.
+    """Waits until both servers have loaded their lazy modules: the code of a provider costs a second of CPU, also on a
+    server without turns.
     """
     server.run(Load("deltas=50 rate=100", chats=5, ramp_seconds=0.1, mirror_port=mirror.port if mirror else 0))
     for each in (server, mirror):
@@ -69,7 +69,7 @@ def times(name: str, measured: Times | None) -> Figures:
 
 
 def measured(bench: Bench, load: Load) -> tuple[LoadResult, Figures]:
-    """Runs a load to its end; the figures are CPU microseconds per delta."""
+    """Runs a load to its end. The figures are CPU microseconds per delta."""
     server_before, database_before = cpu_seconds(bench.server.process), database_cpu(bench)
     result = faultless(bench.server.run(load))
     server = cpu_seconds(bench.server.process) - server_before
@@ -84,7 +84,7 @@ def database_cpu(bench: Bench) -> float:
 
 
 class Ticks(NamedTuple):
-    """What the frame clock of a server has counted until now: the sum of its ticks in seconds, and their number."""
+    """The frame clock's counters of a server: the sum of its ticks in seconds, and their number."""
 
     seconds: float
     number: float
@@ -107,7 +107,7 @@ def streams(chats: int, deltas: int) -> Callable[[Bench], Figures]:
         if before is not None:
             figures["of this the tick of the frame clock, mean, ms"] = ticks_of(bench.server).mean_since(before) * 1000
         figures |= times("first delta", result.first_delta)
-        if result.postponed:  # the limit of requests that wait: the clients waited as long as they were told
+        if result.postponed:  # clients waited for the requested time at the limit of concurrent requests
             figures["requests that were told to come again"] = result.postponed
         return figures | {"longer than planned, s": result.wall_seconds - load.ramp_seconds - deltas / RATE}
 
@@ -115,7 +115,7 @@ def streams(chats: int, deltas: int) -> Callable[[Bench], Figures]:
 
 
 def unpaced(deltas: int) -> Callable[[Bench], Figures]:
-    """One stream at maximum speed."""
+    """Measures one stream at maximum speed."""
 
     def run(bench: Bench) -> Figures:
         result, figures = measured(bench, Load(f"deltas={deltas} rate=0"))
@@ -142,7 +142,7 @@ def burst(chats: int) -> Callable[[Bench], Figures]:
 
 
 def openings(chats: int, *, single: bool = False) -> Callable[[Bench], Figures]:
-    """Turns of two deltas: what a turn costs beside its text."""
+    """Measures turns of two deltas: the cost of a turn without its text."""
     load = replace(paced(chats, 2, chats / OPENINGS), single=single)
 
     def run(bench: Bench) -> Figures:
@@ -157,9 +157,9 @@ def openings(chats: int, *, single: bool = False) -> Callable[[Bench], Figures]:
 
 
 def capacity(probes: int) -> Callable[[Bench], Figures]:
-    """Streams are added until the 99th percentile of the added latency passes 100 ms.
+    """Increases the number of streams until the 99th percentile of the added latency exceeds 100 ms.
 
-    They have to fail twice: a machine that others use too disturbs one probe now and then, which would end the search.
+    A probe must fail twice: on a shared machine, a single failure may be a disturbance, and would end the search.
     """
 
     def run(bench: Bench) -> Figures:
@@ -173,7 +173,7 @@ def capacity(probes: int) -> Callable[[Bench], Figures]:
 
 
 def keeps_up(bench: Bench, chats: int) -> bool:
-    ramp_seconds = chats / 100  # slower than a burst, which is measured elsewhere
+    ramp_seconds = chats / 100  # slower than the scenario of a burst
     result = bench.server.run(paced(chats, int((ramp_seconds + 5) * RATE), ramp_seconds))
     wait_until_idle(bench.provider)
     steady = result.steady
@@ -187,7 +187,7 @@ def wait_until_idle(provider: FakeProvider, seconds: float = 30) -> None:
 
 
 def waiting(chats: int) -> Callable[[Bench], Figures]:
-    """Memory of turns that are open and wait for their first delta."""
+    """Measures the memory of open turns before their first delta."""
 
     def run(bench: Bench) -> Figures:
         grown, _ = memory_growth(bench, Load("deltas=10 rate=20 first=3000", chats=chats))
@@ -197,7 +197,7 @@ def waiting(chats: int) -> Callable[[Bench], Figures]:
 
 
 def many_readers(readers: int) -> Callable[[Bench], Figures]:
-    """Readers that follow one turn: what they hold while it is silent, and how it reaches them when it speaks."""
+    """Measures many readers of one turn: their memory before the first delta, and the latency of the deltas."""
 
     def run(bench: Bench) -> Figures:
         load = Load("deltas=20 rate=5 first=6000", ramp_seconds=2, readers=readers)
@@ -208,11 +208,11 @@ def many_readers(readers: int) -> Callable[[Bench], Figures]:
 
 
 def memory_growth(bench: Bench, load: Load) -> tuple[float, LoadResult]:
-    """KiB that the server grew by until every client was attached."""
+    """Returns the growth of the server's memory in KiB, after all clients have connected."""
     before = resident_bytes(bench.server.process)
     with bench.server.start(load) as run:
         all_attached = run.wait_until_attached()
-        time.sleep(0.5)  # what answering the last of them has started
+        time.sleep(0.5)  # until the work for the last connection is done
         grown = resident_bytes(bench.server.process) - before
         result = faultless(run.result())
         assert all_attached

@@ -1,5 +1,5 @@
-"""`make scoreboard`: turnstream, two servers that store nothing, and peers from the package registries, in one harness
-with one provider and one load that checks each delta. Writes `docs/benchmarks`.
+"""`make scoreboard`: compares turnstream, two servers without storage, and peers from package registries. All have the
+same provider, and one load that checks each delta. Writes `docs/benchmarks`.
 """
 
 import json
@@ -67,7 +67,7 @@ def main(repetitions: int, with_peers: bool, with_capacity: bool, write: bool) -
                     console.print(f"{each.title}: {figures}")
                     for measure, value in figures.items():
                         seen[each.title][measure].append(value)
-                if write:  # a run that is stopped has what it had until then
+                if write:  # an interrupted run keeps its figures so far
                     begun = [one for one in contestants if seen[one.title]]
                     result = as_json(begun, seen, faults, missing, repetition + 1)
                     DATA.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -105,7 +105,7 @@ def as_json(
 def measured(
     it: Contestant, provider: FakeProvider, folder: Path, faults: list[str], with_capacity: bool
 ) -> Iterator[Figures]:
-    """What fails has no figure, and is named among the faults."""
+    """Yields the figures of each step. A failed step has no figures and is added to `faults`."""
     try:
         yield from under_loads(it, provider, folder, faults, with_capacity)
     except (StartError, psutil.Error) as fault:
@@ -157,7 +157,7 @@ def idle(it: Contestant, server: Server) -> Figures:
 
 
 def turns(it: Contestant, server: Server) -> Figures:
-    """Lone turns of two deltas: ten in a second, which each server here can carry."""
+    """Measures turns without concurrency: ten a second, a load that each server can carry."""
     load = Load("deltas=2 rate=50", chats=100, ramp_seconds=10, single=it.single)
     result, server_seconds, store_seconds = run_measured(it, server, load)
     assert result.first_delta is not None
@@ -181,14 +181,14 @@ def streams(it: Contestant, server: Server, chats: int) -> Figures:
 
 
 def run_measured(it: Contestant, server: Server, load: Load) -> tuple[LoadResult, float, float]:
-    """The CPU seconds of the server and of its database."""
+    """Returns the result, and the CPU seconds of the server and of its database."""
     server_before, store_before = cpu_seconds(server.process), it.store_seconds()
     result = faultless(server.run(load))
     return result, cpu_seconds(server.process) - server_before, it.store_seconds() - store_before
 
 
 def capacity(it: Contestant, server: Server, provider: FakeProvider) -> Figures:
-    """Streams of 50 deltas a second on one core, 99 of 100 deltas within 100 ms."""
+    """Searches for the maximum number of streams with 50 deltas a second, with 99 of 100 deltas within 100 ms."""
 
     def passes(chats: int) -> bool:
         ramp_seconds = chats / 100

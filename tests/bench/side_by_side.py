@@ -1,6 +1,6 @@
-"""Two servers side by side on one CPU, of which one does something that the other does not.
+"""Two servers side by side on one CPU, one of them with a feature under measurement.
 
-Measured one after the other they would differ by more than that costs, for reasons of the machine.
+Between successive measurements, the machine's own variation exceeds the cost of the feature.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,7 @@ Start = Callable[[Site], AbstractContextManager[Server]]
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """Seconds."""
+    """CPU time in seconds."""
 
     server: float = 0.0
     postgres: float = 0.0
@@ -42,8 +42,8 @@ class Side:
 
 @contextmanager
 def both_sides(site: Site, started: Mapping[bool, Start], first: bool) -> Iterator[Mapping[bool, Side]]:
-    """By whether it does what is measured: each on a database of its own, so that neither takes the other's turns. The
-    `first` one is started first.
+    """Yields the sides, with the feature (True) and without. Each side has its own database: servers that share one run
+    each other's turns. The `first` side starts first.
     """
     with (
         new_database(site.database.url) as database,
@@ -58,7 +58,7 @@ def both_sides(site: Site, started: Mapping[bool, Start], first: bool) -> Iterat
 def cpu_of(
     sides: Mapping[bool, Side], turns: int, rate: int, seconds: int, ramp_seconds: float = 1.0
 ) -> Mapping[bool, Cpu]:
-    """What the load costs each side; all of them carry it at the same time."""
+    """Returns the CPU cost of the load on each side. All sides have the load at the same time."""
     load = Load(f"deltas={rate * seconds} rate={rate}", chats=turns, ramp_seconds=ramp_seconds)
     before = {does_it: side.used() for does_it, side in sides.items()}
     with ExitStack() as stack:

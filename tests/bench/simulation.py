@@ -1,7 +1,7 @@
-"""A cell in simulated time: turns that come by chance, replicas of one CPU each, and their Postgres.
+"""A cell in simulated time: random arrivals of turns, replicas with one CPU each, and their Postgres.
 
-A process is a generator of the seconds that it waits. Queues are first come, first served, so the end of a piece of
-work is known as soon as it is asked for.
+A process is a generator of its waits in seconds. Queues are first come, first served, so the end of work is known at
+its start.
 """
 
 import random
@@ -15,7 +15,7 @@ from tests.bench.sizing import Costs, Traffic, work_of
 from turnstream.engine.frame_clock import TICK
 
 Process = Iterator[float]
-REPLACED = 30.0  # seconds until a replica that died has a successor
+REPLACED = 30.0  # seconds from the death of a replica to the start of its replacement
 
 
 class Simulation:
@@ -45,28 +45,28 @@ class Cores:
         self._free_at = [0.0] * number
 
     def work(self, seconds: float) -> float:
-        """How long it is until this is done, and all that was asked for before."""
+        """Queues work. Returns the seconds until the end of this work, including the queue before it."""
         done = max(self._simulation.now, self._free_at[0]) + seconds
         heapreplace(self._free_at, done)
         self.busy += seconds
         return done - self._simulation.now
 
     def stop(self, seconds: float) -> None:
-        """Nothing is done for so long."""
+        """Suspends all work for `seconds`."""
         self._free_at = [max(self._simulation.now, each) + seconds for each in self._free_at]
 
 
 @dataclass(slots=True)
 class Replica:
     cpu: Cores
-    streaming: int = 0  # turns that get text
+    streaming: int = 0  # turns with an open stream of text
     died_at: float = inf
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Seconds. `begun` has when each turn was asked for, and how long it was until its model was called; `taken_over`
-    how long it was from the death of a turn's replica until its model was called again.
+    """Times in seconds. `begun` has the arrival of each turn and the wait until its model call. `taken_over` has the
+    times from the death of a turn's replica to the next model call.
     """
 
     begun: list[tuple[float, float]] = field(default_factory=list)
@@ -74,14 +74,14 @@ class Outcome:
     ended: int = 0
 
     def waits(self, since: float = 0.0, until: float = inf) -> list[float]:
-        """Of the turns that were asked for in this time, the shortest first."""
+        """Returns the waits of turns that arrived in this time, in ascending order."""
         return sorted(wait for asked_at, wait in self.begun if since <= asked_at < until)
 
 
 class Cell:
-    """Replicas with one CPU each, and their Postgres. Half of what a turn costs is spent before its model is called.
+    """Replicas with one CPU each, and their Postgres. Half of a turn's cost precedes its model call.
 
-    The turns of a replica that died are in the queue after `noticed` seconds.
+    The turns of a dead replica return to the queue after `noticed` seconds.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Cell:
         return self.outcome
 
     def death(self) -> Process:
-        """Of one replica, which then has a successor."""
+        """Removes one replica, and adds its replacement later."""
         self.replicas.pop(0).died_at = self.simulation.now
         yield REPLACED
         self._add_replica()
@@ -123,7 +123,7 @@ class Cell:
         self.simulation.start(self._beats(replica), self._chance.uniform(0, TICK))
 
     def _beats(self, replica: Replica) -> Process:
-        """The frame clock: all its turns get what came since the last beat."""
+        """Models the frame clock: each beat sends the new text of all turns."""
         while replica.died_at == inf:
             work = TICK * (self._second + replica.streaming * self._work.text_second)
             yield max(TICK, replica.cpu.work(work))
@@ -154,12 +154,12 @@ class Cell:
         yield self.postgres.work(self._work.postgres_turn / 2)
 
     def _stream(self, replica: Replica, text: float) -> Generator[float, None, float]:
-        """Returns the seconds of text that are missing: none unless the replica died."""
+        """Returns the missing seconds of text; 0 unless the replica died."""
         yield self._traffic.silence
         replica.streaming += 1
         while text > 0 and replica.died_at == inf:
             piece, began_at = min(1.0, text), self.simulation.now
-            self.postgres.work(piece * self._work.postgres_second)  # the journal, for which no reader waits
+            self.postgres.work(piece * self._work.postgres_second)  # the journal: no reader waits for it
             yield piece
             text -= min(piece, replica.died_at - began_at)
         replica.streaming -= 1

@@ -1,4 +1,4 @@
-"""The calculated needs of a load: the sums of docs/capacity.md."""
+"""The calculated needs of a load, with the formulas of docs/capacity.md."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -6,7 +6,7 @@ from math import ceil
 from turnstream.config import Settings
 from turnstream.engine.frame_clock import TICK
 
-PLANNED = 0.6  # of a replica's CPU: what is left is for peaks, and for the turns of a replica that died
+PLANNED = 0.6  # of a replica's CPU; the rest is for peaks, and for the turns of a dead replica
 PLANNED_POSTGRES = 0.5
 DAY = 86_400
 _DEFAULTS = Settings.model_fields
@@ -14,8 +14,8 @@ _DEFAULTS = Settings.model_fields
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """As `python -m tests.bench costs storage` measured them, and `python -m tests.bench.slope` a block. CPU is in
-    seconds, all else in bytes. `second` is one in which a server has turns and its frame clock beats.
+    """Measured costs, from `python -m tests.bench costs storage`, and of a block from `python -m tests.bench.slope`.
+    CPU is in seconds, the rest in bytes. `second` is the cost of a second with turns and a beating frame clock.
     """
 
     second: float = 27.6e-3
@@ -25,19 +25,19 @@ class Costs:
     frame_of_further_reader: float = 26e-6
     block: float = 0.39e-3
     postgres_turn: float = 3.6e-3
-    postgres_second: float = 0.15e-3  # of a running turn
+    postgres_second: float = 0.15e-3  # per second of a running turn
     postgres_block: float = 0.38e-3
     wal_turn: float = 9_900.0
     wal_block: float = 1_400.0
-    wal_byte: float = 2.7  # for a byte of text
+    wal_byte: float = 2.7  # per byte of text
     kept_turn: float = 7_000.0
     kept_byte: float = 1.26
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """`turns` a second, each of `deltas` in `blocks`, followed by `readers`. The model is silent for `silence` seconds
-    before its first delta, and then sends `rate` deltas a second.
+    """The traffic: `turns` per second, each with `deltas` in `blocks` and with `readers`. The model is silent for
+    `silence` seconds before its first delta, and then sends `rate` deltas a second.
     """
 
     turns: float
@@ -54,16 +54,16 @@ class Traffic:
 
     @property
     def running(self) -> float:
-        """Turns that run at once (Little's law)."""
+        """The number of concurrent turns (Little's law)."""
         return self.turns * (self.silence + self.text_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """CPU seconds that one turn takes. The end of its first block is in what a turn costs."""
+    """The CPU seconds of one turn. The cost of a turn includes the end of its first block."""
 
     turn: float
-    text_second: float  # a second of its text
+    text_second: float  # per second of text
     postgres_turn: float
     postgres_second: float
 
@@ -85,12 +85,12 @@ class Needs:
     replicas: int
     postgres_cores: int
     connections: int
-    wal: float  # bytes a day
-    kept: float  # bytes a day
+    wal: float  # bytes per day
+    kept: float  # bytes per day
 
 
 def needs(traffic: Traffic, costs: Costs) -> Needs:
-    """One replica more than the load takes, for the one that dies or is rolled."""
+    """Returns the needs, with one spare replica for a failure or a rolling deploy."""
     work = work_of(traffic, costs)
     cpu = traffic.turns * (work.turn + traffic.text_seconds * work.text_second)
     postgres = traffic.turns * (work.postgres_turn + traffic.text_seconds * work.postgres_second)

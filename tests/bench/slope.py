@@ -1,7 +1,7 @@
-"""`python -m tests.bench.slope`: what the journal and block ends cost, for more and more turns at once.
+"""`python -m tests.bench.slope`: the costs of the journal and of block ends, for growing numbers of concurrent turns.
 
-Prints the rows of tests/bench/scaling.md. For each load the journal is kept in two forms, by turns: as a log, as it
-is, and in rows of blocks, as it was before (an unlogged row for each open block and tick).
+Prints the rows of tests/bench/scaling.md. Each load is measured with two forms of the journal alternately: the current
+log, and the former rows of blocks (an unlogged row for each open block and tick).
 """
 
 import asyncio
@@ -30,11 +30,11 @@ from turnstream.storage.runs.record import Records
 from turnstream.stream.directory import Directory
 from turnstream.stream.live import LiveView
 
-# Turns, and deltas of four characters in a second of each.
+# Number of turns, and deltas of four characters per second of each.
 LOADS = ((10, 10), (50, 10), (100, 10), (200, 50), (1000, 50))
 ROUNDS = 3
-SECONDS = 4  # of a block; its text is deleted when it is closed
-TICKS = 10  # a second
+SECONDS = 4  # of a block; its journal is deleted at its end
+TICKS = 10  # per second
 BLOCK = "abcd" * 250
 
 INSERT_CHAT = Statement("INSERT INTO chats (id, owner) VALUES (:chat, 'bench') RETURNING id")
@@ -54,7 +54,7 @@ INSERT_TURNS = Statement(
 )
 SET_LOGGED = Statement("ALTER TABLE open_text SET LOGGED")
 SET_UNLOGGED = Statement("ALTER TABLE open_text SET UNLOGGED")
-# Rows that vacuum has to remove; those of TOAST, which has the text of large ticks, are its pieces of 2 kB.
+# Dead rows for vacuum; rows of TOAST, which stores the text of large ticks, are its chunks of 2 kB.
 GET_WRITTEN = Statement(
     """
     SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn AS wal, (
@@ -69,7 +69,7 @@ FLUSH_STATISTICS = Statement("SELECT pg_stat_force_next_flush()")
 
 
 class RowsOfBlocks(Journal):
-    """The journal as it was before."""
+    """The former journal."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database, new_id())
@@ -85,7 +85,7 @@ class RowsOfBlocks(Journal):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU seconds, bytes and rows."""
+    """CPU seconds, bytes of WAL, and dead rows."""
 
     server: float = 0.0
     postgres: float = 0.0
@@ -98,7 +98,7 @@ class Cost:
         )
 
     def shown(self, pieces: int) -> str:
-        """For each of `pieces`, in microseconds."""
+        """Formats the cost per piece, with CPU in microseconds."""
         ours, theirs = self.server / pieces * 1e6, self.postgres / pieces * 1e6
         return f"{ours:.1f} | {theirs:.1f} | {self.wal / pieces:.0f} | {self.dead / pieces:.2f}"
 
@@ -119,7 +119,7 @@ async def cost_of(work: Callable[[], Awaitable[None]], database: Database, postg
 async def measure_all(postgres: Postgres) -> None:
     print("| turns | form | server, µs per turn and tick | Postgres, µs | WAL, bytes | dead rows |")
     print("|---|---|---|---|---|---|")
-    async with connect(postgres.url, size=1) as database:  # one backend: statistics are each backend's own at first
+    async with connect(postgres.url, size=1) as database:  # one backend: statistics are local to it until a flush
         for count, rate in LOADS:
             turns = await running_turns(database, count)
             costs = {"rows of blocks": Cost(), "log": Cost()}
@@ -134,7 +134,7 @@ async def measure_all(postgres: Postgres) -> None:
 
 
 async def a_block(database: Database, journal: Journal, turns: Sequence[Turn], rate: int) -> None:
-    """The journal of one open block of each turn, from its start to its end."""
+    """Writes the journal of one open block per turn, from its start to its end."""
     directory = Directory()
     writer = JournalWriter(journal, directory, 1 / TICKS)
     with ExitStack() as running:

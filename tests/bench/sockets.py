@@ -1,10 +1,10 @@
-"""Wall time of a turn with many calls of tools by the Responses API: over HTTP, and in WebSocket mode.
+"""Wall time of a turn with many tool calls by the Responses API: over HTTP, and in WebSocket mode.
 
     .venv/bin/python -m tests.bench.sockets [calls] [kilobytes of history]
 
-The server is a process of this machine that delays as a distant one: half a round trip before and after each message,
-the time for the bytes at the rate of an uplink, and a time for the bytes of the input that it has not yet in memory.
-The time of the model and of the tools is left out.
+The server is a local process with the delays of a distant one: half a round trip before and after each message, the
+transfer time of the bytes over an uplink, and a processing time for input bytes that are new to the server. The times
+of the model and of the tools are zero.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from turnstream.llm.provider import Message, ModelCall, ModelRequest
 
 ROUND_TRIP = 0.06  # seconds
 UPLINK = 2_500_000  # bytes a second
-INTAKE = 2_000_000  # bytes of new input a second: decoded, validated, split into tokens
+INTAKE = 2_000_000  # bytes of new input a second: for decoding, validation and tokenization
 RESULT = "x" * 2_000
 
 
@@ -34,7 +34,7 @@ def _calls(answer: PaidAnswer, id: str) -> None:
 
 
 async def _model(server: ResponsesServer) -> int:
-    """Answers each call as late as a distant provider would. Returns the bytes of all requests."""
+    """Answers each call with the delay of a distant provider. Returns the bytes of all requests."""
     total = number = 0
     try:
         while True:
@@ -49,7 +49,7 @@ async def _model(server: ResponsesServer) -> int:
 
 
 async def measured(transport: str, calls: int, kilobytes: int) -> tuple[float, int]:
-    """The seconds and the sent bytes of a turn."""
+    """Returns the seconds and the sent bytes of a turn."""
     async with (
         responses_server() as server,
         OpenAIResponsesProvider("a key", server.url, make_calls=DirectCalls) as provider,

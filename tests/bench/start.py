@@ -1,4 +1,4 @@
-"""The cost of a start after `kill -9`: CPU until the server answers, on a migrated database."""
+"""The cost of a start after `kill -9`: CPU time until the server answers, on a migrated database."""
 
 import statistics
 from collections.abc import Callable
@@ -10,7 +10,7 @@ TARGET = 1.0  # seconds of CPU
 
 
 def start(times: int) -> Callable[[Site], Rows]:
-    """The bytecode is compiled: the first start is not counted."""
+    """Measures starts with compiled bytecode: the first start is not counted."""
 
     def run(site: Site) -> Rows:
         seconds = []

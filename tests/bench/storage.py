@@ -1,7 +1,6 @@
-"""What turns cost Postgres and leave behind: CPU, bytes of tables with their indexes, and of the log that is written
-ahead (WAL).
+"""The cost of turns in Postgres: CPU, bytes of tables with their indexes, and bytes of the write-ahead log (WAL).
 
-Two loads, of short turns and of long ones: the difference is what the text costs.
+There are two loads, one with short turns and one with long turns: the difference is the cost of the text.
 """
 
 import asyncio
@@ -16,10 +15,10 @@ from tests.bench.scenarios import OPENINGS, faultless, paced, warm_up
 from tests.bench.trials import Rows, Site
 
 _SHORT = 2  # deltas
-_LEAST = 50  # bytes a turn, below which a table is counted among the others
-_EMPTIED = ("journal_ticks", "open_text", "search_pending")  # their rows go when a turn has ended, their space is kept
+_LEAST = 50  # bytes per turn; a smaller table is counted in the group of other tables
+_EMPTIED = ("journal_ticks", "open_text", "search_pending")  # rows exist only during a turn; space is reused
 
-# The text of blocks is what users and models have said.
+# The text of blocks is the text of users and models.
 _WRITTEN = """
     SELECT relname AS name, pg_total_relation_size(relid) AS bytes FROM pg_stat_user_tables
     UNION ALL SELECT 'WAL', pg_current_wal_insert_lsn() - '0/0'::pg_lsn
@@ -28,7 +27,7 @@ _WRITTEN = """
 
 
 def storage(turns: int, deltas: int) -> Callable[[Site], Rows]:
-    """`turns` in chats of their own, at first of two deltas, then of `deltas`."""
+    """Runs `turns` turns in new chats, first with two deltas each, then with `deltas`."""
 
     def run(site: Site) -> Rows:
         with site.served() as server:
@@ -50,7 +49,7 @@ def storage(turns: int, deltas: int) -> Callable[[Site], Rows]:
 
 
 def _left_by(turns: int, deltas: int, server: Server, database: Postgres) -> dict[str, float]:
-    """For each turn."""
+    """Returns the growth per turn."""
     before, cpu = asyncio.run(_written(database.url)), database.cpu_seconds()
     faultless(server.run(paced(turns, deltas, turns / OPENINGS)))
     cpu, after = database.cpu_seconds() - cpu, asyncio.run(_written(database.url))

@@ -1,4 +1,4 @@
-"""The reader of the recovery benchmark is worth what it notices."""
+"""The reader of the recovery benchmark detects every fault in a text."""
 
 import io
 import time
@@ -26,7 +26,7 @@ def event(name: str, id: str, **data: object) -> bytes:
 
 
 def deltas(tokens: Sequence[str], attempt: int = 1) -> list[bytes]:
-    """Each in an event of its own."""
+    """Returns one event for each token."""
     starts = [sum(map(len, tokens[:number])) for number in range(len(tokens))]
     return [
         event("block_delta", f"{attempt}-3-{start + len(text)}", index=0, offset=start, text=text)

@@ -1,4 +1,4 @@
-"""The simulation is worth what it has in common with what is known: queues of theory, sums, and a death."""
+"""The simulation agrees with queueing theory, with the formulas of costs, and with the death of a replica."""
 
 import random
 from math import factorial
@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "capacity.md"
 
 @pytest.mark.parametrize("cores", [1, 4])
 def test_a_queue_waits_as_long_as_theory_says(cores: int) -> None:
-    """M/M/c at four fifths of its capacity (Erlang's C)."""
+    """M/M/c at four fifths of its capacity (Erlang C)."""
     simulation, chance, arrivals, waits = Simulation(), random.Random(7), 0.8 * cores, []
     queue = Cores(simulation, cores)
 

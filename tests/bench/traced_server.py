@@ -1,5 +1,5 @@
-"""`turnstream serve` with an SDK of OpenTelemetry, set up as `opentelemetry-instrument` does it. Exporters get what is
-made in batches, and drop it.
+"""`turnstream serve` with the OpenTelemetry SDK, configured like `opentelemetry-instrument`. Exporters receive batches
+and drop them.
 """
 
 from collections.abc import Sequence

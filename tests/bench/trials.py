@@ -1,4 +1,4 @@
-"""Measurements with several servers, or with a dying server. Each trial starts its own and fills a small table."""
+"""Measurements with several servers, or with the death of a server. Each trial starts its servers and fills a table."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -13,13 +13,13 @@ from tests.bench.provider import FakeProvider
 
 Rows = Mapping[str, tuple[float | None, ...]]
 
-# Where a replica shall run no turns: it looks for them without a ring so seldom that it never meets one.
+# For a replica that must run no turns: its polls of the queue are too rare to find one.
 SELDOM = {"TURNSTREAM_POLL_INTERVAL": "600"}
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The environment for the start of servers."""
+    """The environment of servers."""
 
     provider: FakeProvider
     database: Postgres
@@ -33,7 +33,7 @@ class Site:
         cpu: int | None = SERVER_CPU,
         module: str | None = None,
     ) -> AbstractContextManager[Server]:
-        """`module` is run in the place of `turnstream serve`."""
+        """Starts a server. `module` replaces `turnstream serve`."""
         candidate = turnstream(self.database.url, settings)
         if module is not None:
             candidate = replace(candidate, command=(sys.executable, "-m", module))
@@ -42,7 +42,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """`run` returns a row of figures, one for each of `columns`, by what they measure."""
+    """`run` returns rows by the name of the measure, each with one figure per column."""
 
     name: str
     title: str

@@ -1,7 +1,7 @@
-"""`turnstream serve`, whose watch over the event loop looks 500 times a second and logs all that it finds.
+"""`turnstream serve` with a watch over the event loop that samples 500 times a second and logs every hold.
 
-When it starts, it holds the loop several times for `ON_PURPOSE` milliseconds of processor time: who reads its log must
-find that.
+At its start the server holds the loop several times for `ON_PURPOSE` milliseconds of processor time. The log must show
+these holds.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ ON_PURPOSE = 50.0
 class ProvenWatch(loop_watch.LoopWatch):
     def __enter__(self) -> Self:
         super().__enter__()
-        for number in range(1, 6):  # the watch may be late
+        for number in range(1, 6):  # several times, since the watch may start late
             asyncio.get_running_loop().call_later(number / 100, _hold)
         return self
 

@@ -1,4 +1,4 @@
-"""A real Chromium before the real server."""
+"""A real Chromium against the real server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,7 +18,7 @@ from tests.support.programs import path_of
 
 SitDown = Callable[..., Awaitable[Person]]
 
-expect.set_options(timeout=60_000)  # milliseconds: a loaded machine is no reason to fail
+expect.set_options(timeout=60_000)  # milliseconds; tolerates a slow machine
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -32,9 +32,9 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def people(site: object, browser: Browser) -> AsyncIterator[SitDown]:
-    """`await people(url, chat)`: a person with a browser of their own. Any error in it fails the test.
+    """`await people(url, chat)` opens the page in a new browser context for one person. Any error in it fails the test.
 
-    `site` is asked for so that browsers are closed before the server is.
+    The dependency on `site` makes pytest close the browsers before the server.
     """
     async with AsyncExitStack() as stack:
         seated: list[tuple[str, Person]] = []
@@ -48,7 +48,7 @@ async def people(site: object, browser: Browser) -> AsyncIterator[SitDown]:
         yield sit
         for url, person in seated:
             troubles = person.troubles()
-            if not await _is_up(url):  # the test had a server of its own, which has ended before the page
+            if not await _is_up(url):  # the test's own server has exited before the page
                 troubles = [trouble for trouble in troubles if "ERR_CONNECTION_REFUSED" not in trouble]
             assert troubles == []
 

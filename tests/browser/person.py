@@ -1,4 +1,4 @@
-"""Somebody who uses the page: what they do, what they see, and whether it is what the database holds."""
+"""A person who uses the page: actions, observations, and the comparison of the page with the database."""
 
 import re
 from collections.abc import AsyncIterator
@@ -11,13 +11,13 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Error,
 from tests.support.http_client import Client
 from turnstream.domain.turns import ENDED
 
-PATIENCE = 60_000  # milliseconds, for a machine that is busy with other tests
+PATIENCE = 60_000  # milliseconds; tolerates a machine that is busy with other tests
 
-# Ten seconds after a turn has moved, as on a busy machine, the page asks why. The turn may be deleted meanwhile: the
-# page shows nothing then, but the browser reports the answer.
+# If a turn makes no progress for ten seconds, as on a busy machine, the page requests the reason. If the turn has been
+# deleted meanwhile, the page shows nothing, but the browser logs the 404.
 _ASKED_TOO_LATE = r"404 \(Not Found\) \(\S+/why\)$"
 
-# All that the page shows of its turns, folded or not. It draws an unfolded block at the late `toggle` event.
+# The full content of the page's turns, folded or not. The page draws an unfolded block at the late `toggle` event.
 _READ = """() => {
   for (const folded of document.querySelectorAll('#turns details:not([hidden])')) folded.open = true
   const read = () => [...document.querySelectorAll('#turns [data-turn]')].map((turn) => ({
@@ -49,7 +49,7 @@ class Person:
     expected: list[str] = field(default_factory=list)
     _troubles: list[str] = field(default_factory=list)
 
-    # --- what they do ---
+    # --- actions ---
 
     async def open(self, chat: str = "") -> None:
         address = self.page.url.partition("#")[0]
@@ -71,7 +71,7 @@ class Person:
     async def press(self, name: str, within: Locator | None = None) -> None:
         await (within or self.page).get_by_role("button", name=name, exact=True).last.click()
 
-    # --- what they see ---
+    # --- observations ---
 
     @property
     def chat(self) -> str:
@@ -85,13 +85,13 @@ class Person:
         await self.page.locator("#turns").get_by_text(text).last.wait_for()
 
     async def sees_end(self, status: str = "complete") -> None:
-        """The last turn of the page has ended."""
+        """Waits until the last turn of the page has ended."""
         await self.page.wait_for_selector(
             f"#turns > :last-child > .turn.assistant[data-status={status}]:last-child .figures:not(:empty)"
         )
 
     async def sees_what_is_stored(self, api: Client) -> list[dict[str, Any]]:
-        """The page shows the newest path of the open chat, turn by turn and block by block. Returns that path."""
+        """Checks that the page shows the newest path of the open chat, by turn and block. Returns this path."""
         stored = (await api.json("GET", f"/api/chats/{self.chat}/turns"))["turns"]
         shown = await self.page.evaluate(_READ)
         assert [_ended(turn) for turn in shown] == [_ended(turn) for turn in stored]
@@ -100,7 +100,7 @@ class Person:
         return stored  # type: ignore[no-any-return]
 
     def expects(self, *trouble: str) -> None:
-        """The test makes this happen: it is no trouble."""
+        """Declares errors that the test causes on purpose."""
         self.expected.extend(trouble)
 
     def troubles(self) -> list[str]:
@@ -116,19 +116,19 @@ class Person:
 
 
 def _ended(turn: dict[str, Any]) -> tuple[str, str | None]:
-    """Its end, if it has one: before that, what a turn does changes faster than it can be asked for."""
+    """The id and the final status. A running turn has no status here: the status may change between the two reads."""
     return turn["id"], turn["status"] if turn["status"] in ENDED else None
 
 
 def _seen(turn: dict[str, Any]) -> dict[str, str]:
-    """Block by block, without white space and the signs of Markdown."""
+    """The text by block, without white space and Markdown characters."""
     texts = {f"{block['index']}": _bare(block["prose"] or block["text"]) for block in turn["blocks"]}
     results = {f"result of {block['index']}": _bare(block["result"]) for block in turn["blocks"] if block["result"]}
     return texts | results
 
 
 def _written(turn: dict[str, Any]) -> dict[str, str]:
-    """As stored. A text that was cut off and the text that goes on behind it are shown as one."""
+    """The stored text by block. The page joins an interrupted text and its continuation, and so does this function."""
     calls = {(block["round"], block.get("id")): block["index"] for block in turn["blocks"]}
     found: dict[str, str] = {}
     cut_off = None
@@ -149,7 +149,7 @@ def _bare(text: str) -> str:
 
 @asynccontextmanager
 async def sit_down(browser: Browser, url: str, **options: Any) -> AsyncIterator[Person]:
-    # Without a service worker, which reads all files of the page, unless a test is about it.
+    # By default without a service worker: a service worker requests all files of the page.
     defaults = {"viewport": {"width": 1180, "height": 780}, "service_workers": "block"}
     context = await browser.new_context(**{**defaults, **options})
     context.set_default_timeout(PATIENCE)
@@ -160,7 +160,7 @@ async def sit_down(browser: Browser, url: str, **options: Any) -> AsyncIterator[
 
 
 async def new_tab(context: BrowserContext, url: str) -> Person:
-    """A page at `url`, with its own list of troubles. The browser reports violations of the policy on the console."""
+    """Opens a page at `url` with its own list of errors. The browser logs violations of the content security policy."""
     page = await context.new_page()
     person = Person(page, context)
     page.on("console", person.hear)

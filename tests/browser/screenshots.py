@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/screenshots again: `.venv/bin/python -m tests.browser.screenshots`"""
+"""Redraws the images of docs/screenshots: `.venv/bin/python -m tests.browser.screenshots`"""
 
 import asyncio
 import tempfile
@@ -79,7 +79,7 @@ async def _cross(ada: Person, server: Server, api: Client, harbour: Harbour) -> 
         await ada.page.locator(f".card[data-state={state}]").wait_for()
     await ada.page.locator(".card", has_text="asking the gauge").wait_for()
     await _picture(ada.page, "streaming")
-    await asyncio.sleep(1.2)  # so that there is something to see on the timeline
+    await asyncio.sleep(1.2)  # gives the timeline a visible length
     harbour.open.set()
     await ada.sees_end()
     return str(chat["id"])
@@ -102,7 +102,7 @@ async def _book(ada: Person) -> None:
 
 
 async def _operate(server: Server, api: Client, browser: Browser) -> None:
-    """The page for operators, with the work of seconds spread over an hour."""
+    """The page for operators; the work of some seconds is spread over an hour."""
     pause = Pause()
     offers = {
         "tide-1": ScriptedProvider(_looks_at_the_weather),

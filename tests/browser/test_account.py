@@ -1,4 +1,4 @@
-"""The account of an owner on the page: credentials, remembered approvals, the audit trail, and the erasure."""
+"""The account of an owner on the page: credentials, stored approvals, the audit trail, and the erasure."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -48,7 +48,7 @@ async def test_an_owner_revokes_credentials_and_grants_and_asks_for_an_erasure(
 
         logins = dialog.get_by_role("region", name="Logins and tokens")
         await expect(logins.get_by_role("listitem")).to_have_count(2)
-        await expect(logins.get_by_role("button")).to_have_count(1)  # none for the credential of this page
+        await expect(logins.get_by_role("button")).to_have_count(1)  # the credential of this page has no button
         await logins.get_by_role("button").click()
         await expect(logins.get_by_role("listitem")).to_have_count(1)
         assert (await api.json("GET", "/api/account/credentials"))["credentials"][0]["current"]

@@ -1,4 +1,4 @@
-"""The page for operators: what it shows of running and waiting turns, and what its buttons do."""
+"""The page for operators: the display of running and waiting turns, and the effects of its buttons."""
 
 from collections.abc import AsyncIterator
 
@@ -22,7 +22,7 @@ def card(ada: Person, said: Said) -> Locator:
 
 
 async def act(ada: Person, within: Locator, name: str) -> None:
-    """Presses the button of an act, and confirms it."""
+    """Presses the button of an action, and confirms it."""
     await within.get_by_role("button", name=name).click()
     await ada.page.get_by_role("dialog").get_by_role("button", name=name, exact=True).click()
 

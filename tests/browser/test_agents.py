@@ -1,4 +1,4 @@
-"""The card of a call on which an agent works: its state and cost, the way to its chat, and its stop."""
+"""The card of an agent call: its state and cost, the link to the agent's chat, and its stop button."""
 
 from collections.abc import AsyncIterator
 from uuid import uuid4

@@ -1,6 +1,6 @@
-"""The code of ai-elements.md, beside the packages, in Chromium against the real server.
+"""The code of ai-elements.md with the packages, in Chromium against the real server.
 
-AI Elements are no package: `elements.jsx` has stand-ins.
+AI Elements has no npm package: `elements.jsx` contains replacements.
 """
 
 import re
@@ -49,7 +49,7 @@ async def test_tools_reasoning_and_approvals(wiring: Wiring, browser: Browser) -
     await expect(newest(page)).to_contain_text("That is it.")
     await ask(page, "mail")
     await expect(newest(page)).to_contain_text("tool-send_mail approval-requested")
-    # While the page still reads the stream that it resumes, the AI SDK keeps an approval and does not send it.
+    # While the page still reads the resumed stream, the AI SDK stores an approval without sending the approval.
     async with page.expect_response(re.compile(r"/stream$")) as resumed:
         await page.reload()
     await resumed.value

@@ -1,4 +1,4 @@
-"""Apps of MCP servers on the page: one that keeps to the rules, and one that attacks."""
+"""Apps of MCP servers on the page: a correct app, and a malicious app."""
 
 import os
 from collections.abc import AsyncIterator
@@ -50,7 +50,7 @@ async def test_an_app_shows_its_result_and_proposes_a_message(people: SitDown, s
     await expect(card).to_have_attribute("data-state", "done")
     await expect(card.locator(".name")).to_have_text("apps__refresh")
     await expect(ada.page.locator("#words")).to_have_value("How high was the highest wave?")
-    assert len(await ada.sees_what_is_stored(api)) == 2  # nothing was sent
+    assert len(await ada.sees_what_is_stored(api)) == 2  # the app has sent no message
     await ada.reload()
     await ada.press("Open the app")
     await expect(card.locator(".name")).to_have_text("apps__refresh")
@@ -72,7 +72,7 @@ async def test_an_app_that_attacks_reaches_nothing(people: SitDown, site: Server
     await expect(frame.locator("#erased")).to_contain_text("The user did not allow this call")
     await expect(ada.page.locator(".app iframe")).to_have_attribute("height", "640")
     await expect(ada.page.locator("#words")).to_have_value("")
-    await frame.locator("body").click()  # it leaves for a frame with another policy, which gets no HTML
+    await frame.locator("body").click()  # navigates the frame to a page with another policy, which gets no HTML
     await expect(ada.page.locator(".app")).to_contain_text("The app has left its page and was closed.")
     await expect(ada.page.locator(".app iframe")).to_have_count(0)
     assert not [url for url in asked if url.startswith("https:")]

@@ -1,4 +1,4 @@
-"""The code of assistant-ui.md, beside the packages, with those of assistant-ui, in Chromium against the real server."""
+"""The code of assistant-ui.md with the packages and with assistant-ui, in Chromium against the real server."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -94,7 +94,7 @@ async def test_threads_are_the_chats_of_the_server(wiring: Wiring, browser: Brow
     await expect(threads).to_have_count(before)
     await ask(page, wording)
     await expect(newest(page)).to_contain_text("That is it.")
-    await expect(threads.get_by_text(wording)).to_be_visible()  # its title
+    await expect(threads.get_by_text(wording)).to_be_visible()  # the thread's title
     await page.click("text=New thread")
     await expect(page.locator("main > div")).to_have_count(0)
     await ask(page, "wait")
@@ -102,7 +102,7 @@ async def test_threads_are_the_chats_of_the_server(wiring: Wiring, browser: Brow
     await threads.get_by_text(wording).click()
     await expect(newest(page)).to_contain_text("That is it.")
     wiring.model.pauses[-1].go.set()
-    assert await wiring.newest_status() == "complete"  # another thread was opened, which stops nothing
+    assert await wiring.newest_status() == "complete"  # opening another thread stops no answer
     await page.reload()
     await expect(threads).to_have_count(before + 2)
     await threads.get_by_text(wording).click()

@@ -1,4 +1,4 @@
-"""Files of a message: attached, shown, refused, sent again."""
+"""Files of a message: attached, shown, rejected, sent again."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ from turnstream.scripted import ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# Files as a paste or a drop brings them: `[name, type, base64]`.
+# Simulates a paste or a drop of files: `[name, type, base64]`.
 _BRING = """([name, target, files]) => {
   const transfer = new DataTransfer()
   for (const [name, type, data] of files)
@@ -31,7 +31,7 @@ _BRING = """([name, target, files]) => {
   document.querySelector(target).dispatchEvent(event)
 }"""
 
-# The files that this browser keeps: whether there are so many, and to remove them.
+# The first script checks the number of files that the browser has stored; the second one deletes them.
 _KEPT = """(count) => new Promise((resolve) => {
   indexedDB.open('turnstream').onsuccess = ({ target }) => {
     const counted = target.result.transaction('files').objectStore('files').count()
@@ -78,7 +78,7 @@ async def test_files_are_pasted_dropped_or_chosen_seen_sent_and_kept_in_an_edit(
     picture, paper, words = await said_last(api, chat)
     assert (picture["type"], words["text"]) == ("image", "What do you see?")
     assert (paper["type"], paper["data"]["title"]) == ("document", "tide.txt")
-    for _ in range(2):  # at once, and after a reload
+    for _ in range(2):  # before and after a reload
         image = page.locator(".turn.user .file-button.image img")
         await image.wait_for()
         assert await image.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 1
@@ -114,7 +114,7 @@ async def test_a_refused_file_is_reported_in_the_servers_words_and_an_accepted_o
 
 
 async def hold_uploads(page: Page) -> asyncio.Event:
-    """Uploads arrive once it is set."""
+    """Delays uploads until the returned event is set."""
     go = asyncio.Event()
 
     async def wait(route: Route) -> None:
@@ -215,7 +215,7 @@ async def test_a_draft_and_its_files_follow_the_token_that_is_asked_for_meanwhil
     await ada.page.get_by_label("Token", exact=True).fill(token)
     await ada.page.get_by_label("Keep it in this browser").check()
     await ada.press("Go on")
-    for _ in range(2):  # at once, and with that token
+    for _ in range(2):  # at once, and after a reload with the stored token
         await ada.ready()
         await expect(words).to_have_value("Look")
         await expect(chips).to_have_text(["a.txt"])

@@ -1,4 +1,4 @@
-"""The network goes away and comes back: nothing that a person has written is lost, or lands in another chat."""
+"""Network failures: every message of a person is sent, and to the right chat."""
 
 import re
 
@@ -30,7 +30,7 @@ async def test_a_chat_that_is_opened_without_a_network_is_there_when_it_is_back(
     await ada.page.get_by_text("This chat cannot be read now").wait_for()
     assert await ada.page.locator("#welcome").is_hidden()
     await ada.page.get_by_role("link", name="First").click()
-    await ada.sees("Hello.")  # as this browser has seen it before
+    await ada.sees("Hello.")  # from the browser's stored copy
     await ada.page.get_by_role("link", name="Other").click()
     await ada.page.get_by_text("This chat cannot be read now").wait_for()
     await ada.context.set_offline(False)
@@ -51,7 +51,7 @@ async def test_a_reload_without_a_network_shows_the_page_and_its_stored_content(
     ada = await people(site.url, first.assistant["chat_id"], service_workers="allow")
     ada.expects("Failed to load resource", "ERR_INTERNET_DISCONNECTED")
     await ada.sees("Hello.")
-    await ada.page.wait_for_function(f"async () => (await ({_KEPT})()).length === 2")  # the list, and a path
+    await ada.page.wait_for_function(f"async () => (await ({_KEPT})()).length === 2")  # the list of chats, and a path
     kept = await ada.page.evaluate(
         """async () => {
           await navigator.serviceWorker.ready
@@ -59,7 +59,7 @@ async def test_a_reload_without_a_network_shows_the_page_and_its_stored_content(
           return (await (await caches.open(name)).keys()).map(({ url }) => new URL(url).pathname)
         }"""
     )
-    assert {name.split("/")[1] for name in kept} == {"static"}  # and nothing of an owner
+    assert {name.split("/")[1] for name in kept} == {"static"}  # and no data of an owner
     assert not [name for name in kept if "admin" in name or "shared.html" in name]
     await ada.context.set_offline(True)
     await ada.page.reload()
@@ -97,7 +97,7 @@ async def test_a_new_chat_has_neither_title_nor_marks_of_the_one_before(
 
 
 async def copies(person: Person) -> list[str]:
-    """The copies of chats that the browser has."""
+    """The browser's copies of chats."""
     names: list[str] = await person.page.evaluate(_KEPT)
     return [name for name in names if name.startswith("path ")]
 
@@ -169,7 +169,7 @@ _LOSE = """(arrive) => {
 
 
 async def _cut_posts(ada: Person, *, arrive: bool = False) -> None:
-    """Requests that send a message are lost, or arrive and their answers are lost; also after a reload."""
+    """Breaks requests that send a message: the request is lost, or (`arrive`) its response. Also after a reload."""
     await ada.page.evaluate(_LOSE, arrive)
     await ada.page.add_init_script(f"({_LOSE})({str(arrive).lower()})")
 

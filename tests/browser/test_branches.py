@@ -1,4 +1,4 @@
-"""Branches on the page: continued from an earlier answer, copied into a new chat, deleted here and elsewhere."""
+"""Branches on the page: continued from an earlier answer, copied into a new chat, deleted here or by another client."""
 
 import pytest
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def choose(person: Person, entry: str, turn: int) -> None:
-    """Chooses an entry of the menu of the n-th turn."""
+    """Chooses an entry of the n-th turn's menu."""
     shown = person.page.locator("#turns .turn").nth(turn)
     await shown.hover()
     await shown.get_by_label("More").click()
@@ -22,7 +22,7 @@ async def choose(person: Person, entry: str, turn: int) -> None:
 
 
 async def talk(people: SitDown, site: Server, api: Client, *messages: str) -> Person:
-    """Somebody who has had one answer to each message."""
+    """A person whose messages each have one answer."""
     chat = await use(api, site.scripts.model(*(message_of(text(f"On {words}.")) for words in [*messages, "more", "x"])))
     ada = await people(site.url, chat)
     for words in messages:

@@ -1,4 +1,4 @@
-"""Budgets of the page (weight, speed) and accessibility."""
+"""Limits for the page's size and speed, and its accessibility."""
 
 import asyncio
 import json
@@ -105,7 +105,7 @@ async def test_the_policy_lets_nothing_run_that_is_not_ours(people: SitDown, sit
     assert await ada.page.evaluate("window.harmed") is None
 
 
-# --- everybody -------------------------------------------------------------------------------------------------------
+# --- accessibility ---
 
 
 async def violations(ada: Person) -> list[Any]:
@@ -174,7 +174,7 @@ async def test_the_page_fits_a_phone(people: SitDown, site: Server, api: Client,
         is_mobile=True,
     )
     await ada.page.fill("#words", "When?")
-    await ada.page.press("#words", "Enter")  # a touch keyboard has no Shift + Enter
+    await ada.page.press("#words", "Enter")  # a touch keyboard has no Shift + Enter, so Enter adds a line
     assert await ada.page.input_value("#words") == "When?\n"
     await ada.press("Send")
     await ada.sees_end()
@@ -212,7 +212,7 @@ async def test_nothing_jumps_while_an_answer_is_written(
 
 
 async def _busy_share(ada: Person, site: Server, api: Client, deltas: int, words_before: int) -> float:
-    """The processor time of the main thread for a second in which two hundred deltas came, in seconds."""
+    """The main thread's processor time for one second with two hundred deltas, in seconds."""
     begin = Pause()
     pauses = [Pause() for _ in range(deltas)]
     steps = list(paused(begin, "\n\n".join([PROSE * 5] * (words_before // 70 + 1)), *["word "] * deltas))
@@ -224,7 +224,7 @@ async def _busy_share(ada: Person, site: Server, api: Client, deltas: int, words
     await begin.reached.wait()
     await ada.sees("The tide rises")
     session = await ada.context.new_cdp_session(ada.page)
-    await session.send("Performance.enable", {"timeDomain": "threadTicks"})  # not the time of other processes
+    await session.send("Performance.enable", {"timeDomain": "threadTicks"})  # excludes other processes
     before = await _metrics(session)
     begin.go.set()
     loop = asyncio.get_running_loop()
@@ -260,7 +260,7 @@ async def test_turns_out_of_sight_are_not_drawn_and_nothing_moves_when_they_are(
 
 
 async def _open_long(people: SitDown, site: Server, api: Client, turns: int) -> tuple[Person, int, list[str]]:
-    """Opens a chat of so many turns: a person, how many elements the shown turns have, and the reads of turns."""
+    """Opens a chat with `turns` turns. Returns the person, the number of displayed elements, and the requests."""
     spoken = [
         {"role": "user", "content": "And then?"},
         {"role": "assistant", "content": f"{PROSE * 3}\n\n- one\n- two"},
@@ -281,7 +281,7 @@ async def _open_long(people: SitDown, site: Server, api: Client, turns: int) -> 
 async def test_a_chat_of_a_thousand_turns_costs_the_page_no_more_than_one_of_a_hundred(
     people: SitDown, site: Server, api: Client
 ) -> None:
-    """Counted, not timed: what is read, and what there is to be laid out."""
+    """Compares counts instead of times: requests, and elements for layout."""
     _, elements_of_hundred, reads_of_hundred = await _open_long(people, site, api, 100)
     ada, elements, reads = await _open_long(people, site, api, 1_000)
     assert (elements, len(reads)) == (elements_of_hundred, len(reads_of_hundred))
@@ -295,14 +295,14 @@ _SKIPPABLE = "(parts) => parts.filter((part) => getComputedStyle(part).contentVi
 
 @dataclass
 class _Stream:
-    """An answer that grows on a page, word by word as it is asked to."""
+    """An answer on a page that grows by one word on request."""
 
     ada: Person
     session: Any
     words: Iterator[Pause]
 
     async def cost_of(self, words: int) -> float:
-        """The processor time of the main thread for so many words, each drawn alone, in seconds."""
+        """The main thread's processor time for `words` words, each drawn separately, in seconds."""
         shown = "() => document.querySelector('#turns').lastChild.lastChild.firstChild.textContent.trimEnd().length"
         before = await _metrics(self.session)
         for _ in range(words):
@@ -313,7 +313,7 @@ class _Stream:
 
 
 async def _stream_behind(people: SitDown, site: Server, api: Client, turns: int) -> _Stream:
-    """A chat of so many turns, all of them on the page, whose last answer has begun."""
+    """Opens a chat with `turns` turns, displays all of them, and starts an answer behind them."""
     ada, _, _ = await _open_long(people, site, api, turns)
     for shown in range(200, turns + 1, 100):
         await ada.press("Earlier turns")
@@ -339,15 +339,15 @@ async def _stream_behind(people: SitDown, site: Server, api: Client, turns: int)
 async def test_an_answer_behind_a_thousand_turns_on_the_page_costs_little_more_than_behind_twenty(
     people: SitDown, site: Server, api: Client, record_property: Any
 ) -> None:
-    """Counted too: each element that may be skipped by itself is looked at in every frame."""
+    """Limits also the elements with `content-visibility: auto`: the browser checks all of them in each frame."""
     few, many = [await _stream_behind(people, site, api, turns) for turns in (20, 1_000)]
     assert 40 < await many.ada.page.locator(":is(.group, .turn)").evaluate_all(_SKIPPABLE) < 100
     costs = [(await few.cost_of(8), await many.cost_of(8)) for _ in range(5)]
-    # The minimum of each cost, because other programs use the processor's caches, and so only add to a cost.
+    # The minimum of each cost: other programs use the processor's caches, and can only increase a cost.
     of_few, of_many = map(min, zip(*costs, strict=True))
     ratio = of_many / of_few
     record_property("main thread behind a thousand turns, of that behind twenty", round(ratio, 2))
-    assert ratio < 2  # 1.1 to 1.5 as a rule
+    assert ratio < 2  # usually 1.1 to 1.5
 
 
 async def _metrics(session: Any) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""turnstream.js on its own, as docs/frontends.md gives it to others."""
+"""The module turnstream.js alone, as documented in docs/frontends.md."""
 
 import asyncio
 import re
@@ -72,12 +72,12 @@ async def test_a_server_that_ends_its_streams_is_come_back_to(people: SitDown, s
     async with serving(database_url, stream_life=0.05) as hasty, Client(hasty.url) as api:
         chat = await use(api, hasty.scripts.model(steps))
         ada = await people(hasty.url)
-        ada.expects("ERR_CONNECTION_REFUSED")  # the server is gone before the browser is
+        ada.expects("ERR_CONNECTION_REFUSED")  # the server exits before the browser
         following = asyncio.create_task(ada.page.evaluate(_FOLLOW, [chat, 0, 0]))
         for pause in pauses:
             await pause.reached.wait()
             async with ada.page.expect_request("**/turns/*/stream"):
-                pass  # it came back
+                pass  # waits until the client reconnects
             pause.go.set()
         found = await following
         assert "lost" not in found["log"]

@@ -1,4 +1,4 @@
-"""The code of copilotkit.md, beside the packages, with CopilotKit's own chat, in Chromium against the real server."""
+"""The code of copilotkit.md with the packages and CopilotKit's own chat, in Chromium against the real server."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -87,7 +87,7 @@ async def test_an_answer_continues_after_a_reload_and_after_a_cut_and_stop_stops
     await expect(answers(page, "One two.")).to_have_count(2)
     await ask(page, "wait")
     await expect(answers(page, "One")).to_be_visible()
-    await page.get_by_test_id("copilot-send-button").click()  # while an answer is written it stops it
+    await page.get_by_test_id("copilot-send-button").click()  # during an answer this button stops it
     assert await wiring.newest_status() == "cancelled"
     await ask(page, "plain")
     await expect(answers(page, "That is it.")).to_have_count(1)

@@ -1,4 +1,4 @@
-"""The main tests of the page once more, in Debian's Firefox."""
+"""The main tests of the page, repeated in Debian's Firefox."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ test_policy = test_hostile.test_no_output_of_a_model_runs_code_or_makes_an_unsaf
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
-    """Takes the place of Chromium for the tests of this module."""
+    """Replaces Chromium in this module."""
     program = tmp_path_factory.mktemp("firefox") / "firefox"
     relay = f'exec "{sys.executable}" -m tests.browser.firefox "{path_of("Firefox")}" "$@"'
     program.write_text(f'#!/bin/sh\ncd "{ROOT}"\n{relay}\n', encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A model that means harm, or is broken: the page stays safe, and alive."""
+"""A malicious or defective model: the page remains safe and usable."""
 
 import asyncio
 import re

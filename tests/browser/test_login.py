@@ -1,4 +1,4 @@
-"""People who sign in on the page, and out again."""
+"""Sign-in and sign-out of people on the page."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -48,7 +48,7 @@ async def site(database_url: str, issuer: OpenIdIssuer) -> AsyncIterator[Server]
 
 
 async def visitor(people: SitDown, site: Server, path: str) -> Person:
-    """Somebody whom the page asks who they are."""
+    """A person who is not signed in."""
     person = await people(f"{site.url}/static/icon.svg")
     person.expected = [SIGNED_OUT, FORBIDDEN, "favicon.ico"]
     await person.page.goto(site.url + path)
@@ -72,14 +72,14 @@ async def test_a_person_signs_in_talks_and_signs_out(
     await ada.sees("Hello.")
     await ada.page.fill("#words", "A draft that nobody else reads")
     chat = ada.chat
-    await ada.reload()  # the cookie stays, and the address
+    await ada.reload()  # keeps the cookie and the address
     await ada.sees("Hello.")
     assert ada.chat == chat
     await expect(ada.page.locator("#words")).to_have_value("A draft that nobody else reads")
     await ada.page.screenshot(path=tmp_path / "signed-in.png")
     assert await copies(ada) == [f"path {chat}"]
     await ada.press("Sign out")
-    await expect(link).to_be_visible()  # the issuer has ended its session, and sent the browser back
+    await expect(link).to_be_visible()  # the issuer has ended its session, and redirected the browser
     assert [sent["client_id"] for sent in issuer.ended] == [CLIENT]
     assert await copies(ada) == []
     assert await ada.page.evaluate("Object.keys(localStorage).filter((key) => key.includes('turnstream.of'))") == []
@@ -95,7 +95,7 @@ async def test_a_person_signs_in_talks_and_signs_out(
 async def test_a_stream_continues_after_the_session_is_renewed(
     people: SitDown, site: Server, issuer: OpenIdIssuer
 ) -> None:
-    """A token that was refused does not come before the session."""
+    """The page does not prefer a rejected token to the session."""
     issuer.person = {"sub": "ada", "name": "Ada", "groups": ["people"]}
     ada = await visitor(people, site, "/")
     await ada.page.fill("#ask-token input[name=token]", "ts_wrong")

@@ -1,4 +1,4 @@
-"""Which model answers, what it costs, what went wrong, and what a person can do about it."""
+"""The display of models, costs and errors, and the actions of a person after an error."""
 
 import pytest
 from playwright.async_api import expect
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def offer(site: Server, *replies: Reply) -> None:
-    """A model with abilities and prices, which gives these replies."""
+    """Adds a model with capabilities and prices. `replies` are its answers."""
     able = Model(
         "tide-1", context_window=200_000, can=frozenset({"images", "tools"}), prices=PRICES["scripted"], currency="EUR"
     )
@@ -138,7 +138,7 @@ async def test_the_list_marks_chats_with_an_answer_that_nobody_has_seen_and_a_no
     await ada.page.get_by_role("link", name="Tides").click()
     await expect(ada.page.get_by_role("img", name="A new answer")).to_have_count(0)
     await ada.page.click("#new-chat")
-    await ada.reload()  # the feed repeats what has happened just before
+    await ada.reload()  # the feed repeats recent events
     await ada.page.get_by_role("img", name="The answer failed").wait_for()
     await expect(ada.page.get_by_role("img", name="A new answer")).to_have_count(0)
     await expect(ada.page.get_by_role("img", name="The answer failed")).to_have_count(1)

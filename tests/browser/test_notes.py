@@ -1,4 +1,4 @@
-"""Notes of the server in an answer: results that are sent shortened, and the verdict on an output."""
+"""Notes of the server within an answer: shortened tool results, and the verdict on an output."""
 
 import asyncio
 import re
@@ -77,7 +77,7 @@ async def test_an_answer_that_does_not_move_says_why(people: SitDown, site: Serv
     await pause.reached.wait()
     await ada.page.locator(".turn.assistant").wait_for()
     why = ada.page.locator(".turn.assistant .why", has_text=re.compile("model|replica|queue"))
-    while not await why.count():  # the first reason depends on the replica's last report
+    while not await why.count():  # the first reason depends on the replica's latest report
         await ada.page.clock.fast_forward(11_000)
     asked, ended = asyncio.Event(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""A page of another origin in Chromium: it calls a server that names it, and no other one."""
+"""A page of another origin in Chromium: it may call a server that allows this origin, and no other server."""
 
 import asyncio
 import re

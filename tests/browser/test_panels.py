@@ -252,13 +252,13 @@ async def test_a_message_has_its_time_and_one_button_stops_the_answer(
 async def test_operators_find_their_page_and_need_no_other_token(people: SitDown, site: Server) -> None:
     link, token = "#operate", "sessionStorage.setItem('turnstream.token', '{}')"
     ada = await people(site.url)
-    await expect(ada.page.locator(link)).to_be_visible()  # without tokens everybody is one, on the server's machine
+    await expect(ada.page.locator(link)).to_be_visible()  # without tokens, all people are operators
     of_a_person, of_an_operator = await site.token("ada"), await site.token("ops", "read", "admin")
     await ada.page.evaluate(token.format(of_a_person))
     async with ada.page.expect_response("**/api/me") as allowed:
         await ada.reload()
     await (await allowed.value).finished()
-    await ada.page.evaluate("() => new Promise((done) => setTimeout(done))")  # the page has it by now
+    await ada.page.evaluate("() => new Promise((done) => setTimeout(done))")  # lets the page process the event
     await expect(ada.page.locator(link)).to_be_hidden()
     await ada.page.evaluate(token.format(of_an_operator))
     await ada.reload()
@@ -272,7 +272,7 @@ async def test_a_server_without_the_page_for_operators_has_no_link_to_it(people:
         database_url, extensions=[DEMO, *(installed()[name] for name in ("catalog", "chat_stream", "page", "uploads"))]
     ) as server:
         ada = await people(server.url)
-        ada.expects("404", "ERR_CONNECTION_REFUSED")  # the server is gone before the browser is
+        ada.expects("404", "ERR_CONNECTION_REFUSED")  # the server exits before the browser
         async with ada.page.expect_response("**/admin") as asked:
             await ada.reload()
         assert (await asked.value).status == 404

@@ -1,4 +1,4 @@
-"""Forms in the page: approvals, a yes or no, a location; and the token."""
+"""Forms on the page: approvals, a yes-or-no question, a location, and the token."""
 
 import json
 
@@ -69,7 +69,7 @@ async def test_a_call_is_allowed_for_the_chat_until_that_is_revoked(
     await ada.page.locator("#turns .turn").nth(3).wait_for()
     await ada.sees_end()
     assert harbour.booked == ["Cuxhaven 2", "Cuxhaven 3"]
-    await ada.sees_what_is_stored(api)  # which unfolds the calls
+    await ada.sees_what_is_stored(api)  # also unfolds the calls
     await ada.sees("allowed for this chat")
     await ada.press("Model and settings")
     await ada.page.locator("#grants").get_by_text('where port is "Cuxhaven"').wait_for()
@@ -109,7 +109,7 @@ async def test_a_tool_that_runs_asks_a_person_by_a_form(people: SitDown, site: S
     await ada.say("Register the Swan")
     await ada.page.get_by_text("Who sails the Swan?", exact=True).wait_for()
     await ada.page.locator("#waiting summary").get_by_text("1 call waits for you").wait_for()
-    await ada.press("Answer")  # which does nothing while the form is not complete
+    await ada.press("Answer")  # has no effect while the form is incomplete
     await ada.page.get_by_label("Captain").fill("Ada")
     await ada.page.get_by_label("Crew").fill("3")
     await ada.page.get_by_label("Flag").select_option("blue")

@@ -1,4 +1,4 @@
-"""Formulas, tables and code in answers, and documents that are opened."""
+"""Formulas, tables and code in answers, and the display of documents."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ async def test_formulas_are_drawn_by_a_library_that_is_loaded_with_the_first_of_
     await ada.say("A formula?")
     await ada.sees_end()
     formulas = ada.last.locator("math")
-    await expect(formulas).to_have_count(6)  # the picture is refused
+    await expect(formulas).to_have_count(6)  # the image is rejected
     await expect(ada.last.locator("math[display=block] mfrac")).to_have_count(1)
     await expect(ada.last.locator("mtable mtr")).to_have_count(2)
     await expect(ada.last.locator("math a, math img, math [href], math [src]")).to_have_count(0)
@@ -70,7 +70,7 @@ async def test_a_mark_of_a_footnote_leads_to_its_note(people: SitDown, site: Ser
     answer = paused(pause, words, f"\n\n[{notes}", after=1)
     ada = await people(site.url, await use(api, site.scripts.model(answer)))
     await ada.say("Why?")
-    await ada.sees("rises[^1]")  # its note has not come
+    await ada.sees("rises[^1]")  # the footnote has not arrived yet
     pause.go.set()
     await ada.sees_end()
     await ada.sees("The tide1 rises2. A class [^a] and [^none] stay as they are.")

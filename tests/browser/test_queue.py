@@ -1,4 +1,4 @@
-"""The list of messages that wait, below the composer."""
+"""The list of queued messages below the composer."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def waiting_line(
     people: SitDown, site: Server, api: Client, *words: str
 ) -> tuple[Person, Pause, ScriptedProvider, str]:
-    """Somebody with an answer that runs until the pause goes on, and messages behind it."""
+    """A person with an answer that runs until the pause ends, and with queued messages."""
     pause = Pause()
     replies = [list(message_of(text("Yes."))) for _ in range(8)]
     model, provider = site.scripts.provider(pausing(pause, "One ", "two."), *replies)

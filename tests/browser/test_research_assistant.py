@@ -1,4 +1,4 @@
-"""The example research_assistant: three agents and a long tool, over a closed browser and a deploy."""
+"""The example research_assistant: three agents and a long tool, across a closed browser and a deploy."""
 
 import shutil
 from collections import Counter
@@ -37,7 +37,7 @@ def script(call: Call) -> Iterable[Step]:
 
 @dataclass
 class Office:
-    """Counts ships: takes orders, and posts a result much later."""
+    """Counts ships: accepts orders, and posts a result much later."""
 
     orders: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
@@ -93,7 +93,7 @@ async def site(database_url: str, tmp_path: Path, model: Model, office: Office) 
         await server.close()
 
 
-@pytest.mark.timeout(240)  # four processes are started
+@pytest.mark.timeout(240)  # starts four processes
 async def test_a_research_survives_a_closed_browser_and_a_deploy(
     people: SitDown, site: tuple[Server, Server], model: Model, office: Office
 ) -> None:
@@ -109,7 +109,7 @@ async def test_a_research_survives_a_closed_browser_and_a_deploy(
     for server in (first, second):
         assert await server.terminate() == 0
         await server.start()
-    await model.until_reached("research", 6)  # each of the three was taken over at least once
+    await model.until_reached("research", 6)  # each of the three agents was taken over at least once
     async with Client(second.url) as api:
         (turn,) = [
             each for each in (await api.json("GET", f"/api/chats/{chat}/turns"))["turns"] if each["role"] == "assistant"

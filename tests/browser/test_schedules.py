@@ -1,4 +1,4 @@
-"""Schedules and triggers on the page: made, run, paused and deleted, with their next and last runs."""
+"""Schedules and triggers on the page: creation, run, pause and deletion, with their next and last runs."""
 
 import time
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ async def test_a_person_makes_schedules_and_triggers(people: SitDown, site: Serv
         (schedule,) = (await api.json("GET", "/api/schedules"))["schedules"]
 
         await tides.get_by_role("button", name="Run Tides now").click()
-        await dialog.get_by_label("Name", exact=True).focus()  # what has the focus is not drawn again
+        await dialog.get_by_label("Name", exact=True).focus()  # the page does not redraw a focused field
         await expect(tides.get_by_role("link")).to_contain_text("done")
         await _pause_and_change(ada, dialog, tides, api, schedule["id"])
 
@@ -90,7 +90,7 @@ async def _change_trigger(
     await builds.get_by_role("button", name="Change Builds").click()
     change = dialog.get_by_role("region", name="Change Builds")
     await expect(change.get_by_label("Messages in a minute, at most")).to_have_value("60")
-    await expect(change.get_by_label("Sends")).to_have_count(0)  # a trigger stays one
+    await expect(change.get_by_label("Sends")).to_have_count(0)  # a trigger cannot become a schedule
     await change.get_by_label("Message", exact=True).fill("Never mind.")
     await change.get_by_role("button", name="Cancel").click()
     (kept,) = (await api.json("GET", "/api/triggers"))["triggers"]

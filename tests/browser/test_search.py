@@ -1,4 +1,4 @@
-"""The list of chats is searched by the server."""
+"""The search of chats on the page runs on the server."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""A chat that is shared by a link: the dialog of its owner, and the page of people who have the link."""
+"""A chat shared by a link: its owner's dialog, and the page for people with the link."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -142,5 +142,5 @@ async def test_a_member_finds_the_call_that_waits_and_allows_it(
 
 
 def kept(url: str, token: str) -> dict[str, Any]:
-    """The stored data in the browser of a person with a token."""
+    """The browser storage of a person with a token."""
     return {"cookies": [], "origins": [{"origin": url, "localStorage": [{"name": "turnstream.token", "value": token}]}]}

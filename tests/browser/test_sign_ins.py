@@ -1,4 +1,4 @@
-"""A person signs in to the server of a tool, and the chat continues."""
+"""A person signs in to a tool's server, and the chat continues."""
 
 from collections.abc import AsyncIterator
 
@@ -32,7 +32,7 @@ async def site(database_url: str, place: Office) -> AsyncIterator[Server]:
         offers = desk.server.services.states["mcp"]
         assert isinstance(offers, Offers)
         assert offers.sign_ins is not None
-        offers.sign_ins.oauth.base = desk.server.url  # known since it listens
+        offers.sign_ins.oauth.base = desk.server.url  # the port is known after the start
         yield desk.server
 
 

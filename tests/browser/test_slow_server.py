@@ -1,4 +1,4 @@
-"""A person who is faster than the server loses nothing."""
+"""A person who acts faster than the server answers loses no input."""
 
 import asyncio
 

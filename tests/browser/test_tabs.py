@@ -1,4 +1,4 @@
-"""Many tabs of one browser, which opens six connections to one HTTP/1.1 server for all of them."""
+"""Many tabs of one browser, which has six connections per HTTP/1.1 server for all tabs."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from turnstream.telemetry import STREAMS_OPEN
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# Headless Chromium shows all tabs at once. The tests set the visibility that the document reports.
+# Headless Chromium reports every tab as visible, so the tests set the visibility of the document.
 _SET_HIDDEN = """(hidden) => {
   Object.defineProperty(document, 'hidden', { value: hidden, configurable: true })
   Object.defineProperty(document, 'visibilityState', { value: hidden ? 'hidden' : 'visible', configurable: true })
@@ -33,7 +33,7 @@ async def show(tab: Person) -> None:
 
 
 async def streams_are(count: int) -> None:
-    """Returns once so many are open. The server closes a stream a little after the browser has left it."""
+    """Waits until `count` streams are open. The server closes a stream shortly after the browser."""
     async with asyncio.timeout(60):
         while STREAMS_OPEN._value.get() != count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -143,7 +143,7 @@ async def test_a_list_whose_cursor_is_too_old_is_read_again(people: SitDown, sit
 
 
 async def test_without_locks_each_tab_reads_the_feed_for_itself(people: SitDown, site: Server, api: Client) -> None:
-    """A page that is served over HTTP from another machine has no locks."""
+    """Browsers offer no locks to a page that another machine serves over plain HTTP."""
     ada = await people(f"{site.url}/static/theme.js")
     ada.expects("favicon")
     await ada.context.add_init_script("Object.defineProperty(navigator, 'locks', { value: undefined })")
@@ -159,7 +159,7 @@ async def test_without_locks_each_tab_reads_the_feed_for_itself(people: SitDown,
 async def test_a_deleted_token_is_requested_again_and_every_tab_continues(
     people: SitDown, site: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0.0)  # seconds: each call asks the table
+    monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0.0)  # seconds: every call checks the table
     old = await site.token("ada")
     ada = await people(f"{site.url}/static/theme.js")
     await ada.page.evaluate("(token) => localStorage.setItem('turnstream.token', token)", old)
@@ -174,7 +174,7 @@ async def test_a_deleted_token_is_requested_again_and_every_tab_continues(
     (only,) = await tokens.list()
     new = await site.token("ada")
     await tokens.delete(only.name)
-    for tab in (ada, other):  # both come back with a token that is not known any more
+    for tab in (ada, other):  # both tabs return with the deleted token
         await hide(tab)
     await streams_are(0)
     for tab in (ada, other):

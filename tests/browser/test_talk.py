@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def use(api: Client, model: str, title: str | None = None, **settings: Any) -> str:
-    """A new chat that speaks with `model`."""
+    """Creates a chat that uses `model`."""
     chat = await api.json("POST", "/api/chats", 201, json={"title": title, "settings": {"model": model, **settings}})
     return str(chat["id"])
 
@@ -126,7 +126,7 @@ async def test_two_tabs_show_one_answer_and_follow_turns_of_each_other(
         await tab.sees_end()
         await tab.sees_what_is_stored(api)
     await other.say("Go on")
-    await ada.page.bring_to_front()  # a tab in the background may be drawn late
+    await ada.page.bring_to_front()  # browsers delay drawing in background tabs
     await ada.sees("Three.")
     await ada.sees_end()
     await ada.sees_what_is_stored(api)
@@ -204,7 +204,7 @@ async def test_a_message_that_was_refused_says_why_and_can_be_changed(
     words = "Are you there? " * 100
     async with serving(database_url, max_body_bytes=1000) as strict:
         ada = await people(strict.url)
-        ada.expects("413", "ERR_CONNECTION_REFUSED")  # the server is gone before the browser is
+        ada.expects("413", "ERR_CONNECTION_REFUSED")  # the server exits before the browser
         await ada.say(words)
         await ada.page.get_by_text("Not sent. The body must have at most 1,000 bytes").wait_for()
         await ada.press("Edit", ada.page.locator("#unsent"))

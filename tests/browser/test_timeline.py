@@ -1,4 +1,4 @@
-"""The timeline draws what the server measured."""
+"""The timeline shows the server's measurements."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Pages made of others' packages, over the real server: the code of the documentation, bundled as it stands there."""
+"""Pages with third-party packages, against the real server: they bundle the code of the documentation."""
 
 import re
 import shutil
@@ -23,19 +23,19 @@ from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from turnstream.tools.toolset import Toolset
 
-SERVER = "https://chat.example"  # in the documentation
+SERVER = "https://chat.example"  # the placeholder in the documentation
 
 
 def code_of(page: str, language: str) -> str:
-    """All code of one language on a page of the documentation."""
+    """Returns all code of one language from a documentation page."""
     return "".join(
         re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
     )
 
 
 def bundled(folder: Path, name: str, documented: str, *more: str) -> str:
-    """The script of a page, for development: effects run twice. What is `documented` is its `./documented/{name}`.
-    `more` are options of esbuild.
+    """Bundles the script of a page in development mode, where React runs effects twice. The script imports `documented`
+    as `./documented/{name}`. `more` are options of esbuild.
     """
     (folder / "documented").mkdir(exist_ok=True)
     (folder / "documented" / name).write_text(documented, encoding="utf-8")
@@ -46,7 +46,7 @@ def bundled(folder: Path, name: str, documented: str, *more: str) -> str:
 
 
 class Model(ScriptedProvider):
-    """Answers as that of `tests.node.server`. An answer to `wait` stops in the middle, at the newest of its pauses."""
+    """Replies like the model of `tests.node.server`. An answer to `wait` stops at a new pause, `pauses[-1]`."""
 
     def __init__(self) -> None:
         super().__init__(self._reply)
@@ -75,22 +75,22 @@ class Wiring:
         return page
 
     def cut(self) -> None:
-        """Ends all connections of the server."""
+        """Aborts all connections of the server."""
         for connection in list(self.server.uvicorn.server_state.connections):
             connection.transport.abort()
 
     async def newest_status(self) -> str:
-        """That of the newest answer of the chat that was changed last, once it has ended."""
+        """Waits for the end of the newest answer in the most recently changed chat. Returns its status."""
         chat = (await self.api.get("/api/chats")).json()["chats"][0]["id"]
         turn = (await self.api.get(f"/api/chats/{chat}/turns")).json()["turns"][-1]["id"]
-        await self.api.get(f"/api/chats/{chat}/turns/{turn}/stream")  # to its end
+        await self.api.get(f"/api/chats/{chat}/turns/{turn}/stream")  # waits for the end of the turn
         status: str = (await self.api.get(f"/api/chats/{chat}/turns/{turn}")).json()["status"]
         return status
 
 
 @asynccontextmanager
 async def wired(script: str, database_url: str) -> AsyncIterator[Wiring]:
-    """A page with the script, at an origin of its own, and the server that it talks to."""
+    """Serves a page with the script from another origin, and starts its server."""
     body = ""
 
     async def page_of(_request: Request) -> Response:

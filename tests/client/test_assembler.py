@@ -152,7 +152,7 @@ def started(kind: str) -> Assembler:
     return state
 
 
-# --- what waits for a person -----------------------------------------------------------------------------------------
+# --- turns that wait for a person -----------------------------------------------------------------------------------
 
 
 def asking(*waiting: str, calls: tuple[str, ...] = ("a", "b")) -> Assembler:

@@ -1,4 +1,4 @@
-"""The client in Python: installed alone, its page, and its two forms against a server."""
+"""The client in Python: its separate installation, its documentation page, and both interfaces against a server."""
 
 import asyncio
 import re
@@ -63,7 +63,7 @@ def _run(*command: str, cwd: Path | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with the wheel and the dependencies, and without this source tree."""
+    """The Python of an environment with the wheel and its dependencies, without the source tree."""
     folder = tmp_path_factory.mktemp("client")
     _run(
         sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), cwd=ROOT / "app/turnstream_client"
@@ -73,7 +73,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = folder / "venv/bin/python"
     _run(sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
     (site,) = (folder / "venv/lib").glob("python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))  # of its .pth files none is read
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))  # Python reads none of its .pth files
     return python
 
 
@@ -207,7 +207,7 @@ async def test_events_are_values_by_name(server: Server) -> None:
     assert BlockStarted in kinds
     assert "".join(event.text for event in events if isinstance(event, TextAdded)) == stored["blocks"][0]["text"]
     assert event_of("aurora", {"index": 1}) == ServerEvent("aurora", {"index": 1})
-    assert type(event_of("reset", {})) is ServerEvent  # of the owner's feed
+    assert type(event_of("reset", {})) is ServerEvent  # `reset` of the owner's feed has no members
     state = Assembler()
     for event in events:
         state.apply(event.name, event.data)

@@ -1,7 +1,7 @@
-"""A small server that holds every promise that the kit can examine, and its defects, to be switched on one at a time.
+"""A small server that satisfies every promise of the kit, and optional defects; a server has at most one defect.
 
-It keeps everything in memory. The answer to `/say WORDS` is these words. `/call dig {"task": WORDS}` calls an agent in
-the background, whose answer is the result.
+All data is in memory. `/say WORDS` gets these words as the answer. `/call dig {"task": WORDS}` calls an agent in the
+background; the agent's answer is the result.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from turnstream_conformance.wire import ENDS, Event, Json
 TOKEN = "secret"
 _PAUSE = 0.004  # seconds between two words
 _HEARTBEAT = 0.4
-_MANY = 140_000  # characters, more than a delta may have
+_MANY = 140_000  # characters; more than the maximum of a delta
 _SHORT = 0.5  # seconds
 
 
 @dataclass(slots=True)
 class Log:
-    """Events, and a signal that there are more. `id` makes the cursor after so many events."""
+    """Events, and a signal for new ones. `id` returns the cursor after a number of events."""
 
     kind: Literal["turn", "chat", "feed"]
     id: Callable[[int], str]
@@ -34,7 +34,7 @@ class Log:
     ended: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     taken: set[int] = field(default_factory=set)
-    running: list[Event] = field(default_factory=list)  # the last notices about a call in the background
+    running: list[Event] = field(default_factory=list)  # the latest notices about a background call
 
     def append(self, name: str, data: Json, *, is_notice: bool = False) -> None:
         self.events.append(Event(None if is_notice else self.id(len(self.events) + 1), name, data))
@@ -193,7 +193,7 @@ class SmallServer:
         if self.defect == "keys are ignored":
             known = None
         if self.defect == "posts at once with one key are two" and known is None:
-            await asyncio.sleep(0.05)  # the key is looked up, and only then stored
+            await asyncio.sleep(0.05)  # a gap between the lookup of the key and its storage
         if known is None:
             if any(turn.json["status"] == "running" for turn in chat.answers):
                 if self.defect == "a refused message is stored":
@@ -211,7 +211,7 @@ class SmallServer:
             await response.json(201, known)
 
     def exchange(self, chat: Chat, blocks: list[Json]) -> Json:
-        """Stores the message and begins its answer."""
+        """Stores the message and starts its answer."""
         user, answer = uuid4().hex, uuid4().hex
         words = re.findall(r"\s*\S+\s*", blocks[0]["text"].removeprefix("/say ").strip())
         self.last_words = words
@@ -260,7 +260,7 @@ class SmallServer:
     # --- the answer --------------------------------------------------------------------------------------------------
 
     async def answer(self, chat: Chat, turn: Turn) -> None:
-        """Writes the events of the turn. The stream of the chat has them too."""
+        """Writes the events of the turn to its stream and to the chat's stream."""
         id, block = turn.json["id"], {"type": "text", "text": ""}
 
         def send(name: str, data: Json, *, is_notice: bool = False) -> None:
@@ -316,7 +316,7 @@ class SmallServer:
         report(turn.json["status"])
 
     async def call(self, turn: Turn, message: str, send: Callable[..., None]) -> None:
-        """Calls the agent, and sends its answer as the result. Another round begins."""
+        """Calls the agent, and sends its answer as the result. Then another round starts."""
         task = json.loads(message[message.index("{") :])["task"]
         use, child = {"id": "c1", "name": "dig"}, Chat(uuid4().hex, Log("chat", str), is_hidden=True)
         child.is_hidden = self.defect != "the chat of an agent is in the list"
@@ -326,7 +326,7 @@ class SmallServer:
         send("block_delta", {"index": 0, "offset": 0, "text": "{}"})
         send("block_stop", {"index": 0, "input": {}})
         send("round_stop", {"round": 1, "stop_reason": "tool_use", "usage": {}})
-        await asyncio.sleep(_SHORT)  # who follows the turn is there by then
+        await asyncio.sleep(_SHORT)  # gives readers of the turn time to connect
         agent = self.exchange(child, [{"type": "text", "text": task}])["assistant_turn"]["id"]
         about = {"tool_use_id": "c1", "name": "dig"}
         job = {**about, "id": "j1", "kind": "child", "state": "detached", "child": {"chat": child.id, "turn": agent}}
@@ -425,7 +425,7 @@ class SmallServer:
     async def stream(
         self, request: Request, response: Response, log: Log, place: int, start: bytes = b"", *, answers: bool = True
     ) -> None:
-        """Sends the events after the cursor of the request, or after `place`, and all that follow."""
+        """Sends the events after the request's cursor, or after `place`, and all later events."""
         cursor = request.cursor if answers else None
         if cursor is not None and self.defect != f"the cursor of a {log.kind} is ignored":
             found = log.place_of(cursor)
@@ -494,7 +494,7 @@ class SmallServer:
             await self.more(log, changed, send)
 
     async def more(self, log: Log, changed: asyncio.Event, send: Callable[[bytes], Awaitable[None]]) -> None:
-        """Returns when there are more events, or it is time to look, after a comment."""
+        """Waits for more events; after a heartbeat interval, sends a comment and returns."""
         try:
             async with asyncio.timeout(0 if log.ended else _HEARTBEAT):
                 await changed.wait()
@@ -515,7 +515,7 @@ class SmallServer:
                 return event.frame()
 
     def resumed(self, log: Log, place: int) -> int:
-        """Where a stream goes on after so many events."""
+        """Returns the position of a resumed stream; defects change it."""
         if log.kind == "chat":
             return place + (self.defect == "a chat leaves an event out after a cut")
         if log.kind == "feed":
@@ -577,7 +577,7 @@ async def _flood(response: Response, chunk: bytes) -> None:
 
 @asynccontextmanager
 async def small_server(defect: str = "") -> AsyncIterator[str]:
-    """Its URL."""
+    """Yields the URL."""
     server = SmallServer(defect)
     try:
         async with origin(server.handle) as url:

@@ -1,4 +1,4 @@
-"""The suite for the resumable profile of AG-UI: ours holds it, and each defect of a small agent is found."""
+"""The suite for the resumable profile of AG-UI: our server passes it, and it detects each defect of a small agent."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ class Thread:
 
 
 class Agent:
-    """An agent that repeats what it is told, with one defect."""
+    """An agent that repeats the user's message, with one defect."""
 
     def __init__(self, defect: str) -> None:
         self.defect = defect

@@ -1,4 +1,4 @@
-"""The conformance kit, and those that it examines first: the clients of the project."""
+"""The conformance kit, run against this project's clients and server."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ from turnstream_conformance.report import Failed, Report
 from turnstream_conformance.scenarios import SCENARIOS, Stream
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 50  # seconds, for a machine that is busy with other tests; the longest scenario takes seven
+PATIENCE = 50  # seconds; tolerates a machine that is busy with other tests. The longest scenario takes seven
 
 
 async def python(url: str, session: Session) -> None:
@@ -63,8 +63,8 @@ async def python(url: str, session: Session) -> None:
     session.reported.set_result({"status": (state.end or "").removeprefix("turn_"), "blocks": state.blocks})
 
 
-# A client as many would write it: it takes an id before its event is complete, knows no reset and no refusal, and comes
-# back at once.
+# A naive client: it stores an id before its event is complete, ignores resets and refusals, and retries without a
+# pause.
 NAIVE = """
 import httpx2, json, sys
 url, chat, turn = sys.argv[1:]
@@ -204,7 +204,7 @@ async def dive(depth: int) -> str:
 
 @asynccontextmanager
 async def demo_server(database_url: str, *tools: Tool) -> AsyncIterator[tuple[str, str]]:
-    """Its URL, and a token."""
+    """Yields the URL and a token."""
     offers = [ProviderModels(DemoProvider(0.005), ["demo"])]
     async with serving(database_url, Toolset(tools), offers=offers, model="demo", heartbeat=0.5) as server:
         yield server.url, await server.token("ada")
@@ -221,7 +221,7 @@ async def test_our_server_keeps_all_promises_that_are_visible_from_outside(datab
 
 
 async def _examined(database_url: str, *tools: Tool, background: str | None = None) -> tuple[str, str]:
-    """The status of the call in the background, and what was seen."""
+    """Returns the status and the text of the promise about background calls."""
     async with demo_server(database_url, *tools) as (url, token):
         headers = {"Authorization": f"Bearer {token}"}
         async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=PATIENCE) as client:
@@ -251,7 +251,7 @@ async def test_without_a_call_in_the_background_its_promise_is_skipped(database_
 
 
 async def test_a_server_that_forgets_cursors_is_found_out(database_url: str) -> None:
-    """What stands before ours passes no cursor on, and no header of a stream."""
+    """A proxy in front of our server removes cursors and the headers of streams."""
     async with demo_server(database_url) as (url, token), httpx2.AsyncClient(base_url=url, timeout=PATIENCE) as client:
 
         async def forgetful(request: Request, response: Response) -> None:

@@ -1,4 +1,4 @@
-"""The kit finds each defect of a small server by the line of the report that names the promise."""
+"""The kit detects each defect of a small server: the report has a failed line for the violated promise."""
 
 import asyncio
 
@@ -35,7 +35,7 @@ FEED = "the feed sends what becomes of chats and turns"
 FEED_REFUSED = "a feed from what is no cursor is refused"
 CALL = "a call in the background has one result, whatever the cuts"
 
-# The defect, the line that must fail, and a part of its text.
+# The defect, the promise with the failed line, and a part of its text.
 DEFECTS = [
     ("rows lack the last word", CUTS, "`text` of block 0 is"),
     ("rows are not what was sent", CUTS, "`text` of block 0 is"),
@@ -137,7 +137,7 @@ DEFECTS = [
     ("the chat of an agent is in the list", CALL, "is in the list of chats"),
 ]
 
-# What could break the kit itself: all its lines are run, and this one must fail.
+# Defects that could crash the kit itself: the test runs all checks, and the named one must fail.
 HOSTILE = [
     ("every answer is 500", CUTS),
     ("every answer is 503", CUTS),
@@ -183,7 +183,7 @@ async def test_each_defect_is_found_by_its_line() -> None:
         return "" if result.status == "failed" and part in result.text else f"{defect}: {result.status}, {result.text}"
 
     found = await asyncio.gather(*(missed(*row) for row in DEFECTS))
-    # On a busy machine a server may be slower than the patience: what was missed is examined again, alone.
+    # On a busy machine a server may exceed the patience, so undetected defects are checked again, one at a time.
     again = [row for row, wrong in zip(DEFECTS, found, strict=True) if wrong]
     wrong = "\n".join([each for row in again if (each := await missed(*row, patience=25))])
     assert not wrong, wrong
@@ -195,5 +195,5 @@ async def test_whatever_a_server_sends_the_kit_ends_with_a_whole_report(defect: 
         report = await examine(url, TOKEN, MESSAGE, 1)
     statuses = {result.promise: result.status for result in report.results}
     assert (statuses[promise], len(statuses)) == ("failed", 26), report.as_text()
-    assert max(result.seconds for result in report.results) < 60  # a limit was set; each is ended by it
+    assert max(result.seconds for result in report.results) < 60  # every check has a time limit
     assert "Traceback" not in report.as_text()

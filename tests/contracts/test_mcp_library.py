@@ -1,4 +1,4 @@
-"""What is used of the private parts of the package mcp, by `app/turnstream/extensions/mcp/transport.py` alone."""
+"""The private parts of the package mcp; only `app/turnstream/extensions/mcp/transport.py` uses them."""
 
 import ast
 import asyncio
@@ -39,7 +39,7 @@ def test_a_transport_gives_a_stream_to_read_and_one_to_write() -> None:
 
 
 async def test_the_client_reads_the_context_of_each_message() -> None:
-    """A question of a server is for the call in whose context it came."""
+    """A server's question belongs to the call in whose context the question arrives."""
     asked = asyncio.Event()
 
     class Watched(transport._WatchedStream):

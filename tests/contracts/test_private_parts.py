@@ -1,4 +1,4 @@
-"""Private parts of libraries do what our modules expect of them. A new version that changes one fails here first."""
+"""Our modules depend on private parts of libraries. If a new version changes a part, a test here fails first."""
 
 import asyncio
 import re
@@ -19,7 +19,7 @@ from turnstream.storage.driver import is_in_transaction, terminate
 from turnstream.storage.hosts import open_connection
 
 ROOT = Path(__file__).parents[2]
-# Libraries of the core of which a private part is used, each in one module, or the texts and types of errors.
+# Libraries of the core with a private part in use, each in one module, or with texts or types of errors in use.
 BOUND = ("aiohttp", "asyncpg", "httpx2", "jsonschema-rs", "pydantic", "uvicorn")
 
 
@@ -52,7 +52,7 @@ async def test_a_connection_is_closed_while_its_statement_is_still_being_cancell
     (cancellation,) = connection._cancellations
     terminate(connection)
     assert connection.is_closed()
-    await cancellation  # it is not cancelled with the connection
+    await cancellation  # the cancellation continues after the close
 
 
 ASKED_FOR: list[tuple[str, Any]] = [

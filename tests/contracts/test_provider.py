@@ -1,4 +1,4 @@
-"""The contract of providers with the engine: one suite, run for each provider."""
+"""The contract between providers and the engine: one suite, run for each provider."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -48,7 +48,7 @@ STOP = MessageDelta("end_turn", {"output_tokens": 1})
 
 @dataclass
 class Parts:
-    """A provider whose answers are these parts."""
+    """A provider that always answers with these parts."""
 
     parts: Sequence[Part]
     name: str = "parts"
@@ -59,7 +59,7 @@ class Parts:
 
 @dataclass
 class Fake:
-    """A provider, and a way to make its next call fail, before or after its first parts."""
+    """A provider, and a function that makes its next call fail, before or after the first parts."""
 
     provider: Provider
     fail: Callable[[ProviderError, bool], None] | None = None
@@ -333,7 +333,7 @@ async def test_a_failure_has_class_type_and_message_and_comes_after_all_parts(
     await fails_with(fake.provider, REQUEST, error, late=late)
 
 
-# Two calls with one id, as defective servers send them.
+# Two calls with the same id, as sent by defective servers.
 REPEATED = (
     tool_use("doc_search", {"query": "rule"}, "a"),
     tool_use("doc_search", {"query": "tide"}, "a"),

@@ -1,5 +1,5 @@
-"""The image of the Dockerfile, built by buildah upon a base that debootstrap makes, and run as an engine would run it:
-in namespaces of its own, with a file system that it cannot write to, as the user that the image names.
+"""The image of the Dockerfile: buildah builds the image on a base from debootstrap. The test runs the image like a
+container engine: in its own namespaces, with a read-only file system, as the user of the image.
 """
 
 import json
@@ -26,12 +26,12 @@ pytestmark = [pytest.mark.image, pytest.mark.timeout(1500), pytest.mark.needs("b
 
 ROOT = Path(__file__).parents[2]
 BASE = "docker.io/library/python:3.11-slim"
-MOST = 200  # megabytes above the base
+MOST = 200  # megabytes, in addition to the base
 STREAM = {"Accept": "text/event-stream"}
-# The authorities and the configuration by which the pip of a machine reaches packages, where it has such.
+# The certificates and the configuration of pip on this machine, if they exist.
 PIP = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")
 
-# As an engine does it: the image's files, which cannot be written to, and the three that every container gets.
+# Like a container engine: a read-only file system, and the three mounts of every container.
 RUN = """
 mount --bind "$ROOT" "$ROOT" && mount -o remount,ro,bind "$ROOT"
 mount -t tmpfs tmpfs "$ROOT/tmp" && mount -t proc proc "$ROOT/proc" && mount --rbind /dev "$ROOT/dev"
@@ -43,7 +43,7 @@ exec env -i "$@"
 class Image:
     files: Path
     config: Mapping[str, Any]
-    megabytes: float  # above the base
+    megabytes: float  # in addition to the base
 
     def command(self, arguments: Sequence[str], settings: Mapping[str, str]) -> list[str]:
         environment = [*self.config["Env"], *(f"{name}={value}" for name, value in settings.items())]
@@ -66,7 +66,7 @@ def buildah(folder: Path, *arguments: str | Path) -> str:
 
 
 def base(folder: Path) -> float:
-    """Makes what stands for the base image: Debian with Python and pip. Returns its size in megabytes."""
+    """Builds a replacement of the base image: Debian with Python and pip. Returns its size in megabytes."""
     packages = "python3,python3-venv,python3-pip,ca-certificates"
     system = folder / "debian"
     command = [path_of("debootstrap"), "--variant=minbase", f"--include={packages}", "bookworm", system]
@@ -135,7 +135,7 @@ class Container(Server):
         self.command = image.command([*image.config["Entrypoint"], *image.config["Cmd"]], DEFAULTS | own)
 
     async def stopped(self, how: signal.Signals) -> int:
-        """Signals its first process, as an engine does. Returns the exit code."""
+        """Signals the first process of the container, like an engine. Returns the exit code."""
         (first,) = psutil.Process(self.pid).children()
         first.send_signal(how)
         return await self.ended()

@@ -1,4 +1,4 @@
-"""The lab is a distribution of its own: where it is not installed, its tests are left out."""
+"""The lab is a separate distribution. If it is not installed, its tests are not collected."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""The plan of chaos is repeatable, and each fault has the effect of its name."""
+"""A chaos plan is repeatable, and each fault has the effect of its name."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ BODY = b'data: {"n": 1}\n\n' * 200
 
 
 class Answers(httpx2.AsyncByteStream):
-    """A body in pieces."""
+    """A response body in chunks."""
 
     def __init__(self, size: int = 1000) -> None:
         self.size = size

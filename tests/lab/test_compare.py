@@ -1,4 +1,4 @@
-"""One set of questions under two settings of a running server, and what came of it."""
+"""Comparison of two settings of a running server on one set of questions."""
 
 import asyncio
 import json
@@ -119,7 +119,7 @@ def generous(answer):
 
 @pytest.fixture
 def judges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the module of the judges, and a file of questions."""
+    """A folder with a module of judges, and with files of questions."""
     (tmp_path / "judges_of_tides.py").write_text(JUDGE)
     (tmp_path / "one.txt").write_text("Is it high?\n")
     (tmp_path / "expected.toml").write_text('questions = [{question = "Is it high?", expected = "low"}]\n')

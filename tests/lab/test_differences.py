@@ -1,4 +1,4 @@
-"""Descriptions of the first difference of two requests."""
+"""Descriptions of the first difference between two requests."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A server records turns by its settings or by a turn's own, and makes calls fail by its chaos settings."""
+"""A server records turns according to its settings or to a turn's own, and injects faults by its chaos settings."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def settings_of(database_url: str, stage: Stage, **settings: Any) -> Settings:
 
 
 async def ask(settings: Settings, stage: Stage, **options: Any) -> UUID:
-    """Posts a turn, and waits until it has ended."""
+    """Posts a turn, and waits for its end."""
     model = "claude-sonnet-5-5"
     stage.rehearse(model, [Play(200, ANSWER, [50], "whole", [], "end_turn")] * 9)
     app = application(settings)

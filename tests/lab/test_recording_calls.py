@@ -1,4 +1,4 @@
-"""Model calls are recorded as they went over the wire, by both adapters, and nothing is slowed or failed by it."""
+"""Both adapters record the bytes of model calls on the wire. A recording neither delays a call nor makes it fail."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ OVERLOADED = Answer(
 
 @asynccontextmanager
 async def answering() -> AsyncIterator[CannedServer]:
-    """Waits until all connections are closed."""
+    """Yields a server, and waits at the end until all connections are closed."""
     async with canned_server() as server:
         yield server
         for _ in range(server.connections):
@@ -67,7 +67,7 @@ async def parts_of(provider: Provider, request: ModelRequest = REQUEST) -> list[
 
 
 async def said_by(provider: Provider) -> list[Part] | str:
-    """The parts, or the error without its message: the data that the engine decides by."""
+    """Returns the parts, or the error without its message: the input of the engine's decisions."""
     try:
         return await parts_of(provider)
     except ProviderError as error:

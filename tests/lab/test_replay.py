@@ -1,4 +1,4 @@
-"""A recorded turn is run again by the same engine, without a network: the end is the same, or differences are named."""
+"""The engine runs a recorded turn again without a network. The result is equal, or the differences are reported."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -65,7 +65,7 @@ async def explode() -> str:
 
 @pytest.fixture
 async def target(shared_database_url: str) -> AsyncIterator[Database]:
-    """Where turns are run again."""
+    """The database for replayed turns."""
     async with connect(shared_database_url, size=4) as database:
         yield database
 
@@ -131,7 +131,7 @@ async def test_turns_that_had_faults_of_every_kind_go_the_same_way_again(
     assert KEY not in "".join(path.read_text() for path in tmp_path.rglob("*.jsonl"))
 
 
-# --- one turn, by a script -------------------------------------------------------------------------------------------
+# --- one turn with a script ------------------------------------------------------------------------------------------
 
 ANSWER = stream_of(text("It is ", "high.")).replace(b'"stop_reason": "tool_use"', b'"stop_reason": "end_turn"')
 
@@ -153,7 +153,7 @@ RING = ToolSpec("ring", "Ring a bell.", '{"type":"object"}', client=True)
 async def scripted(
     harness: Harness, folder: Path, answers: list[bytes], spec: Tool | ToolSpec, *interceptors: ChaosInterceptor
 ) -> AsyncIterator[tuple[Replica, Asked]]:
-    """A turn whose model gives these answers, and has one tool."""
+    """Runs a turn with one tool; `answers` are the model's answers."""
     async with playing() as stage, recording(folder, stage.url, *interceptors) as provider:
         stage.rehearse("claude-x", [Play(200, body, [50], "whole", [], "tool_use") for body in answers])
         here = [] if isinstance(spec, ToolSpec) else [spec]
@@ -239,7 +239,7 @@ async def test_a_round_without_a_recording_is_reported(harness: Harness, target:
 
 @pytest.fixture
 def of_the_command(database_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The database of the turn. The logging of this process stays as it is."""
+    """Sets the database of the command. The command must not change the logging of this process."""
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setattr("turnstream_lab.replay_command.configure_logging", lambda _: None)
     return database_url

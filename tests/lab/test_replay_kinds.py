@@ -1,4 +1,4 @@
-"""Turns of every kind go the same way again: structured, with a fallback, summarised, cancelled while tools run."""
+"""Replays of all types of turns: structured, with a fallback, summarised, cancelled during a tool call."""
 
 import asyncio
 import json
@@ -107,7 +107,7 @@ class World:
                 yield replica
 
     async def told_again(self, asked: Asked) -> list[str]:
-        """What is told of a turn that is run again."""
+        """Replays a turn. Returns the reported differences."""
         models = self.folder / "models.toml"
         models.write_text(MODELS)
         settings = Settings(max_retries=QUICK.most, max_retry_after=QUICK.max_retry_after, models_file=models)

@@ -1,4 +1,4 @@
-"""The commands of the README of the lab, run as they are written, with the demo: they print what the page says."""
+"""The commands of the lab's README, run verbatim with the demo: their output equals the text of the page."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ PAGE = (ROOT / "app/turnstream_lab/README.md").read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:8000"
 
 
-@pytest.mark.timeout(200)  # each replay makes a database
+@pytest.mark.timeout(200)  # each replay creates a database
 @pytest.mark.needs("curl")
 async def test_the_commands_of_the_page_print_its_output(
     server: StartServer, database_url: str, tmp_path: Path
@@ -34,7 +34,7 @@ async def test_the_commands_of_the_page_print_its_output(
 
 
 def _figures_hidden(printed: str) -> str:
-    """Without the tokens, which depend on the tools of the server."""
+    """Hides numbers of tokens: they depend on the tools of the server."""
     return re.sub(r'"input_tokens":\d+', '"input_tokens":…', printed)
 
 
@@ -65,6 +65,6 @@ async def test_the_comparisons_of_the_page_print_its_output(server: StartServer,
 
 
 def _compared(printed: str) -> list[list[str]]:
-    """The cells of each line, without seconds and tokens."""
+    """Returns the cells of each line, with seconds and tokens hidden."""
     lines = [re.split("[┃│]", line) for line in printed.splitlines()]
     return [[re.sub(r"^[\d,]+ \(\d+\) / [\d,]+$|^\d+\.\d$", "…", cell.strip()) for cell in cells] for cells in lines]

@@ -1,6 +1,7 @@
-"""The main job against the real models of each provider whose key is there: post, tool round, reconnect, cancel, go on.
+"""The main features with the real models of each provider with a key: post, tool round, reconnect, cancel, continue.
 
-Off by default, because it costs money: `make live` runs it. It prints what it may cost before it calls anybody.
+Off by default, because real models cost money: `make live` runs the test. The test prints the maximum cost before its
+first call.
 """
 
 import os
@@ -19,11 +20,11 @@ from turnstream_client.assembler import Assembler
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
-# What is sent at most. A call has the conversation so far and the description of one tool.
+# The maximum of sent tokens. A call contains the conversation so far and the description of one tool.
 _CALLS = 6
 _INPUT_TOKENS = 1_500
 _OUTPUT_TOKENS = 400
-# A million tokens of a model without prices in the file of models: more than most cost.
+# Assumed prices of a million tokens, for models without configured prices; above the usual ones.
 _ASSUMED = Prices(15.0, 75.0)
 _MODULE = '''
 from turnstream import tool
@@ -37,7 +38,7 @@ async def high_water(port: str) -> str:
 
 
 def _models() -> Iterator[Model]:
-    """Those that LIVE_MODELS names, else the first one of each provider whose key is set."""
+    """Yields the models in LIVE_MODELS, or the first model of each provider with a key."""
     environment = read_environment()
     file = environment.get("TURNSTREAM_MODELS_FILE")
     specs = providers_of(Path(file) if file else None, environment)
@@ -88,7 +89,7 @@ async def test_the_main_job_is_done_with_real_models(
 
 
 async def _do_the_job(api: Client, model: str) -> list[Json]:
-    """Returns the turns. The conversation that an interrupted turn left behind is sent on too."""
+    """Returns the turns. The last request includes the cancelled turn."""
     options = {"model": model, "tools": ["high_water"], "params": {"max_tokens": _OUTPUT_TOKENS}}
     chat = await api.chat(title=f"live: {model}")
 
@@ -124,7 +125,7 @@ async def _do_the_job(api: Client, model: str) -> list[Json]:
 
 
 async def _cut_and_resumed(api: Client, asked: Said) -> tuple[list[Event], list[Event]]:
-    """The events of a connection that is cut after the first delta, and those that it missed."""
+    """Returns the events of a connection that is cut after the first delta, and the remaining events."""
     first: list[Event] = []
     async with api.follow(asked.stream_url) as events:
         async for event in events:

@@ -33,20 +33,20 @@ SEA: Json = {
 }
 Process = asyncio.subprocess.Process
 
-# For all tests of the module: servers take longer to start than a test to run.
+# One instance per module, because the start of a server takes longer than a test.
 shared = pytest_asyncio.fixture(scope="module", loop_scope="module")
 
 
 @pytest.fixture(scope="session")
 def node() -> str:
-    """Node, with the packages of package-lock.json beside this file."""
+    """Node, with the packages of this folder's package-lock.json."""
     _install(FOLDER)
     return path_of("Node")
 
 
 @pytest.fixture(scope="session")
 def copilotkit(node: str) -> Path:
-    """A folder below CopilotKit. Its 350 packages are not among the others: they take a minute, for a few tests."""
+    """A folder below CopilotKit. Its 350 packages are installed separately: their installation takes a minute."""
     folder = FOLDER / "copilotkit"
     _install(folder)
     page = folder / ".page"
@@ -72,7 +72,7 @@ def codex() -> Path:
 
 @pytest.fixture(scope="session")
 def workflow(node: str) -> Path:
-    """The AI SDK's workflow transport. It pins another version of the SDK, so it is not among the others."""
+    """The AI SDK's workflow transport, installed separately: it needs another version of the SDK."""
     folder = FOLDER / "workflow"
     _install(folder)
     return folder
@@ -102,7 +102,7 @@ def tanstack(node: str) -> Path:
 
 
 def _install(folder: Path) -> None:
-    """Once for each state of the lock, however many processes of tests there are."""
+    """Installs the packages once per state of the lock file, also with several test processes."""
     wanted = (folder / "package-lock.json").read_text(encoding="utf-8")
     with _once(folder / "node_modules/.installed", wanted) as todo:
         if todo:
@@ -111,7 +111,9 @@ def _install(folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def packages(node: str) -> Path:
-    """A fresh folder, in which the packages of this tree are installed as npm packs them. Their peers are above it."""
+    """A folder with this repository's packages, packed and installed by npm. Peer dependencies are in its parent
+    folder.
+    """
     npm, folder = path_of("npm"), FOLDER / ".packages"
     sources = [
         *WEB.glob("static/*.ts"),
@@ -134,7 +136,7 @@ def packages(node: str) -> Path:
 
 @contextmanager
 def _once(stamp: Path, wanted: str) -> Iterator[bool]:
-    """Whether something is still to be done for the state `wanted`, by this process alone."""
+    """Yields whether this process must create the state `wanted`. Other processes wait."""
     with (FOLDER / ".install.lock").open("w") as lock:
         flock(lock, LOCK_EX)
         todo = not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted
@@ -144,7 +146,7 @@ def _once(stamp: Path, wanted: str) -> Iterator[bool]:
 
 
 def run(folder: Path, *command: str | Path, timeout: float = 150) -> str:
-    """What the command prints. Fails the test where the command does. `timeout` is in seconds."""
+    """Returns the command's output. Fails the test if the command fails. `timeout` is in seconds."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode:
         pytest.fail(f"{' '.join(map(str, command))}:\n{done.stdout}{done.stderr}", pytrace=False)
@@ -169,7 +171,7 @@ async def server(shared_database_url: str, folder: Path) -> AsyncIterator[Script
 
 @shared
 async def replica(shared_database_url: str, folder: Path) -> AsyncIterator[ScriptServer]:
-    """Another server on the same database, which a test starts."""
+    """Another server on the same database; a test starts it."""
     async with _closing(shared_database_url, folder) as replica:
         yield replica
 
@@ -192,7 +194,7 @@ class Page:
         self.state: Json = {}
 
     async def __call__(self, command: str, **options: Any) -> Json:
-        """The page after the command."""
+        """Sends a command. Returns the state of the page after it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"command": command, **options}).encode() + b"\n")
@@ -205,19 +207,19 @@ class Page:
     async def open(
         self, messages: Any = None, *, resume: bool = False, documented: bool = False, packages: Path | None = None
     ) -> Json:
-        """`documented`: with the functions of docs/ai-sdk.md, which stop and come back. `packages`: with the transport
-        that is installed there.
+        """`documented` uses the functions of docs/ai-sdk.md, with stop and reconnect. `packages` is a folder; the page
+        uses the transport installed there.
         """
         about = {"url": self._server.url, "id": self._id, "resume": resume, "documented": documented}
         about["packages"] = packages and str(packages)
         return await self("open", **about, messages=messages or [])
 
     def move(self, server: Server) -> None:
-        """It is opened at this server from now on."""
+        """Uses another server for the next `open`."""
         self._server = server
 
     async def stored(self) -> list[Json]:
-        """The messages of the chat as the database holds them."""
+        """Returns the stored messages of the chat."""
         async with httpx2.AsyncClient(base_url=self._server.url, trust_env=False) as client:
             answer = await client.get(f"/api/ai-sdk/chat/{self._id}")
             assert answer.status_code == 200, answer.text
@@ -225,12 +227,12 @@ class Page:
             return messages
 
     async def until_stored(self, status: str) -> None:
-        """Returns when the newest answer has the status."""
+        """Waits for the end of the newest answer, and checks its status."""
         async with httpx2.AsyncClient(base_url=self._server.url, trust_env=False, timeout=150) as client:
             chat = (await client.get(f"/api/ai-sdk/chat/{self._id}")).json()["id"]
             turns = (await client.get(f"/api/chats/{chat}/turns")).json()["turns"]
             url = f"/api/chats/{chat}/turns/{turns[-1]['id']}"
-            await client.get(f"{url}/stream")  # to its end
+            await client.get(f"{url}/stream")  # waits for the end of the turn
             assert (await client.get(url)).json()["status"] == status
 
     async def stop_server_side(self) -> None:

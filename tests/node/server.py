@@ -1,4 +1,4 @@
-"""`python -m tests.node.server`: the real server, whose model says what its last user message asks for."""
+"""`python -m tests.node.server`: the real server with a model that obeys the last user message."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from turnstream.scripted import Reply, ScriptedProvider, message_of, text, think
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 
-# In the environment: a folder of files that say what has hung already, of what hangs once.
+# The environment variable with the folder of marks: one file for each word of a past `hang once` or `break once`.
 HUNG = "TEST_HUNG"
 
 
@@ -41,7 +41,7 @@ async def send_mail(to: str) -> str:
 
 
 def _replies(word: str) -> Sequence[Reply]:
-    """The model calls of one turn. What follows a comma is for the one after the calls of tools."""
+    """The model's replies in one turn. The part of the word after a comma is for the call after the tool results."""
     end = message_of(text("That ", "is ", "it."))
     match word.partition(",")[0]:
         case "tools":
@@ -64,7 +64,7 @@ def _replies(word: str) -> Sequence[Reply]:
 
 
 def reply_to(request: ModelRequest) -> Reply:
-    """The reply to the n-th call of a turn is the n-th that the user's last word asks for."""
+    """Returns the n-th reply of the user's last word for the n-th model call of the turn."""
     if word_of(request) == "recall":
         said = [f"{each.type} {each.text}" for message in request.messages for each in message.blocks]
         return message_of(text(" / ".join(said)))
@@ -91,7 +91,7 @@ class Model(ScriptedProvider):
         breaks = word.startswith("break once ") and not hung.exists()
         async for number, batch in _numbered(super().stream(request)):
             if (hangs or breaks) and number == 3:
-                hung.touch()  # before a page that has seen the batch may end this process
+                hung.touch()  # the mark precedes the batch: a page that received the batch may end this process
             yield batch
             if hangs and number == 3:
                 await asyncio.Event().wait()

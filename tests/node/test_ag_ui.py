@@ -1,4 +1,4 @@
-"""AG-UI's own client, in Node, against the real server: what it puts together is what the database holds."""
+"""AG-UI's own client, in Node, against the real server: the messages of the client equal the stored messages."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ class Agent(Page):
             return thread
 
     async def assert_shows_what_is_stored(self) -> None:
-        """But for the ids that the page gave to messages of its own."""
+        """Ignores the ids of messages that the page created."""
         shown, stored = self.state["messages"], (await self.thread())["messages"]
         assert [_without_own_id(message) for message in shown] == [_without_own_id(message) for message in stored]
 

@@ -1,4 +1,4 @@
-"""The AI SDK's own packages, in Node, against the real server: what they put together is what the database holds."""
+"""The AI SDK's own packages, in Node, against the real server: their messages equal the stored messages."""
 
 from uuid import uuid4
 

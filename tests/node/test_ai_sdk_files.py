@@ -1,4 +1,4 @@
-"""Files that `useChat` sends with a message."""
+"""Files in messages of `useChat`."""
 
 import base64
 

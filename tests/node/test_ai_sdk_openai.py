@@ -1,4 +1,4 @@
-"""The AI SDK's provider for OpenAI, in Node, against the real server: its histories have few ids, or none."""
+"""The AI SDK's provider for OpenAI, in Node, against the real server: its requests contain few ids or none."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ async def test_outputs_files_tools_of_the_server_and_errors_are_what_the_sdk_kno
     done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    # Chat completions have no member for the thoughts that this package reads.
+    # Chat completions have no field that this package reads as thoughts.
     assert found.pop("reasoning", None) == ("Let me look." if kind == "responses" else None)
     assert "".join(found.pop("worked").split()) == "Onemoment.Thatisit."
     assert found == {

@@ -1,4 +1,4 @@
-"""The transport of `@turnstream/ai-sdk`, as it is installed, in `useChat` against the real server."""
+"""The transport of `@turnstream/ai-sdk` as an installed package, in `useChat` against the real server."""
 
 from pathlib import Path
 from uuid import uuid4
@@ -11,7 +11,7 @@ pytestmark = [
     pytest.mark.extensions("ai_sdk"),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(180),
-]  # npm may install first
+]  # npm may need time for an installation
 
 
 @pytest.mark.parametrize("before", ["", "tools, "])

@@ -1,4 +1,4 @@
-"""The AI SDK's workflow transport, as npm has it: it resumes by the number of chunks that it has had."""
+"""The AI SDK's workflow transport from npm: a resumption depends on the number of received chunks."""
 
 import json
 from base64 import b64encode

@@ -1,4 +1,4 @@
-"""Apps of MCP servers in the packages of others: the renderer of the AI SDK takes the part, the client of AG-UI the
+"""Apps of MCP servers in other libraries: the AI SDK's renderer accepts the part, and AG-UI's client accepts the
 activity.
 """
 

@@ -1,4 +1,4 @@
-"""Claude Code, as its users have it, against the real server."""
+"""The released Claude Code against the real server."""
 
 import asyncio
 import json
@@ -78,7 +78,7 @@ async def test_claude_code_reads_an_image_and_shows_the_error_of_a_turn(
     model, provider = server.scripts.provider(
         message_of(tool_use("Read", {"file_path": str(tmp_path / "sea.png")}, "toolu_1")),
         message_of(text("It is a sea.")),
-        *([PermanentError("invalid_request_error", "The sea is closed.")] for _ in range(5)),  # it tries again
+        *([PermanentError("invalid_request_error", "The sea is closed.")] for _ in range(5)),  # Claude Code retries
     )
     token = await server.token(api.owner)
     assert (await ask(node, claude_code, tmp_path, server, token, model, "What is it?"))["result"] == "It is a sea."

@@ -1,4 +1,4 @@
-"""Codex CLI, as its users have it, against the real server. Its key is any: the server has no tokens."""
+"""The released Codex CLI against the real server. Any key is valid, since the server has no tokens."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ stream_max_retries = 0
 
 
 async def run(node: str, codex: Path, home: Path, server: Server, model: str, *words: str) -> Sequence[dict[str, Any]]:
-    """What `codex exec` has done, by its items."""
+    """Returns the completed items of `codex exec`."""
     events = await events_of(node, codex, home, server, model, *words)
     return [event["item"] for event in events if event["type"] == "item.completed"]
 

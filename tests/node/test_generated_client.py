@@ -1,4 +1,4 @@
-"""A client with the types that openapi-typescript makes of the document, and the server."""
+"""A client with openapi-typescript's types of the OpenAPI document, against the server."""
 
 import json
 import shutil
@@ -9,9 +9,9 @@ import pytest
 
 from tests.node.conftest import FOLDER, ScriptServer
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]  # npm may install first
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]  # npm may need time
 
-# Within the folder of the packages, so that they are found.
+# Within the folder of the packages, so that Node finds them.
 GENERATED = FOLDER / "node_modules" / ".generated"
 STRICT = ["--strict", "--module", "nodenext", "--target", "es2023", "--lib", "es2023,dom", "--skipLibCheck"]
 

@@ -1,4 +1,4 @@
-"""People sign in on the page at a certified OpenID provider, as npm has it."""
+"""Sign-in on the page with a certified OpenID provider from npm."""
 
 import asyncio
 import html
@@ -21,7 +21,7 @@ CLIENT, SECRET = "turnstream", "the secret of the client"
 
 @asynccontextmanager
 async def signing_in(node: str, oidc: Path, database_url: str) -> AsyncIterator[Server]:
-    """A server whose people sign in at the provider."""
+    """Yields a server with sign-in at the provider."""
     port = free_port()
     base = f"http://127.0.0.1:{port}"
     provider = await asyncio.create_subprocess_exec(
@@ -48,7 +48,7 @@ async def signing_in(node: str, oidc: Path, database_url: str) -> AsyncIterator[
 
 
 async def sign_in(browser: httpx2.AsyncClient, base: str, person: str) -> None:
-    """Fills the forms of the provider, as a person does, until the browser is back."""
+    """Submits the provider's forms until the provider redirects to the server."""
     page = await browser.get(f"{base}/login")
     while not str(page.url).startswith(base):
         assert page.status_code == 200, page.text
@@ -77,7 +77,7 @@ async def test_a_person_signs_in_with_the_rights_of_the_groups_and_signs_out_at_
             assert posted.status_code == (201 if "chat" in scopes else 403)
             ended = (await browser.delete(f"{server.url}/api/session", headers=own)).json()
             assert (await browser.get(f"{server.url}/api/me")).status_code == 401
-            # The provider asks whether its own session is to end, too, and sends the browser back.
+            # The provider asks about the end of its own session, and redirects the browser.
             question = await browser.get(ended["logout_url"])
             action = re.search(r'action="([^"]+)"', question.text)
             assert action is not None

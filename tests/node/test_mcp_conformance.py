@@ -1,4 +1,4 @@
-"""The official conformance suite of MCP, as npm has it, against turnstream as a client."""
+"""MCP's official conformance suite from npm, against turnstream as a client."""
 
 import json
 import os
@@ -14,10 +14,10 @@ from turnstream.libraries.secrets.sealing import new_master_key
 pytestmark = [pytest.mark.extensions("mcp"), pytest.mark.timeout(300)]
 
 SUITE = "node_modules/@modelcontextprotocol/conformance/dist/index.js"
-KEY = new_master_key()  # of all servers on the one database
-# No sign-in is begun, so these checks fail.
+KEY = new_master_key()  # shared by all servers on the database
+# The sign-in does not start, so these checks fail.
 NOT_BEGUN = {"client-registration", "authorization-request", "token-request"}
-# Scenarios, each with the ids of checks that fail.
+# Scenarios, each with the ids of its failing checks.
 SCENARIOS: dict[str, set[str]] = {
     "initialize": set(),
     "tools_call": set(),
@@ -40,9 +40,9 @@ SCENARIOS: dict[str, set[str]] = {
     "auth/resource-mismatch": set(),
     "auth/offline-access-scope": set(),
     "auth/offline-access-not-supported": set(),
-    # The metadata name another issuer than the one that was asked for (RFC 8414, 3.3).
+    # The issuer in the metadata differs from the requested one (RFC 8414, 3.3).
     "auth/2025-03-26-oauth-metadata-backcompat": NOT_BEGUN,
-    # Without metadata nothing shows that the issuer checks PKCE.
+    # Without metadata the issuer's support of PKCE is unknown.
     "auth/2025-03-26-oauth-endpoint-fallback": NOT_BEGUN,
 }
 

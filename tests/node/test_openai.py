@@ -10,7 +10,7 @@ import pytest
 
 from tests.node.conftest import FOLDER, ScriptServer
 
-_LEAST = 20  # the version of Node that the package works with
+_LEAST = 20  # the minimum version of Node for the package
 
 
 @pytest.fixture(autouse=True)

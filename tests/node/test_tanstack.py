@@ -1,4 +1,4 @@
-"""TanStack AI, as npm has it, over the calls of AG-UI."""
+"""TanStack AI from npm, over AG-UI's endpoints."""
 
 import json
 from base64 import b64encode
@@ -22,7 +22,7 @@ def play(node: str, folder: Path, server: ScriptServer, thread: str, *messages: 
 async def test_a_chat_with_tools_of_the_server(node: str, tanstack: Path, server: ScriptServer) -> None:
     thread = str(uuid4())
     said = play(node, tanstack, server, thread, "tools", "plain")["said"]
-    # A round is a message of its own.
+    # Each round is a separate message.
     assert [role for role, _ in said] == ["user", "assistant", "assistant", "user", "assistant"]
     assert ["thinking", "Let me look."] in said[1][1]
     assert ["tool-call", "weather"] in said[1][1]

@@ -1,4 +1,4 @@
-"""`python -m tests.node.types` writes the types of the packages: of the OpenAPI document, and of their modules."""
+"""`python -m tests.node.types` generates the packages' types from the OpenAPI document and from their modules."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from turnstream.extensions.openapi.document import OpenApi
 FOLDER = Path(__file__).parent
 WEB = FOLDER.parents[1] / "app/turnstream/web"
 _HEADER = "// Made of the schemas of /openapi.json by `make types`: do not edit.\n\n"
-# What the client sends, receives and follows.
+# Types that the client sends, receives and follows.
 _ROOTS = (
     "NewTurnInNewChat",
     "TurnOptions",
@@ -47,9 +47,9 @@ _OPTIONS = {
 
 
 def types() -> Iterator[tuple[Path, str]]:
-    """Each file with its content. Raises RuntimeError where a module contradicts its own types."""
+    """Yields each file with its content. Raises RuntimeError if a module contradicts its own types."""
     yield WEB / "static/schema.d.ts", _of_document()
-    yield from _of_modules()  # which read the first
+    yield from _of_modules()  # these files import the first one
 
 
 def _of_document() -> str:
@@ -70,7 +70,9 @@ def _of_document() -> str:
 
 
 def _of_modules() -> Iterator[tuple[Path, str]]:
-    """The compiler reads copies, because beside a module it would read its types. React and the SDK are above them."""
+    """Compiles copies: the compiler would read existing types beside a module. React and the SDK are in a parent
+    folder.
+    """
     with tempfile.TemporaryDirectory(dir=FOLDER / "node_modules") as folder:
         copies = shutil.copytree(WEB / "packages", Path(folder, "packages"), ignore=shutil.ignore_patterns("*.d.ts"))
         config = copies / "tsconfig.json"
@@ -89,7 +91,7 @@ def _run(program: str, *arguments: str | Path) -> None:
 
 
 def _untitled(schema: Any) -> Any:
-    """The schema without titles, which only repeat the names of members."""
+    """Removes titles from the schema: they only repeat the names of members."""
     if isinstance(schema, list):
         return list(map(_untitled, schema))
     if not isinstance(schema, dict):

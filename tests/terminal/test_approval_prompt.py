@@ -13,7 +13,7 @@ NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 
 
 class Person:
-    """Answers each question with the next line, and edits with the next text. `seen` is the text that was shown."""
+    """Answers questions with the given lines, and edits with the given texts. `seen` is the shown text."""
 
     def __init__(self, *lines: str, edits: tuple[str | None, ...] = ()) -> None:
         self._lines = iter(lines)

@@ -1,4 +1,4 @@
-"""The agent of LangGraph's server: one model call, as its quickstart has it."""
+"""The agent for LangGraph's server: one model call, as in its quickstart."""
 
 import os
 

@@ -1,5 +1,5 @@
-"""The client that the conformance suite of MCP starts, with the URL of a server: turnstream, in whose turns a model
-calls the server's tools, and a browser that signs in.
+"""The client for MCP's conformance suite. The suite starts the client with the URL of a server. The client consists of
+turnstream, with turns that call the server's tools, and of a browser that signs in.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from turnstream.tools.toolset import Toolset
 
 INPUTS: dict[str, dict[str, Any]] = {"add_numbers": {"a": 5, "b": 3}}
 MOST_ASKS = 5
-SECONDS = 100  # less than the suite gives
+SECONDS = 100  # less than the timeout of the suite
 
 
 async def main(url: str) -> None:
@@ -42,7 +42,7 @@ async def main(url: str) -> None:
         client_secret=context.get("client_secret"),
     )
     async with McpServers([declared], McpTiming(connect_timeout=5)) as servers:
-        if signs_in:  # servers that want a token for the list of tools: the operator's is another one
+        if signs_in:  # these servers list tools only with a user's token, which the operator does not have
             (connection,) = servers._connections.values()
             listed = types.Tool(name="test-tool", input_schema={"type": "object"})
             tool = tool_of(declared, listed, connection.call, SchemaRoom(), connection.task)
@@ -81,7 +81,7 @@ async def call(site: Server, client: Client, base: str, name: str) -> None:
 
 
 async def next_action(client: Client, turn: Said) -> dict[str, Any] | None:
-    """None at the end of the turn."""
+    """Returns the next waiting call; None at the end of the turn."""
     async with client.follow(turn.stream_url) as events:
         async for event in events:
             if event.name == "action_required":
@@ -98,7 +98,7 @@ async def sign_in(base: str, link: str) -> None:
 
 
 async def bounded(url: str) -> None:
-    """`main`, which says after a while where each of its tasks waits, so that the suite's report can show it."""
+    """Runs `main` with a time limit, and prints the stacks of all tasks after it, for the suite's report."""
     try:
         async with asyncio.timeout(SECONDS):
             await main(url)
