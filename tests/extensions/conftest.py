@@ -1,4 +1,4 @@
-"""The folder of an extension has its name."""
+"""Shared fixtures. Each folder has the name of its extension."""
 
 from tests.integration.api.conftest import api, database, document, new_owner, server
 from tests.integration.conftest import attempts_are_counted, harness

@@ -1,4 +1,4 @@
-"""Requests of programs, recorded in front of a server that answers any. Long texts in them are replaced."""
+"""Requests of real programs, recorded by a server that accepts any request. Long texts are replaced."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the encoder of a run sends, without a server."""
+"""The events of the run encoder, without a server."""
 
 import json
 

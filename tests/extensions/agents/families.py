@@ -1,4 +1,4 @@
-"""A family of three levels: leads at once, each with scouts one after the other."""
+"""A family of agents with three levels: leads run in parallel, and each lead runs its scouts one after the other."""
 
 import json
 
@@ -8,7 +8,9 @@ def calling(name: str, task: str) -> str:
 
 
 def family(leads: int, scouts: int, words: int) -> str:
-    """The message that starts it. A lead calls its scouts in turn, so that no round that is cut calls twice."""
+    """The message that starts the family. A lead calls one scout per round, so an interrupted round makes no call
+    twice.
+    """
     tasks = [
         [calling("scout", f"/say {_said(lead, scout, words)}") for scout in range(scouts)] for lead in range(leads)
     ]
@@ -16,10 +18,10 @@ def family(leads: int, scouts: int, words: int) -> str:
 
 
 def report(lead: int, scouts: int, words: int) -> str:
-    """The answer of a lead: what each of its scouts has said, once."""
+    """The expected answer of a lead: the text of each scout, once."""
     return "\n\n".join(f"scout returned:\n\n> {_said(lead, scout, words)}" for scout in range(scouts))
 
 
 def _said(lead: int, scout: int, words: int) -> str:
-    """Words that no other scout says: a text of equal parts does not show whether one of them is lost or repeated."""
+    """Unique words for each scout: a text of equal parts would hide a lost or repeated part."""
     return " ".join(f"{lead}.{scout}.{word}" for word in range(words))

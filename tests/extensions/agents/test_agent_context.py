@@ -1,4 +1,4 @@
-"""The part of the calling conversation that agents are given."""
+"""The part of the calling conversation in the task message of an agent."""
 
 import json
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ PATH = [*EARLIER, replace(message(3, "Which hill?", PICTURE), id=USER_TURN), CAL
 
 
 def given(path: Sequence[Turn], turns: ContextTurns, selected: Sequence[str]) -> list[str]:
-    """The types of the blocks of the message, texts as what stands in them."""
+    """The blocks before the task: the text of a text block, the type of any other block."""
     blocks = message_of_task(path, turns, selected, "Go.")
     assert [block.index for block in blocks] == list(range(len(blocks)))
     assert blocks[-1].text == "Go."

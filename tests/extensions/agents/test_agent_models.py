@@ -1,4 +1,4 @@
-"""Agents whose names are models: a turn with that model is a turn of the agent."""
+"""Agents as models: a turn whose model is the name of an agent runs as this agent."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

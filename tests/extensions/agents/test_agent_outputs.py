@@ -1,4 +1,4 @@
-"""Agents with an output schema: their answers are JSON that meets it."""
+"""Agents with an output schema: the answer is JSON and matches the schema."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Agents as tools: a call is a turn of its own, in a chat of its own, which belongs to the turn that has called."""
+"""Agents as tools: each call is a turn in a new chat, and the chat belongs to the calling turn."""
 
 import asyncio
 from collections.abc import AsyncIterator

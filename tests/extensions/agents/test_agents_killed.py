@@ -1,4 +1,4 @@
-"""A server is killed at each edge of a call of an agent: the agent works once, and the turn that has called it ends."""
+"""A server is killed at each step of an agent's call: the agent runs once, and the calling turn ends."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ description = "Leads scouts."
 prompt = "Lead."
 tools = ["scout", "lead"]
 """
-# The transaction that posts a child waits in its middle while a test holds this lock.
+# While a test holds this lock, the transaction that posts a child blocks halfway.
 HALTS = """
 CREATE FUNCTION halt() RETURNS trigger LANGUAGE plpgsql AS
     'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END';
@@ -71,7 +71,7 @@ async def post(server: Server, words: str, policy: RecoveryPolicy = "continue") 
 
 
 async def reached(rows: "asyncpg.Connection[Any]", question: str, number: int) -> None:
-    while await rows.fetchval(question) < number:  # noqa: ASYNC110, Postgres tells nobody
+    while await rows.fetchval(question) < number:  # noqa: ASYNC110, Postgres sends no event
         await asyncio.sleep(0.005)
 
 

@@ -1,4 +1,4 @@
-"""One budget for a turn, its agents and theirs."""
+"""One token budget for a turn and for all agents below the turn."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,12 +24,12 @@ from turnstream.storage.owners.accounts import Accounts
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 
-A_ROUND = 15  # tokens of each reply of a script
+A_ROUND = 15  # tokens of each scripted reply
 CHILDREN = "chats JOIN turns ON turns.chat_id = chats.id WHERE of_turn IS NOT NULL AND role = 'assistant'"
 
 
 class Meeting:
-    """Lets calls wait until so many of them are here."""
+    """A barrier: each call waits until `number` calls have joined."""
 
     def __init__(self, number: int) -> None:
         self._missing = number
@@ -77,7 +77,7 @@ def within(model: str, **limits: float) -> dict[str, Any]:
 async def test_agents_side_by_side_use_one_budget_and_end_with_it(
     server: Server, api: Client, database_url: str
 ) -> None:
-    """Each of three agents would use all of the budget alone."""
+    """Each of the three agents alone would use the whole budget."""
     count = 0
 
     def reply(request: ModelRequest) -> Reply:
@@ -141,7 +141,7 @@ async def test_an_agent_has_the_seconds_that_the_turn_has_left(server: Server, a
 
 
 async def test_simultaneous_calls_see_the_reservations_of_each_other(server: Server) -> None:
-    """Of ten requests of ten tokens each, the four begin for which there is room before them."""
+    """Ten requests need ten tokens each. Four requests start, because earlier reservations stay below the budget."""
     accounts, root = Accounts(server.services.storage.database), uuid4()
     request = TurnRequest("plain", limits=Limits(budget_tokens=35), root_turn=root)
     turns = [Turn(uuid4(), uuid4(), None, "assistant", "running", 1, request) for _ in range(10)]

@@ -171,7 +171,7 @@ description = "Answers."
 prompt = "Answer."
 handoff = true
 """
-# Each of these writes waits in its middle while a test holds the lock.
+# While a test holds the lock, each of these writes blocks inside its transaction.
 HALTS = """
 CREATE FUNCTION halt() RETURNS trigger LANGUAGE plpgsql AS
     'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END';

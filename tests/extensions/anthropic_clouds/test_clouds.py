@@ -1,4 +1,4 @@
-"""Claude models at clouds: the requests are those of the SDK's own call, with the credentials of each cloud."""
+"""Claude models on cloud platforms: each request equals the SDK's request, with the credentials of the cloud."""
 
 import hashlib
 import hmac
@@ -57,7 +57,7 @@ SDKS: Mapping[str, Sdk] = {
         region="europe-west1", project_id="acme", access_token=KEY, base_url=url
     ),
 }
-# Of a call, or of the way to the body.
+# Headers of one call or of the HTTP client.
 OWN = {"content-length", "accept", "accept-encoding", "host", "x-stainless-read-timeout"}
 
 
@@ -131,7 +131,7 @@ async def test_a_call_is_that_of_the_sdk(api: str, betas: list[str], server: Can
     assert own.target.removesuffix("?beta=true") == sdks.target
     theirs, ours_alone = headers_of(sdks), {"x-team": "a"}
     for headers in (theirs, mine_sent := headers_of(own)):
-        headers.pop("traceparent", None)  # of the process, where spans are recorded
+        headers.pop("traceparent", None)  # the test process adds this header if it records spans
     assert {**theirs, **ours_alone} == mine_sent
     assert json.loads(own.body) == json.loads(sdks.body)
 
@@ -189,7 +189,7 @@ async def test_recorded_answers_are_read_as_those_of_the_anthropic_api(api: str,
 
 
 def joined(parts: list[Part]) -> list[Part]:
-    """The parts as they are, but for the request id of the response's head."""
+    """All parts without `MessageStarted`, because its request id differs."""
     return [part for part in parts if type(part).__name__ != "MessageStarted"]
 
 
@@ -216,7 +216,7 @@ async def test_requests_to_aws_are_signed_each_for_its_body(
 
 
 def signature(asked: Asked, service: str, region: str) -> str:
-    """Signature Version 4, by its specification."""
+    """AWS Signature Version 4, computed from the specification."""
     given = asked.headers["authorization"]
     names = given.partition("SignedHeaders=")[2].partition(",")[0].split(";")
     moment = asked.headers["x-amz-date"]
@@ -236,7 +236,7 @@ def signature(asked: Asked, service: str, region: str) -> str:
 
 @pytest.mark.parametrize("api", ["anthropic-aws", "anthropic-bedrock"])
 async def test_an_account_without_credentials_of_aws_is_the_operators_business(api: str, server: CannedServer) -> None:
-    elsewhere = {**TABLES[api], "region": "eu-north-1"}  # the SDK keeps what it found for a region
+    elsewhere = {**TABLES[api], "region": "eu-north-1"}  # the SDK caches the credentials of a region
     async with provider(api, server.url, key=None, options=elsewhere) as ours:
         refused = await failure_of(ours)
     assert isinstance(refused, AccountRefused)
@@ -249,7 +249,7 @@ async def test_an_account_without_credentials_of_aws_is_the_operators_business(a
 
 @dataclass
 class TokenServer(CannedServer):
-    """A model API that issues the tokens to it too: each is another one, and valid for `seconds`."""
+    """A model API with a token endpoint: each issued token is new, and valid for `seconds`."""
 
     seconds: int = 3_600
     refusal: Answer | None = None
@@ -273,7 +273,7 @@ async def issuer() -> AsyncIterator[TokenServer]:
 
 
 def service_account(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The application default credentials of Google, as a file."""
+    """Google's application default credentials, as a file."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     members = {"type": "service_account", "project_id": "acme", "private_key_id": "1", "private_key": pem}
@@ -295,7 +295,7 @@ async def test_a_token_of_google_is_kept_while_it_is_valid_and_then_refreshed(
         await answer_of(ours)
         await answer_of(ours)
     assert tokens(issuer) == ["Bearer t1", "Bearer t1"]
-    issuer.seconds = 1  # Google's package refreshes minutes before the end
+    issuer.seconds = 1  # Google's package refreshes a token minutes before its end
     async with provider(api, issuer.url, key=None) as ours:
         await answer_of(ours)
         await answer_of(ours)
@@ -336,7 +336,7 @@ async def test_foundry_gets_a_token_of_the_identity_of_its_machine(
     assert "resource=https://ai.azure.com" in issuer.requests[0].target
 
 
-# --- the file of models ---------------------------------------------------------------------------------------------
+# --- the models file ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What an owner has: exported, imported, erased; cut off at any step and taken up again."""
+"""The contents of an owner: export, import and erasure, interrupted at any step and then resumed."""
 
 import asyncio
 import io
@@ -33,7 +33,7 @@ from turnstream.storage.owners.uploads import Uploads
 
 @pytest.fixture(autouse=True)
 def no_token_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No server runs in most of these tests, so an erasure need not wait for one."""
+    """Most of these tests run no server, so an erasure need not wait for cached tokens."""
     monkeypatch.setattr("turnstream.extensions.owner_commands.owners.BELIEVED", 0)
 
 
@@ -59,8 +59,8 @@ LEFT_OUT = (
     *("audit", "erasures", "tokens", "charges", "tool_cache", "webhooks", "open_text", "deleted_chats", "replicas"),
     *("token_requirement", "search_segments", "search_chats", "search_texts", "search_pending"),
     *("sign_ins", "shares", "stopped_jobs"),  # an archive has no secrets
-    "chat_members",  # other owners decide about them
-    *("search_documents", "tool_sets"),  # turns have the digests of sets, and an archive the tools
+    "chat_members",  # the owners of the chats decide about members
+    *("search_documents", "tool_sets"),  # turns store digests of tool sets, and an archive stores the tools
 )
 
 
@@ -76,7 +76,7 @@ async def test_an_archive_restores_an_erased_owner(
     counts = await _import(settings, tmp_path / "ada.tar", None, trusted=True)
     assert counts.made == {"documents": 1, "uploads": 1, "chats": 2, "recordings": 1}
     assert counts.whole
-    # A line break between two tokens of JSON is the one thing that an archive does not keep.
+    # The archive loses only line breaks between two JSON tokens.
     whole = {table: [row.replace("\r\n", "  ") for row in rows] for table, rows in before.items()}
     assert await rows_of(harness.url, without=LEFT_OUT) == whole
     await _export(settings, OWNER, tmp_path / "again.tar", None)
@@ -168,7 +168,7 @@ async def test_an_import_that_was_cut_off_anywhere_is_repeated(
         now = await rows_of(harness.url, without=LEFT_OUT)
         assert {name: len(rows) for name, rows in now.items()} == {name: len(rows) for name, rows in before.items()}
         stored += counts.made["chats"]
-    assert stored > 1  # some of the archives ended behind a chat
+    assert stored > 1  # some of the archives ended after a complete chat
 
 
 async def test_ids_that_another_owner_has_are_new(
@@ -179,7 +179,7 @@ async def test_ids_that_another_owner_has_are_new(
     assert counts.made == {"documents": 1, "uploads": 1, "chats": 2, "recordings": 1}
     moved = counts.moved[asked.chat]
     await _export(settings, "bob", tmp_path / "bob.tar", None)
-    assert (await _import(settings, tmp_path / "ada.tar", "bob")).made["chats"] == 0  # once more: it is all there
+    assert (await _import(settings, tmp_path / "ada.tar", "bob")).made["chats"] == 0  # the second import finds all rows
     async with harness.locker() as locker:
         fetch = locker.connection.fetch
         (upload,) = await fetch("SELECT id FROM uploads WHERE owner = 'bob'")

@@ -1,4 +1,4 @@
-"""Every field of an entry is in each place that shows entries, and the lines of earlier versions stay as they are."""
+"""Each field of an entry appears in every view of entries, and lines of earlier versions keep their bytes."""
 
 import re
 from dataclasses import fields
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.extensions("admin", "self_service")
 
 ENTRY = AuditEntry(7, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "token.created", "ada", "phone", {"name": "phone"})
 FIELDS = {each.name for each in fields(AuditEntry)}
-# A file that is verified years later has lines like this: a field that came later has no member without a value.
+# Files with such lines are verified years later, so a line omits a newer field without a value.
 WRITTEN = (
     b'{"id":7,"created_at":"2026-01-02T03:04:05.000000+00:00","kind":"token.created","owner":"ada","actor":"phone",'
     b'"detail":{"name":"phone"},"previous":"%b"}\n' % BEGIN.encode()
@@ -26,7 +26,7 @@ FILES = [
     *(path for path in (ROOT / "app").rglob("*.py")),
     *(path for folder in ("app", "migrations/sql") for path in (ROOT / folder).rglob("*.sql")),
 ]
-# The columns of each INSERT, by file: parts of statements and functions of Postgres, too.
+# The columns of each INSERT, by file. Partial statements and Postgres functions count too.
 WRITING = [
     pytest.param(columns, id=str(path.relative_to(ROOT)))
     for path in sorted(FILES)

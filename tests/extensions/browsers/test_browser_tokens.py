@@ -1,4 +1,4 @@
-"""Short-lived tokens for browsers: they allow less than what they were exchanged for, and end with it."""
+"""Short-lived tokens for browsers: each token has fewer rights than its original credential, and ends with it."""
 
 import asyncio
 import json
@@ -142,7 +142,8 @@ async def test_a_browser_token_ends_with_the_exchanged_token(
         assert await tokens.delete(name)
         assert (await browser.get("/api/chats")).status_code == 401
     gone = Identity("ada", expires_at=datetime.now(UTC) + timedelta(minutes=1), credential=f"token:{uuid4()}")
-    with pytest.raises(Unauthorized, match="revoked"):  # between the check and the exchange
+    # The original token was deleted between the check and the exchange.
+    with pytest.raises(Unauthorized, match="revoked"):
         await create_for_browser(database, tokens, gone)
 
 
@@ -200,7 +201,7 @@ async def test_the_client_of_the_page_renews_its_token_in_mid_stream(
     running = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     made, seen = Statement("SELECT id FROM browser_tokens WHERE owner = :owner"), set[UUID]()
     async with asyncio.timeout(40):
-        while len(seen) < 2:  # the first token has not ended yet
+        while len(seen) < 2:  # the first token is still valid
             seen |= {row["id"] for row in await server.services.storage.database.rows(made, owner=api.owner)}
         pause.go.set()
         printed, _ = await running.communicate()

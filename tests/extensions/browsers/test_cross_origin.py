@@ -1,4 +1,4 @@
-"""Pages of other origins, and tokens where a browser cannot send a header: nothing of it unless it is asked for."""
+"""Pages of other origins, and tokens in addresses for browsers without headers: both are off by default."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -43,7 +43,7 @@ async def ada(shared: Server) -> AsyncIterator[Client]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def browser(shared: Server) -> AsyncIterator[httpx2.AsyncClient]:
-    """Sends what the test says, and no token."""
+    """An HTTP client without a token."""
     async with httpx2.AsyncClient(base_url=shared.url, trust_env=False, timeout=150) as client:
         yield client
 
@@ -139,7 +139,7 @@ async def test_an_event_source_sends_a_token_that_only_reads_in_its_address(
 
 
 async def test_the_token_of_an_address_is_in_no_line_of_a_log(ada: Client, shared: Server) -> None:
-    """As a server that logs each request sees it: when the answer begins."""
+    """The application logs the query at the start of the response, as a logging server does."""
     turn = await ada.say(await ada.chat())
     token, seen = await exchanged(ada, scopes=["read"]), list[Any]()
 

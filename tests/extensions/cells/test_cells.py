@@ -39,8 +39,8 @@ def cell_at(site: Server) -> Cell:
 
 
 async def refused_to(site: Server, token: str, path: str = "/api/chats") -> str | None:
-    """The cell that a refusal names."""
-    async with Client(site.url, token=token) as client:  # not with the document, which has no dialects
+    """The cell in the header of a refusal."""
+    async with Client(site.url, token=token) as client:  # without the OpenAPI document, which lacks the dialects
         answer = await client.get(path)
         assert answer.status_code == 421, answer.text
         return answer.headers.get("turnstream-cell")
@@ -65,7 +65,7 @@ async def test_a_token_of_another_cell_is_refused_with_its_name(site: Server, do
     elsewhere = f"ts_08_{'0' * 32}_{'x' * 43}"
     for path in ("/api/chats", "/v1/models"):
         assert await refused_to(site, elsewhere, path) == "08"
-    # One whose row was moved here is known, wherever it was created.
+    # A token whose row was moved to this cell is accepted, regardless of the cell in the token.
     moved = await Tokens(database, "08").create("moved", Identity("bob"))
     assert await status(site, document, moved) == 200
     before_cells = await Tokens(database).create("from before there were cells", Identity("bob"))
@@ -85,12 +85,12 @@ async def test_a_claim_names_the_cell_of_an_owner(site: Server, issuer: TestIssu
 
 
 async def with_move(site: Server, owner: str, state: str, held: str = "NULL") -> None:
-    """Notes a move, and waits until the server has read it."""
+    """Inserts a move, and waits until the server has read the row."""
     put = Statement(f"INSERT INTO moves (owner, cell, state, held_until) VALUES (:owner, '08', '{state}', {held})")
     await site.services.storage.database.row(put, owner=owner)
     cell = cell_at(site)
     async with asyncio.timeout(60):
-        while owner not in cell._moves:  # noqa: ASYNC110, it has no event
+        while owner not in cell._moves:  # noqa: ASYNC110, the read has no event
             await asyncio.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""The demo obeys: calls of any tool, thoughts, long answers, and failures of every kind."""
+"""The commands of the demo model: calls of any tool, thoughts, long answers, and failures of all kinds."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -45,7 +45,7 @@ async def reply(request: ModelRequest, provider: DemoProvider | None = None) -> 
 
 
 async def shown(request: ModelRequest) -> list[str]:
-    """Each block in short: a call as `name(input)`, a text as it is."""
+    """A short form of each block: a call as `name(input)`, a text without changes."""
     return [f"{block.name}({block.text})" if block.is_call else block.text for block in await reply(request)]
 
 
@@ -153,8 +153,9 @@ async def test_so_many_calls_of_a_turn_fail_as_it_was_asked_for(monkeypatch: pyt
     assert answer.text == ANSWERS[1]
     await error_of(asking(message, turn=2), provider)
     monkeypatch.setattr(demo, "_MOST_COUNTED", 1)
-    await error_of(asking(message, turn=1), provider)  # it has forgotten: it counts for a bounded number of turns
-    assert [block.text for block in await reply(asking(message))] == [ANSWERS[1]]  # a request of nobody's turn
+    # The demo counts for a bounded number of turns, and has evicted this turn.
+    await error_of(asking(message, turn=1), provider)
+    assert [block.text for block in await reply(asking(message))] == [ANSWERS[1]]  # a request without a turn
 
 
 def cut_after(*texts: str) -> Sequence[Message]:

@@ -1,4 +1,4 @@
-"""Direct calls stop reading what a provider sends without an end, as the calls of the SDKs do."""
+"""Direct calls stop reading an endless response, as the SDKs' calls do."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A direct model call is the SDK's: on the wire, in its answers, in its failures, at its limits."""
+"""A direct model call equals the SDK's call: on the wire, in its results, in its failures, at its limits."""
 
 import asyncio
 import gc
@@ -42,7 +42,7 @@ def api(request: pytest.FixtureRequest) -> Api:
 
 @dataclass
 class Outcome:
-    """What came of a call: parts, and what is known of its failure."""
+    """The result of a call: its parts, and the details of its failure."""
 
     parts: list[Part] = field(default_factory=list)
     failure: tuple[object, ...] = ()
@@ -66,7 +66,7 @@ STATUS_ERRORS = (anthropic.APIStatusError, openai.APIStatusError)
 async def both(
     api: Api, url: str, request: ModelRequest = REQUEST, times: int = 1, **options: Any
 ) -> tuple[list[Outcome], list[Outcome]]:
-    """The outcomes of the same calls, direct and by the SDK."""
+    """The outcomes of the same calls, direct and through the SDK."""
     found: list[list[Outcome]] = []
     for make_calls in BOTH.values():
         async with api.make("a key", url, make_calls=make_calls, **options) as provider:
@@ -82,7 +82,7 @@ def halves(requests: Sequence[Asked]) -> tuple[list[Asked], list[Asked]]:
 async def assert_equal(
     api: Api, server: CannedServer, request: ModelRequest = REQUEST, times: int = 2, **options: Any
 ) -> tuple[list[Outcome], list[Asked]]:
-    """Asserts that both ways put the same bytes on the wire, and make the same of the answer; returns these."""
+    """Asserts equal bytes and outcomes of direct calls and SDK calls. Returns the outcomes and the requests."""
     server.requests.clear()
     direct, by_sdk = await both(api, server.url, request, times, **options)
     assert direct == by_sdk
@@ -169,7 +169,7 @@ async def test_a_cookie_of_another_path_does_not(api: Api) -> None:
 
 
 class Spied:
-    """What aiohttp was asked to send, with all limits."""
+    """Records the arguments of aiohttp's requests, with all limits."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -374,11 +374,12 @@ async def test_every_recorded_stream_is_read_alike(api: Api, moment: float, monk
             server.answer = Answer(read(file), headers=headers, sizes=[2000])
             assert await outcome_of(direct) == await outcome_of(by_sdk), file
     assert server.requests
-    assert server.connections <= 2 + sum(1 for _ in server.requests) // 2  # those of whole answers are used again
+    # Connections are reused after complete answers.
+    assert server.connections <= 2 + sum(1 for _ in server.requests) // 2
 
 
 class InTwoParts(CannedServer):
-    """Sends the first part of an answer, and the rest when it is asked to."""
+    """A server that sends the first part of an answer, and the rest after `go`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -503,7 +504,7 @@ async def posted(provider: Adapter, body: bytes) -> None:
 
 @asynccontextmanager
 async def tunnel(status: int = 200) -> AsyncIterator[tuple[str, list[str]]]:
-    """A proxy for CONNECT: its address, and the heads of what it was asked for. It refuses by another status."""
+    """A CONNECT proxy: its address, and the heads of its requests. A `status` other than 200 refuses the tunnel."""
     seen: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -613,7 +614,7 @@ async def test_a_proxy_is_shown_its_password_and_may_refuse(
 
 
 class Watched(CannedServer):
-    """A server that can close its connections, and tells when one comes."""
+    """A server that can close its connections, and releases `came` for a new connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -630,7 +631,7 @@ class Watched(CannedServer):
 async def watched(api: Api) -> AsyncIterator[tuple[Watched, Adapter]]:
     async with served(Watched()) as server, api.make("a key", server.url) as provider:
         server.answer = whole(api)
-        async with kept_open(provider):  # there was no call yet
+        async with kept_open(provider):  # before the first call
             assert (await outcome_of(provider)).parts
         assert server.connections == 1
         yield server, provider
@@ -705,7 +706,7 @@ async def test_a_connection_through_a_proxy_is_kept(
     assert len(seen) == 1
 
 
-# --- what the SDK must build itself ----------------------------------------------------------------------------------
+# --- requests that the SDK must build itself -------------------------------------------------------------------------
 
 
 async def test_requests_with_varying_heads_are_built_by_the_sdk(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Private parts of httpx2 and aiohttp do what direct calls expect of them."""
+"""Private parts of httpx2 and aiohttp behave as direct calls expect."""
 
 import anthropic
 import httpx2

@@ -1,4 +1,4 @@
-"""`turnstream docs`."""
+"""The command `turnstream docs`."""
 
 from pathlib import Path
 

@@ -28,7 +28,7 @@ class Hit:
 
 
 class Shelf:
-    """A library in memory: {owner: {path: content}}. A document is found by any line that holds the query."""
+    """A library in memory: {owner: {path: content}}. A search finds documents with the query in a line."""
 
     def __init__(self, documents: Mapping[str, Mapping[str, str]]) -> None:
         self._documents = documents

@@ -1,4 +1,4 @@
-"""Without DATABASE_URL, and without the extension or its package, the start names both ways."""
+"""Without DATABASE_URL and without the extension or its package, the error of the start names both solutions."""
 
 import importlib.util
 from importlib.machinery import ModuleSpec

@@ -1,4 +1,4 @@
-"""Archives of owners whose contents are encrypted: plain in the file, encrypted again behind an import."""
+"""Archives of owners with encrypted contents: the file is plain, and an import encrypts the contents again."""
 
 from pathlib import Path
 

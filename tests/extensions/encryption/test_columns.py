@@ -1,4 +1,4 @@
-"""Columns with words of people: each is sealed, or on a list with the reason why it is not."""
+"""Columns with texts of users: each column is encrypted, or listed with the reason for plain storage."""
 
 import asyncio
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ SEALED: Final = {
     for column, kind in each.columns.items()
     if kind != "rows"
 }
-# The words of each reason are those of docs/security.md.
+# docs/security.md words the reasons in the same way.
 PLAIN: Final[Mapping[str, str]] = {
     "names of owners, members and operators": """
         accounts.owner audit.owner audit.actor browser_tokens.owner charges.owner chat_members.created_by
@@ -122,7 +122,7 @@ async def wait(context: ToolContext) -> None:
 
 
 async def found(database: Database) -> set[str]:
-    """The words that are plain in some row."""
+    """The words that some row stores in plain text."""
     texts = ""
     for table in ALL_TABLES:
         for row in await database.rows(Statement(f"SELECT row_to_json(row)::text AS text FROM {table} AS row")):
@@ -145,7 +145,7 @@ async def test_no_row_of_a_conversation_has_its_words(harness: Harness, monkeypa
     sealing, plain = codec_of(harness, key), codec_of(harness, key, seals=False)
 
     async def all_can(*_: object) -> None:
-        """The replica of a test names no forms."""
+        """Replaces the check of replicas, because the replica of a test names no forms."""
 
     monkeypatch.setattr(OwnerKeys, "replica_without_key", all_can)
     harness.database.codec = sealing

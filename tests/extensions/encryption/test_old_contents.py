@@ -1,4 +1,4 @@
-"""Rows from before: encrypted in steps after the setting is switched on, and plain again after it is off."""
+"""Earlier rows: encrypted in steps after the setting is switched on, and decrypted after it is switched off."""
 
 import asyncio
 
@@ -40,7 +40,7 @@ async def test_rows_get_the_form_of_the_setting_and_keep_their_contents(
     sealing, plain = codec_of(harness, key), codec_of(harness, key, seals=False)
     async for step in change_contents(harness.database, sealing, sealed=True):
         assert (step.table, step.read, step.changed) == ("uploads", 2, 2)
-        break  # cut off
+        break  # simulates an interruption
     assert await forms(harness) == [True, True, False, False, False, False]
     harness.database.codec = sealing
     twin = await uploads.put("ada", "text/plain", bytes([2]) * 9)  # the same bytes as a plain row

@@ -1,4 +1,4 @@
-"""New keys of owners: every row is encrypted again while servers run, and the keys before are destroyed."""
+"""New keys of owners: servers run while each row is encrypted again, and the old keys are destroyed."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ PUT_SIGN_IN = Statement(
 )
 GET_SIGN_INS = Statement("SELECT server, tokens FROM sign_ins ORDER BY server")
 ADDRESS: Final = "https://mail.test/mcp"
-# The command with no waits.
+# The rotation command without its waits.
 COMMAND: Final = """
 from turnstream.extensions.encryption import rotation
 from turnstream.cli import main
@@ -82,7 +82,7 @@ def rotation_of(database: Any, masters: MasterKeys, **chosen: Any) -> KeyRotatio
 
 
 async def sealed_in(url: str) -> dict[str, str]:
-    """All encrypted texts and secrets, with their table. The log of the journal has its texts for two seconds."""
+    """All encrypted texts and secrets, by table. The journal's log is left out: it keeps texts for two seconds."""
     rows = await rows_of(url, without=("journal_ticks",))
     return {text: table for table, lines in rows.items() for text in SEALED.findall(json.dumps(lines))}
 
@@ -92,13 +92,13 @@ async def done(rotating: KeyRotation) -> list[KeyStep]:
 
 
 async def up_to(rotating: KeyRotation, kind: str) -> KeyStep:
-    """The first step of a kind: there the rotation is cut off."""
+    """Interrupts the rotation after its first step of this kind. Returns the step."""
     async with aclosing(rotating.run()) as steps:
         return await anext(step async for step in steps if step.kind == kind)
 
 
 async def opened(masters: MasterKeys, harness: Harness, path: str, owner: str = "ada") -> str | None:
-    """A document as a replica reads it that has started now."""
+    """A document as a newly started replica reads it."""
     harness.database.codec = SealingCodec(OwnerKeys(harness.database, masters), seals=True)
     return await Documents(harness.database).read(owner, path)
 
@@ -162,7 +162,7 @@ async def test_every_row_is_encrypted_again_while_a_server_uses_it(database_url:
 
 
 async def test_people_talk_while_their_key_is_changed(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as replicas keep keys in memory, they write by the key before; afterwards no row needs it."""
+    """Replicas write with a cached old key for a while. After the rotation, no row needs the old key."""
     monkeypatch.setattr("turnstream.extensions.encryption.codec.KEPT", 1.0)
     monkeypatch.setattr(rotation, "WRITERS", 2.0)
     monkeypatch.setattr(rotation, "READERS", 1.0)
@@ -267,10 +267,10 @@ async def test_a_killed_command_is_completed_by_the_next(harness: Harness) -> No
 
 
 async def test_replicas_with_either_key_in_memory_read_and_write(harness: Harness) -> None:
-    """Each keeps a key for seconds: they read what others have encrypted by the new one, and write by the old one."""
+    """Each replica caches a key for seconds: it reads rows of the new key, and still writes with the old key."""
     masters, documents = MasterKeys.read(key := new_master_key()), Documents(harness.database)
     slow = codec_of(harness, key)
-    slow._clock = lambda: 0.0  # its key never gets old
+    slow._clock = lambda: 0.0  # the cached key never expires
     harness.database.codec = slow
     await documents.put("ada", "a.md", "Tide.")
     await up_to(rotation_of(harness.database, masters), "replaced")
@@ -289,7 +289,7 @@ async def test_replicas_with_either_key_in_memory_read_and_write(harness: Harnes
 
 
 async def test_a_transaction_that_is_open_is_waited_for(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has written a row by the key before, which nobody sees yet."""
+    """The open transaction has written a row with the old key."""
     masters = MasterKeys.read(key := new_master_key())
     codec = codec_of(harness, key)
     sealed = await codec.seal(rotation.OF_OWNERS[1][0].columns, {"owner": "ada", "path": "a.md", "content": "Tide."})
@@ -313,7 +313,7 @@ async def test_a_transaction_that_is_open_is_waited_for(harness: Harness, monkey
 
 
 async def test_a_turn_that_runs_with_secrets_keeps_the_key_before(harness: Harness) -> None:
-    """It has read them before, and opens them at its next call."""
+    """The turn has read the secrets before the rotation, and decrypts them at its next call."""
     masters = MasterKeys.read(new_master_key())
     sealed = (await OwnerKeys(harness.database, masters).find_or_create("ada")).seal("secret", "https://x.test", "key")
     asked = await harness.ask()

@@ -1,4 +1,4 @@
-"""Encrypted titles are found by their words, and no row shows these."""
+"""Encrypted titles: a search finds their words, and no row contains the words."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The feed of an owner: which changes it sends, and how a client comes back to it."""
+"""The feed of an owner: its events, and the resume of a client."""
 
 import asyncio
 import copy
@@ -49,7 +49,7 @@ def id_of(chat: str) -> str:
 
 @dataclass
 class FeedPicture:
-    """What a client holds that has read its list and follows the feed."""
+    """The state of a client that has read its list and follows the feed."""
 
     cursor: str
     chats: dict[str, Json] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class FeedPicture:
 
 
 async def read_list(api: Client, limit: int = 200) -> FeedPicture:
-    """Reads all pages. The cursor is that of the first."""
+    """Reads all pages. The picture has the cursor of the first page."""
     page = await api.json("GET", "/api/chats", params={"limit": limit})
     picture = FeedPicture(page["cursor"])
     while True:
@@ -219,8 +219,8 @@ async def test_the_cursor_of_the_list_leads_on_and_a_search_has_none(api: Client
 async def test_a_change_that_is_committed_late_is_sent(
     api: Client, database: Locker, monkeypatch: pytest.MonkeyPatch, overlap: int
 ) -> None:
-    """Its time is that of its statement, others have been sent since, and a list was read. Without an overlap any
-    commit is as late as one that waits for a standby for half an hour.
+    """The change has the time of its statement. Before its commit, the feed sends later changes, and a client reads a
+    list. Without an overlap, each late commit is like a commit that waits half an hour for a standby.
     """
     monkeypatch.setattr("turnstream.extensions.feed.rows.OVERLAP", timedelta(seconds=overlap))
     late, other = await api.chat(title="Late"), await api.chat()
@@ -244,7 +244,7 @@ async def test_a_replica_that_starts_while_a_transaction_is_open_reads_from_an_h
     async with database.holding("UPDATE chats SET updated_at = clock_timestamp() WHERE id = $1", chat, commit=True):
         begun, settled = await changes.time()
         assert settled == begun - LATEST_COMMIT
-    while (await changes.time())[1] < begun - timedelta(seconds=1):  # noqa: ASYNC110, others use this Postgres too
+    while (await changes.time())[1] < begun - timedelta(seconds=1):  # noqa: ASYNC110, other tests use this Postgres too
         await asyncio.sleep(0.01)
 
 
@@ -339,7 +339,7 @@ async def test_a_client_that_has_missed_too_many_changes_reads_its_list_again(
 async def test_the_cursor_of_a_list_is_not_answered_with_a_reset_while_a_transaction_is_open(
     api: Client, database: Locker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next list would have the same cursor."""
+    """A reset would not help: the next list would have the same cursor."""
     monkeypatch.setattr("turnstream.extensions.feed.reader._MOST_MISSED", 2)
     chat = UUID(id_of(await api.chat()))
     async with database.holding("UPDATE chats SET updated_at = clock_timestamp() WHERE id = $1", chat):
@@ -392,7 +392,7 @@ async def test_more_open_turns_than_a_cursor_names_are_a_reset_for_a_returning_r
 async def test_an_old_turn_that_a_client_saw_open_is_sent_when_it_has_ended_also_after_a_cut(
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # They were there long before the list was read.
+    # An overlap of zero simulates turns that are much older than the list.
     monkeypatch.setattr("turnstream.extensions.feed.rows.OVERLAP", timedelta(0))
     monkeypatch.setattr("turnstream.extensions.feed.reader._BATCH", 1)
     pauses, turns = [Pause(), Pause()], []
@@ -435,7 +435,7 @@ async def two_replicas(database_url: str, document: Document) -> AsyncIterator[t
 
 
 async def change_everything(near: Client, events: AsyncIterator[Event]) -> None:
-    """Sees at one replica what happens at the other."""
+    """Changes data at one replica, and waits for the events of the other replica."""
     chat = await near.chat(title="Ships")
     await take_until(events, "chat", title="Ships")
     new = await near.say(chat, model="plain")
@@ -479,11 +479,11 @@ async def test_while_the_database_is_away_the_feed_waits(database_url: str, monk
                 await asyncio.sleep(0.01)
 
 
-# --- whatever the schedule -------------------------------------------------------------------------------------------
+# --- random schedules ------------------------------------------------------------------------------------------------
 
 
 class Visitor:
-    """Follows the feed now here, now there, is cut off at any place, and goes on from any cursor it ever had."""
+    """A reader that switches replicas, disconnects at any time, and resumes from any of its earlier cursors."""
 
     def __init__(self, random: Random, clients: list[Client]) -> None:
         self.random = random
@@ -515,7 +515,7 @@ class Visitor:
 
 
 async def act(random: Random, client: Client, chats: list[str]) -> None:
-    """Something that a person does."""
+    """Performs a random action of a user."""
     what = random.choice(["make", "say", "say", "say", "rename", "delete", "cancel"])
     if what == "make" or not chats:
         chats.append(await client.chat(title=f"Chat {random.random()}"))
@@ -536,7 +536,7 @@ async def act(random: Random, client: Client, chats: list[str]) -> None:
 
 
 async def all_ended(client: Client, chats: list[str]) -> dict[str, str]:
-    """The statuses of all assistant turns, once none is open."""
+    """The status of each assistant turn, after the end of all turns."""
     statuses = {}
     for chat in chats:
         for turn in (await client.json("GET", f"{chat}/turns"))["turns"]:
@@ -570,7 +570,7 @@ async def test_any_schedule_of_cuts_leads_to_the_list_of_chats(database_url: str
             await visitor.assert_all_lead_to(listed, ended)
 
 
-# --- the page that describes it --------------------------------------------------------------------------------------
+# --- the documentation page ------------------------------------------------------------------------------------------
 
 
 async def test_the_protocol_names_every_event_of_the_feed_and_each_of_its_members() -> None:

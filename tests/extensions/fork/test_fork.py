@@ -1,4 +1,4 @@
-"""Forks: copies of a path or of a turn, and what becomes of copy and original."""
+"""Forks: copies of a path or of a turn, and later changes of copy and original."""
 
 from typing import Any
 from uuid import UUID, uuid4

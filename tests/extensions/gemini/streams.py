@@ -1,4 +1,4 @@
-"""Streams of the Gemini API in the forms that its models send, and how to read them."""
+"""Streams of the Gemini API in the forms of its models, and helpers that read the streams."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Chats that Gemini answers: signatures return over rounds and turns, and other providers get what they accept."""
+"""Chats with answers of Gemini: later rounds and turns send signatures back, and other providers get valid requests."""
 
 import json
 from collections.abc import AsyncIterator
@@ -72,7 +72,7 @@ async def test_a_chat_that_changes_its_api_is_legal_for_each(order: list[str], t
 
 @dataclass
 class Script(CannedServer):
-    """Gives one answer after another."""
+    """Sends the scripted answers in order."""
 
     answers: list[bytes] = field(default_factory=list)
 

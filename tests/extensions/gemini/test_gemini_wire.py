@@ -1,4 +1,4 @@
-"""Streams of the Gemini API as blocks: however they are cut, and with every end."""
+"""Gemini streams as blocks: with any split into pieces, and with each ending."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The guardrails of a file, over real sockets: in the native API and in every dialect."""
+"""Guardrails of a file, over real sockets: in the native API and in every dialect."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ STORED = Statement(
 
 @dataclass
 class Checker:
-    """A server that checks. `judge` is its answer to a text, or None for silence."""
+    """An HTTP server that checks texts. `judge` returns the answer to a text, or None for no answer."""
 
     judge: Callable[[dict[str, Any]], object] = lambda _: {"verdict": "pass"}
     url: str = ""
@@ -275,7 +275,7 @@ async def test_the_moderation_api_judges_by_itself_or_by_categories_and_scores(
             assert len(checker.asked) == 4, "the first one has decided"
 
 
-# --- every way in and out --------------------------------------------------------------------------------------------
+# --- all APIs --------------------------------------------------------------------------------------------------------
 
 
 @tool(read_only=True)
@@ -399,7 +399,7 @@ async def through_ag_ui(api: Client, model: str) -> str:
 
 
 async def every_dialect(server: Server, api: Client, reply: Callable[[], Reply]) -> dict[str, str]:
-    """What each client has at the end, with the message of its error after a bar."""
+    """The final text of each client, with its error message after a bar."""
     async with sdks(server) as (openai, anthropic):
         return {
             "responses": await through_responses(openai, server.scripts.model(reply())),
@@ -463,7 +463,7 @@ async def test_every_dialect_takes_back_a_retracted_text_or_fails(database_url: 
             shown = await every_dialect(server, api, lambda: message_of(text("I am Bob", " and know", " the secret.")))
             while "Bob" in await stored(server):  # noqa: ASYNC110, the checkpoints that prune the journal have no event
                 await asyncio.sleep(0.05)
-    # A client of chat completions cannot be made to forget; one of the Messages API is asked to read again.
+    # A client of chat completions keeps the text; a client of the Messages API is told to read the answer again.
     assert shown.pop("chat completions") == "I am Bob and know(gone)"
     assert "what was sent of it is void" in shown.pop("messages")
     assert set(shown.values()) == {"(gone)"}

@@ -1,4 +1,4 @@
-"""An HTTP tool whose answer has no end."""
+"""An HTTP tool with an endless answer."""
 
 from uuid import uuid4
 

@@ -1,4 +1,4 @@
-"""Tools that are services, called over real sockets."""
+"""HTTP tools, called over real sockets."""
 
 import asyncio
 import gzip
@@ -37,7 +37,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Service:
-    """A server on this machine that answers as a test prescribes, and records its requests."""
+    """A local server with prescribed answers and a record of its requests."""
 
     def __init__(self) -> None:
         self.paths: dict[str, Handler] = {}
@@ -97,14 +97,14 @@ async def tools(stack: AsyncExitStack) -> HttpTools:
 
 
 def _tools(hosts: Sequence[str], **more: Any) -> HttpTools:
-    """The same hosts for tools of the operator and of requests."""
+    """HTTP tools with the same allowed hosts for the operator and for requests."""
     allowed = Allowed.of(hosts)
     return HttpTools(allowed, SECRET, request_tools=RequestToolRules(allowed), **more)
 
 
 @pytest.fixture
 async def strict(stack: AsyncExitStack) -> HttpTools:
-    """With nothing allowed."""
+    """HTTP tools without allowed hosts."""
     return await stack.enter_async_context(HttpTools(Allowed(), SECRET))
 
 
@@ -113,7 +113,7 @@ def spec(url: str, *, headers: Mapping[str, str] | None = None, timeout: float =
 
 
 async def run(tool: HttpTool, sent: str = OSLO) -> Outcome:
-    """A call through a toolset, as the engine makes it: an exception of the tool becomes an outcome."""
+    """Calls the tool through a toolset, as the engine does: an exception of the tool becomes an outcome."""
     return await Toolset([tool], backoff=lambda retry: 0).run("weather", sent, CONTEXT)
 
 
@@ -162,7 +162,7 @@ async def test_a_tool_of_a_request_has_hosts_of_its_own(stack: AsyncExitStack, s
     with pytest.raises(ValueError, match="https"):
         tools.request_tool(spec(service.url()))
     assert await run(tools.request_tool(spec(service.url(host="localhost")))) == Outcome("sunny")
-    # The network of the operator's tools holds for no name that a request chooses.
+    # The operator's allowed network does not apply to a host name of a request.
     outcome = await run(tools.request_tool(spec(service.url(host="ip6-localhost", scheme="https"))))
     assert outcome.is_error
 
@@ -364,7 +364,7 @@ async def test_a_compressed_answer_is_decompressed(tools: HttpTools, service: Se
 async def test_a_name_that_resolves_to_an_internal_address_is_not_called(
     strict: HttpTools, service: Service, host: str
 ) -> None:
-    """A host with a public name: its address is known only when a connection is made."""
+    """A public host name: its address is known only at connection time."""
     outcome = await run(strict.request_tool(spec(service.url(host=host, scheme="https"))))
     assert outcome.text == "The tool weather cannot be called: the URL leads to an internal address."
     assert outcome.kind == "error"
@@ -387,7 +387,7 @@ async def test_a_name_can_be_allowed(stack: AsyncExitStack, service: Service) ->
 async def test_a_network_can_be_allowed_for_any_host_name(stack: AsyncExitStack, service: Service) -> None:
     tools = await stack.enter_async_context(_tools(["127.0.0.0/8"]))
     outcome = await run(tools.request_tool(spec(service.url(host="0x7f.1", scheme="https"))))
-    assert outcome.kind == "unavailable"  # it was called, but does not speak TLS
+    assert outcome.kind == "unavailable"  # the connection succeeded, but the service does not speak TLS
 
 
 async def test_a_declared_tool_may_be_internal_alone(strict: HttpTools, service: Service) -> None:

@@ -92,13 +92,13 @@ async def test_no_row_has_a_secret_and_every_call_does(database_url: str, servic
         chat, turn = await ended(client, "/api/turns", message(server, CALL, DONE, tools=[weather(service)]))
         await ended(
             client, f"/api/chats/{chat}/turns", message(server, CALL, DONE)
-        )  # with the tools of the turn before
+        )  # with the tools of the previous turn
         again = {"model": server.scripts.model(CALL, DONE)}
         await ended(client, f"/api/chats/{chat}/turns/{turn}/regenerate", again)
         changed = await client.patch(f"/api/chats/{chat}", json={"settings": {"tools": [weather(service)]}})
         tools = changed.json()["settings"]["tools"]
         assert tools[0]["headers"] == {"authorization": "********"}
-        kept = await client.patch(f"/api/chats/{chat}", json={"settings": {"tools": tools}})  # with the mask
+        kept = await client.patch(f"/api/chats/{chat}", json={"settings": {"tools": tools}})  # with the masked header
         assert kept.status_code == 200
         await ended(client, f"/api/chats/{chat}/turns", message(server, CALL, DONE))
         of_chat = {"settings": {"tools": [weather(service)]}}
@@ -136,7 +136,7 @@ async def test_a_server_without_the_master_key_calls_nobody(database_url: str, s
 async def test_while_a_replica_has_no_master_key_the_secret_is_plain_and_both_send_it(
     database_url: str, service: Service
 ) -> None:
-    """As when the key is given to one replica after the other."""
+    """Simulates a rollout of the key to one replica after the other."""
     async with (
         served(database_url, new_master_key()) as one,
         served(database_url, None) as other,

@@ -13,7 +13,7 @@ from turnstream.tools.toolset import Toolset
 
 
 class Failing(CannedServer):
-    """Fails at first."""
+    """Rejects the first request with 503."""
 
     def answer_to(self, asked: Asked) -> Answer:
         return Answer(b"{}", 503 if len(self.requests) == 1 else 200, {"content-type": "application/json"})

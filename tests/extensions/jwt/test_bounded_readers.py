@@ -1,4 +1,4 @@
-"""An issuer whose keys, or whose configuration, have no end."""
+"""An issuer with endless keys, or with an endless configuration."""
 
 import httpx2
 import pytest

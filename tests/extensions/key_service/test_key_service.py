@@ -1,6 +1,6 @@
-"""A key service wraps the keys of owners: what it sees, and what happens while it is slow, away, or refuses.
+"""A key service wraps the keys of owners: its requests, and turns while the service is slow, down, or refusing.
 
-The service of these tests speaks the API of `transit` over a real socket.
+The service of these tests implements the API of `transit` over a real socket.
 """
 
 import asyncio
@@ -40,9 +40,7 @@ TOKEN = "s.vault"
 
 
 class Service:
-    """The key service. `state` decides what it does with the next request; it `asked` for the next one when it is
-    slow.
-    """
+    """The key service. `state` decides about its next answer. A slow service sets `asked` when it has a request."""
 
     def __init__(self) -> None:
         self.state: Literal["up", "slow", "failing", "refusing", "odd"] = "up"
@@ -132,7 +130,7 @@ async def test_the_service_wraps_keys_and_sees_no_text(database_url: str, servic
 async def test_turns_continue_while_the_service_is_away(
     database_url: str, service: Service, state: Literal["slow", "failing", "odd"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys in memory are used. A request that needs another key gets 503, and is accepted when the service is back."""
+    """Cached keys stay in use. A request that needs another key gets 503, and succeeds when the service is back."""
     monkeypatch.setattr(service_key, "FRESH", 0.0)
     pause = Pause()
     async with served(database_url, service) as server, Client(server.url) as client:

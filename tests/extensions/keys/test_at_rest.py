@@ -1,4 +1,4 @@
-"""What lies on disks: a dump, a base backup, the files of a database with its write-ahead log, a key in a file."""
+"""The bytes on disk: a dump, a base backup, database files with the write-ahead log, and a key file."""
 
 import subprocess
 from collections.abc import Iterable
@@ -21,11 +21,11 @@ from turnstream.tools.secrets import SEALED
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.extensions("embedded", "http_tools", "keys", "schedules")]
 
-SAID = "How is it?"  # a text of every message of `fill`, which is not encrypted: the search finds what is there
+SAID = "How is it?"  # an unencrypted text of each message of `fill`; a hit proves that the search of the files works
 
 
 def found_in(folder: Path, words: Iterable[str]) -> dict[str, set[str]]:
-    """The words, with the parts of the folder that have them."""
+    """The words, each with the parts of the folder that contain it."""
     found: dict[str, set[str]] = {word: set() for word in words}
     for file in folder.rglob("*"):
         if file.is_file():
@@ -77,7 +77,7 @@ async def test_a_server_that_was_killed_finds_its_key_in_the_file(tmp_path: Path
             "ANTHROPIC_BASE_URL": model.url,
             "TURNSTREAM_REQUEST_TOOLS_ALLOW": "127.0.0.1",
         }
-        server = Server("", tmp_path, settings)  # without DATABASE_URL it has a Postgres of its own
+        server = Server("", tmp_path, settings)  # without DATABASE_URL, the server starts its own Postgres
         stack.push_async_callback(server.close)
         await server.start()
         key, mode = file.read_text(), file.stat().st_mode & 0o777

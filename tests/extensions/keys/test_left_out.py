@@ -1,4 +1,4 @@
-"""A server without the extension: secrets of requests are refused, encrypted ones stay, and are sent to nobody."""
+"""A server without the extension: it refuses secrets in requests, keeps encrypted secrets, and sends none of them."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ REFUSED = "must have no secrets: this server lacks the extension `keys`"
 
 
 def served(url: str, key: str | None, model: ScriptedProvider) -> Any:
-    """With the extension only if there is a key."""
+    """A server, with the extension only if `key` is set."""
     return serving(
         url,
         offers=[ProviderModels(model, ["m"], (), PARAMETERS)],

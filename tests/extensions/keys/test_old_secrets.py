@@ -1,4 +1,4 @@
-"""Secrets from before the master key: encrypted by a command, in steps, and used as before."""
+"""Secrets from before the master key: a command encrypts the secrets in steps, and their use stays unchanged."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ SERVERS = [{"type": "url", "url": "https://crm.test/mcp", "name": "crm", "author
 
 
 def answer(request: ModelRequest) -> Reply:
-    """One call of the tool, then the answer."""
+    """Calls the tool once, and then answers."""
     called = any(block.type == "tool_result" for block in request.messages[-1].blocks)
     return message_of(text("Rain.")) if called else message_of(tool_use("weather", {}, f"call_{new_id()}"))
 
@@ -72,7 +72,7 @@ def served(url: str, key: str | None, provider: ScriptedProvider) -> Any:
 
 
 def options(service: Service) -> dict[str, Any]:
-    """Every option in which a secret can be."""
+    """All options that can contain a secret."""
     weather = {
         "type": "http",
         "name": "weather",
@@ -101,7 +101,7 @@ async def ended(client: httpx2.AsyncClient, path: str, **body: Any) -> str:
 
 
 async def fill(server: Server, service: Service) -> tuple[list[str], str]:
-    """Secrets by every way. Returns the chats with them, and a token that fixes them."""
+    """Stores secrets in every option. Returns the chats with secrets, and a token with fixed options."""
     async with client_for(server, await server.token("ada")) as client:
         given = options(service)
         chats = [await ended(client, "/api/turns", **given)]
@@ -114,7 +114,7 @@ async def fill(server: Server, service: Service) -> tuple[list[str], str]:
 
 
 def found_in(rows: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """Tables, with the secrets that they have in plain text."""
+    """The tables, with the secrets that they contain in plain text."""
     return {(table, word) for table, lines in rows.items() for word in WORDS if word in json.dumps(lines)}
 
 
@@ -122,7 +122,7 @@ async def test_secrets_from_before_are_encrypted_and_still_sent(database_url: st
     provider, key = ScriptedProvider(answer), new_master_key()
     async with served(database_url, None, provider) as server:
         chats, fixed = await fill(server, service)
-    # A version before took secrets in schedules.
+    # An earlier version accepted secrets in schedules.
     connection = await asyncpg.connect(database_url)
     await connection.execute(
         "INSERT INTO schedules (id, owner, name, request, every, zone, missed, grace, next_at, paused)"
@@ -177,7 +177,7 @@ async def test_the_next_call_completes_an_interrupted_one(database_url: str, ser
         await fill(server, service)
         database = server.services.storage.database
         connection = await asyncpg.connect(database_url)
-        await connection.execute("DELETE FROM replicas")  # this one encrypts nothing, and asks for no key
+        await connection.execute("DELETE FROM replicas")  # this replica encrypts nothing, and needs no key
         await connection.close()
         keys, done = OwnerKeys(database, masters, required=True), Counter[str]()
         async for step in encrypt(database, keys):
@@ -217,7 +217,9 @@ async def test_the_commands_report_their_results(harness: Harness) -> None:
 
 
 def test_every_column_that_a_request_fills_is_known() -> None:
-    """A new column of JSON is named here when it can have no secret of a tool."""
+    """`without` lists the JSON columns that cannot contain a secret of a tool. A new column must be listed or
+    encrypted.
+    """
     columns = {f"{table.name}.{column}" for table in ALL_TABLES.values() for column in table.columns}
     json_columns = {name for name in columns if is_json(name)}
     known = {f"{column.table}.{column.name}" for column in COLUMNS}

@@ -1,4 +1,4 @@
-"""The change of the master key while servers work."""
+"""The change of the master key while servers run."""
 
 import pytest
 
@@ -21,7 +21,7 @@ async def test_an_interrupted_rotation_continues_while_others_read(harness: Harn
         assert step.rewrapped == 100
         break
     assert await key_counts(both) == KeyCounts(every=150, others=50)
-    for owner in owners:  # some are wrapped by the one, and some by the other
+    for owner in owners:  # the earlier master key wraps some keys, and the new master key wraps the others
         key = await both.find(owner)
         assert key is not None
         assert key.open(sealed[owner], "place") == owner
@@ -47,7 +47,7 @@ async def test_a_rotation_names_owners_whose_key_it_cannot_unwrap(harness: Harne
 
 
 async def test_the_key_of_a_moved_owner_is_wrapped_again(harness: Harness) -> None:
-    """It opens what the rows have that remained, also when a move back gives them their name again."""
+    """The key decrypts the remaining rows, also after a move back restores the name of the owner."""
     old, new = new_master_key(), new_master_key()
     before, masters = OwnerKeys(harness.database, MasterKeys.read(old)), MasterKeys.read(f"{new} {old}")
     sealed = (await before.find_or_create("ada")).seal("secret", "place")

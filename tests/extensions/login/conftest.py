@@ -1,4 +1,4 @@
-"""A server where people sign in, and the provider that knows them."""
+"""A server with a login, and its identity provider."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -16,7 +16,7 @@ ServeLogin = Callable[..., AbstractAsyncContextManager[Server]]
 
 @pytest.fixture(autouse=True)
 def no_session_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each request looks its session up."""
+    """Disables the session cache: each request reads its session from Postgres."""
     monkeypatch.setattr("turnstream.extensions.login.sessions.BELIEVED", 0)
     monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0)
 

@@ -1,4 +1,4 @@
-"""A login from its beginning to its end, and all that somebody might forge on the way."""
+"""A login from start to end, and forged values at each step."""
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -22,14 +22,14 @@ def pending_of(browser: CookieBrowser) -> list[str]:
 
 
 async def refused(answer: httpx2.Response, browser: CookieBrowser, words: str, status: int = 403) -> None:
-    """Nobody has signed in, and the page names the reason."""
+    """Asserts that nobody is signed in, and that the page names the reason."""
     assert (answer.status_code, words in answer.text) == (status, True), answer.text
     assert "Sign in again" in answer.text
     assert browser.cookie() is None
     assert await browser.status() == 401
 
 
-# --- the way of a person ---------------------------------------------------------------------------------------------
+# --- a complete login ------------------------------------------------------------------------------------------------
 
 
 async def test_a_person_signs_in_works_and_signs_out(
@@ -55,7 +55,7 @@ async def test_a_person_signs_in_works_and_signs_out(
     assert (sent["client_id"], sent["post_logout_redirect_uri"]) == (CLIENT, f"{site.url}/")
     assert sent["id_token_hint"].count(".") == 2
     assert browser.cookie() is None
-    browser.http.cookies.set("turnstream_session", str(cookie))  # a copy of it
+    browser.http.cookies.set("turnstream_session", str(cookie))  # a copy of the old cookie
     assert await browser.status() == 401
     entries = await newest_entries(site.services.storage.database, "ada", "session.", 1, 10)
     assert [each.kind for each in entries] == ["session.ended", "session.created"]
@@ -96,7 +96,7 @@ async def test_claims_of_the_userinfo_endpoint_count_where_the_id_token_has_none
     async with serve(login_scopes="none", login_roles="staff=read") as site, CookieBrowser(site.url) as browser:
         await browser.sign_in()
         session = (await browser.http.get("/api/session")).json()["session"]
-        assert (session["scopes"], session["name"]) == (["read"], "Ada")  # the ID token is signed
+        assert (session["scopes"], session["name"]) == (["read"], "Ada")  # the claims come from the signed ID token
         issuer.userinfo["sub"] = "eve"
         async with CookieBrowser(site.url) as other:
             await refused(await other.sign_in(), other, "claims of another person")
@@ -161,7 +161,7 @@ async def test_somebody_without_a_group_of_the_server_is_refused(serve: ServeLog
         await refused(await browser.sign_in(), browser, "none of your groups")
 
 
-# --- what is forged --------------------------------------------------------------------------------------------------
+# --- forged values ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ async def test_an_id_token_needs_a_signature_of_the_issuer(
 
 
 async def test_a_state_of_another_browser_is_refused(site: Server, browser: CookieBrowser) -> None:
-    """Login CSRF: somebody leads another person into a session of their own."""
+    """Login CSRF: an attacker leads another user into the attacker's session."""
     async with CookieBrowser(site.url) as attacker:
         url = await attacker.begin()
     await refused(await browser.http.get(url), browser, "not begun in this browser")
@@ -250,10 +250,10 @@ async def test_a_callback_counts_once(browser: CookieBrowser, issuer: OpenIdIssu
     assert (await browser.http.get(url)).status_code == 303
     async with CookieBrowser(site.url) as thief:
         await refused(await thief.http.get(url), thief, "completed already")
-        for name, value in copies.items():  # with the cookie, too: the provider takes a code once
+        for name, value in copies.items():  # the thief also has the cookie, but the provider accepts a code once
             thief.http.cookies.set(name, value)
         await refused(await thief.http.get(url), thief, "invalid_grant")
-        # And with a second code of the same request to the provider.
+        # The thief also has a second code for the same request.
         for name, value in copies.items():
             thief.http.cookies.set(name, value)
         issuer.codes["second"] = asked
@@ -324,13 +324,13 @@ async def test_issuers_are_distinguished(serve: ServeLogin, issuer: OpenIdIssuer
             async with CookieBrowser(site.url) as second:
                 await second.sign_in(issuer="main")
                 assert (await second.http.get("/api/me")).json()["owner"] == "jwt:ada"
-            # The answer of one issuer, sent to the address of the other (mix-up).
+            # Mix-up: the answer of one issuer is sent to the callback of the other issuer.
             async with CookieBrowser(site.url) as victim:
                 url = (await victim.begin(issuer="other")).replace("/callback/other", "/callback/main")
                 await refused(await victim.http.get(url), victim, "not begun in this browser")
                 url = (await victim.begin(issuer="main")).replace("/callback/main", "/callback/other")
                 await refused(await victim.http.get(url), victim, "not begun in this browser")
-            # An issuer that names another one, or forgets to name itself.
+            # An issuer names another issuer, or omits its name.
             for answered in ({"iss": issuer.url}, {"iss": ""}):
                 other.answered = answered
                 async with CookieBrowser(site.url) as victim:

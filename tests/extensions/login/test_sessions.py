@@ -1,4 +1,4 @@
-"""Sessions: who else may use a cookie, when it ends, and who ends it."""
+"""Sessions: the cookie in other pages and browsers, and the end of a session."""
 
 import asyncio
 from collections.abc import Mapping
@@ -32,11 +32,11 @@ READ = Statement("SELECT * FROM login_sessions")
         ("POST", {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}, 401),
         ("POST", {"Sec-Fetch-Site": "same-site", "Origin": "https://neighbour.example"}, 401),
         ("POST", {"Origin": "null"}, 401),
-        ("POST", {"Origin": "ITS OWN"}, 201),  # over http no browser sends the other header
-        ("POST", {}, 401),  # a browser that sends neither: no page can be told apart
+        ("POST", {"Origin": "ITS OWN"}, 201),  # over HTTP, no browser sends Sec-Fetch-Site
+        ("POST", {}, 401),  # without both headers, the server cannot identify the page
         ("GET", {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}, 401),
-        ("GET", {"Sec-Fetch-Site": "none"}, 200),  # an address that a person entered
-        ("POST", {"Origin": "https://mine.example"}, 401),  # its pages send tokens
+        ("GET", {"Sec-Fetch-Site": "none"}, 200),  # the user typed the address
+        ("POST", {"Origin": "https://mine.example"}, 401),  # pages of an allowed origin send tokens
     ],
 )
 async def test_a_cookie_counts_for_pages_of_the_server_alone(
@@ -56,7 +56,7 @@ async def test_a_cookie_counts_for_pages_of_the_server_alone(
 
 
 async def test_a_session_is_never_one_that_the_browser_brought(browser: CookieBrowser, site: Server) -> None:
-    """Fixation: the cookie of an attacker is in the browser before the login."""
+    """Session fixation: before the login, the browser has a cookie of the attacker."""
     planted = "x" * 43
     browser.http.cookies.set("turnstream_session", planted, domain="127.0.0.1")
     assert await browser.status() == 401
@@ -90,7 +90,7 @@ async def test_the_stored_digest_does_not_open_a_session(site: Server, browser: 
         async with CookieBrowser(site.url) as thief:
             thief.http.cookies.set("turnstream_session", stored)
             assert await thief.status() == 401
-    async with httpx2.AsyncClient(base_url=site.url) as program:  # a cookie is no token
+    async with httpx2.AsyncClient(base_url=site.url) as program:  # a cookie is not a bearer token
         for sent in (secret, f"session:{row['id']}"):
             answer = await program.get("/api/chats", headers={"Authorization": f"Bearer {sent}"})
             assert answer.status_code == 401
@@ -142,14 +142,14 @@ async def test_a_browser_keeps_a_few_logins_at_a_time(browser: CookieBrowser) ->
     assert (await browser.http.get(urls[-2])).status_code == 303
 
 
-# --- ends ------------------------------------------------------------------------------------------------------------
+# --- the end of a session --------------------------------------------------------------------------------------------
 
 
 async def test_a_session_ends_when_it_is_idle(site: Server, browser: CookieBrowser) -> None:
     database = site.services.storage.database
     await browser.sign_in()
     await database.row(AGE, seconds=43_000)
-    assert await browser.status() == 200  # a use
+    assert await browser.status() == 200  # the request extends the session
     await database.row(AGE, seconds=43_000)
     assert await browser.status() == 200
     await database.row(AGE, seconds=43_201)
@@ -174,7 +174,7 @@ async def test_a_session_ends_after_its_longest_life(site: Server, browser: Cook
     await site.services.storage.database.row(END)
     assert await browser.status() == 401
     assert (await browser.http.get("/api/session")).json()["session"] is None
-    await browser.sign_in()  # the next login removes it
+    await browser.sign_in()  # the next login removes the ended session
     assert len(await site.services.storage.database.rows(READ)) == 1
 
 
@@ -230,7 +230,7 @@ async def test_an_erasure_ends_sessions(site: Server, browser: CookieBrowser, is
         assert (await browser.status(), await bob.status()) == (401, 200)
 
 
-# --- the issuer ends them --------------------------------------------------------------------------------------------
+# --- sign-outs by the issuer -----------------------------------------------------------------------------------------
 
 
 async def test_the_issuer_ends_a_session_or_all_of_a_person(

@@ -1,7 +1,7 @@
 """An MCP server with apps, over stdio: `python -m tests.extensions.mcp.mcp_apps`.
 
-`chart` has an app that keeps to the rules, `trap` one that attacks the page. `refresh` is for apps alone, `reckon` for
-models alone, and both may call `erase`. `serve` makes the server, also for a test that reaches it over HTTP.
+`chart` has a valid app, and `trap` an app that attacks the page. `refresh` is for apps only, `reckon` for models only,
+and both may call `erase`. `serve` creates the server, also for a test over HTTP.
 """
 
 from mcp.server.mcpserver import MCPServer
@@ -40,7 +40,7 @@ request('ui/initialize', about)
     post({ method: 'ui/notifications/size-changed', params: { width: 400, height: 300 } })
   })
 </script></body></html>"""
-# Each attack that fails is named. At the end the app leads its frame to one with a policy of its own choice.
+# The app lists each attack that fails. At the end, the app navigates its frame to a page with its own policy.
 TRAP = """<!doctype html><html><body><pre id="held"></pre><pre id="erased"></pre><script>
 const held = []
 const attempt = async (name, attack) => {

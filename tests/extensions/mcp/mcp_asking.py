@@ -1,7 +1,7 @@
-"""An MCP server over stdio whose tools ask the person.
+"""An MCP server over stdio whose tools ask the user.
 
-`python -m tests.extensions.mcp.mcp_asking`; with `--old` it speaks as servers did before 2026-07-28, and asks while the
-call runs.
+`python -m tests.extensions.mcp.mcp_asking`; with `--old`, the server speaks a protocol from before 2026-07-28, and asks
+during the call.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""An MCP server over stdio that refuses, fails, and sends what its own schemas do not allow.
+"""An MCP server over stdio that refuses, fails, and violates its own schemas.
 
-`python -m tests.extensions.mcp.mcp_faulty`. It speaks as servers did before 2026-07-28, and is written without an SDK.
-A tool is named for what its calls are answered with.
+`python -m tests.extensions.mcp.mcp_faulty`. The server speaks a protocol from before 2026-07-28, and uses no SDK. The
+name of a tool describes the answer to its calls.
 """
 
 import json
@@ -47,7 +47,7 @@ class Answers:
         self._visited = False
 
     def of(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The `result` or the `error`."""
+        """The `result` or the `error` of the response."""
         params = message.get("params") or {}
         match message["method"]:
             case "initialize":

@@ -1,8 +1,8 @@
-"""An MCP server that sends more than a client may read: `python -m tests.extensions.mcp.mcp_hostile` over stdio, with a
-port over HTTP. It speaks as servers did before 2026-07-28.
+"""An MCP server that sends too much: `python -m tests.extensions.mcp.mcp_hostile` over stdio, with a port over HTTP.
+The server speaks a protocol from before 2026-07-28.
 
-A tool is named for what its calls are answered with. `--list WHAT` chooses what is listed. With `--finite` no answer is
-endless: over stdio a line without an end is the end of the connection.
+The name of a tool describes the answer to its calls. `--list WHAT` chooses the list of tools. With `--finite`, no
+answer is endless: over stdio, an endless line ends the connection.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any
 
 TOOLS = ("fine", "long", "values", "endless", "compressed", "failure")
 PIECE = b"x" * 65_536
-LONG = 12_000_000  # more than a message may have
+LONG = 12_000_000  # above the limit of a message
 
 
 def tools_of(what: str, cursor: str | None) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def tools_of(what: str, cursor: str | None) -> dict[str, Any]:
 
 
 def answer_of(message: dict[str, Any], what: str) -> Iterator[bytes]:
-    """The pieces of the JSON of an answer."""
+    """The JSON of an answer, in pieces."""
     id, method, params = message["id"], message["method"], message.get("params") or {}
     match method:
         case "initialize":
@@ -60,7 +60,7 @@ def answer_of(message: dict[str, Any], what: str) -> Iterator[bytes]:
 
 
 def _result(id: int, tool: str) -> Iterator[bytes]:
-    # The id comes last, as some servers write it.
+    # The id is the last member, as in the answers of some servers.
     yield b'{"result":{"content":[{"type":"text","text":"'
     match tool:
         case "fine":

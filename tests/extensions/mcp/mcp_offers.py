@@ -1,7 +1,7 @@
 """An MCP server with prompts and resources, over stdio, or with a port over HTTP at http://127.0.0.1:PORT/mcp.
 
-`python -m tests.extensions.mcp.mcp_offers [PORT]`; with `--old` it speaks as servers did before 2026-07-28. Each list
-of prompts counts in the description of the prompt `count`.
+`python -m tests.extensions.mcp.mcp_offers [PORT]`; with `--old`, the server speaks a protocol from before 2026-07-28.
+The description of the prompt `count` has the number of `prompts/list` requests.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ async def complete(
     argument: types.CompletionArgument,
     context: types.CompletionContext | None,
 ) -> types.Completion | None:
-    """Tones of the prompt `review`; shouted for a text that is shouted."""
+    """Completes the tone of the prompt `review`, in capitals if the argument `text` is in capitals."""
     if not isinstance(ref, types.PromptReference) or (ref.name, argument.name) != ("review", "tone"):
         return None
     given = (context.arguments if context else None) or {}

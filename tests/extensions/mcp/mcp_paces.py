@@ -1,6 +1,6 @@
-"""An MCP server over stdio with cases that no packaged one has: progress, calls that hang, tools that come later.
+"""An MCP server over stdio for cases without a packaged server: progress, hanging calls, tools that appear later.
 
-`python -m tests.extensions.mcp.mcp_paces`; with `--old` it speaks as servers did before 2026-07-28.
+`python -m tests.extensions.mcp.mcp_paces`; with `--old`, the server speaks a protocol from before 2026-07-28.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""An MCP server with tasks that is made with the package `mcp`, over HTTP at a port.
+"""An MCP server with tasks, built with the package `mcp`, over HTTP at a port.
 
 `python -m tests.extensions.mcp.mcp_task_library FOLDER PORT`. The extension has the shapes of the specification and its
-own store of tasks; validation, versions, capabilities and headers are those of the package.
+own store of tasks. Validation, versions, capabilities and headers come from the package.
 """
 
 import json

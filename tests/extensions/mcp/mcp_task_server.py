@@ -1,10 +1,11 @@
 """An MCP server of 2026-07-28 with the extension for tasks, written from the specification alone, without an SDK.
 
-`python -m tests.extensions.mcp.mcp_task_server FOLDER` over stdio, with a port behind it over HTTP. The folder has the
-tasks, which survive the server, and `effects.jsonl`, a line for each request that has an effect: that is the count of
-somebody else. A task advances with each `tasks/get`, or when `FOLDER/release` exists, so that no test waits for a
-clock. Over HTTP, the calls of `slow_call` and the polls of `slow_poll` are answered when it exists. With `--ttl MS` the
-list of tools may be cached for so long, and its descriptions count the lists.
+`python -m tests.extensions.mcp.mcp_task_server FOLDER` runs over stdio, and with a port as second argument over HTTP.
+The folder has the tasks, which survive a restart, and `effects.jsonl`, with a line for each request that has an effect.
+Tests count the effects there. A task advances with each `tasks/get`, or when `FOLDER/release` exists, so no test waits
+for a clock. Over HTTP, calls of `slow_call` and polls of `slow_poll` are answered when `FOLDER/release` exists. With
+`--ttl MS`, clients may cache the list of tools for MS milliseconds, and the descriptions have the number of lists so
+far.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from uuid import uuid4
 EXTENSION = "io.modelcontextprotocol/tasks"
 VERSION = "2026-07-28"
 CREATED = "2026-07-28T10:30:00Z"
-# What a task does at each `tasks/get`; the last one stays.
+# The states of a task at successive `tasks/get` requests. The last state repeats.
 COURSES: dict[str, list[str]] = {
     "work": ["working", "working", "completed"],
     "quick": ["completed"],
@@ -163,7 +164,7 @@ class TaskServer:
         return {"jsonrpc": "2.0", "id": message["id"], **answer}
 
     def holds(self, message: dict[str, Any]) -> bool:
-        """Whether the answer waits for the release."""
+        """True if the answer waits for the release."""
         params = message.get("params") or {}
         is_slow = message["method"] == "tools/call" and params["name"] == "slow_call"
         is_slow = is_slow or (message["method"] == "tasks/get" and self._tasks.tool_of(params["taskId"]) == "slow_poll")

@@ -1,8 +1,8 @@
-"""A strict issuer of OAuth 2.1, and an MCP server that wants its tokens: real sockets, in the process of the test.
+"""A strict issuer of OAuth 2.1, and an MCP server that requires its tokens: real sockets, in the process of the test.
 
-The issuer is written from the RFCs: PKCE with S256 alone (7636), codes that are used once, exact redirect URIs, the
-`resource` of each token (8707), `iss` in its answers (9207), registration (7591), revocation (7009), and refresh tokens
-that rotate: a second use of one revokes all tokens of its family.
+The issuer is written from the RFCs: PKCE with S256 only (7636), single-use codes, exact redirect URIs, the `resource`
+of each token (8707), `iss` in its answers (9207), registration (7591), revocation (7009), and rotating refresh tokens:
+a second use of a refresh token revokes all tokens of its family.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.support.server_process import free_port
 
 _PROTECTED = "/.well-known/oauth-protected-resource"
-LIST_TOKEN = "operator-token"  # lists tools, and is no owner's
+LIST_TOKEN = "operator-token"  # an operator's token that only lists tools
 
 
 @dataclass
 class Issued:
-    """The tokens of one consent. Each refresh adds one of both kinds; the last ones alone are good."""
+    """The tokens of one consent. Each refresh adds an access token and a refresh token; only the last pair is valid."""
 
     subject: str
     client: str
@@ -48,7 +48,7 @@ class Issued:
 
 
 class OAuthIssuer:
-    """`subject` is who is logged in at the issuer and consents to everything, or to nothing with None."""
+    """`subject` is the user at the issuer, who consents to each request. None refuses each request."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -60,16 +60,16 @@ class OAuthIssuer:
         self.refreshes = 0
         self.refused: list[str] = []
         self.revocations: list[str] = []
-        self.hold: asyncio.Event | None = None  # refreshes wait for it
+        self.hold: asyncio.Event | None = None  # if set, refreshes wait for the event
         self.holding = asyncio.Event()
         self.refreshed = asyncio.Event()
         self.is_away = False
-        self.secrets: dict[str, str] = {}  # of clients that must authenticate, by their ids
-        self.fetch: Callable[[str], Awaitable[dict[str, Any]]] | None = None  # reads client metadata documents
+        self.secrets: dict[str, str] = {}  # by client id, for clients that must authenticate
+        self.fetch: Callable[[str], Awaitable[dict[str, Any]]] | None = None  # fetches client metadata documents
         self.exchanging = asyncio.Event()
-        self.hold_exchange: asyncio.Event | None = None  # exchanges of codes wait for it
-        self.answer: dict[str, Any] = {}  # what takes the place of members of a token response
-        self.refusal: tuple[int, Any] | None = None  # the status and body of each token response instead
+        self.hold_exchange: asyncio.Event | None = None  # if set, exchanges of codes wait for the event
+        self.answer: dict[str, Any] = {}  # replaces members of a token response
+        self.refusal: tuple[int, Any] | None = None  # replaces each token response: status and body
         self.metadata: dict[str, Any] = {
             "issuer": url,
             "authorization_endpoint": f"{url}/authorize",
@@ -96,11 +96,11 @@ class OAuthIssuer:
         )
 
     def family_of(self, access: str) -> Issued | None:
-        """The consent behind a token that is good now."""
+        """The consent behind an access token that is valid now."""
         return next((each for each in self.families if not each.revoked and each.access[-1:] == [access]), None)
 
     def end_sessions(self) -> None:
-        """Revokes everything, as an administrator of the issuer does."""
+        """Revokes all tokens, as an administrator of the issuer does."""
         for family in self.families:
             family.revoked = True
 
@@ -121,7 +121,7 @@ class OAuthIssuer:
             found = await self.fetch(id)
             client = found if found.get("client_id") == id else None
         if client is None or redirect not in client["redirect_uris"]:
-            return Response("unknown client or redirect", 400)  # never redirect to an address that is not registered
+            return Response("unknown client or redirect", 400)  # never redirect to an unregistered address
         back = {"state": query["state"], "iss": self.url}
         wrong = query.get("response_type") != "code" or query.get("code_challenge_method") != "S256"
         if wrong or len(query.get("code_challenge", "")) != 43 or not query.get("resource"):
@@ -160,7 +160,7 @@ class OAuthIssuer:
                 return self._refuse("unsupported_grant_type")
 
     def _authenticates(self, request: Request, form: dict[str, str]) -> bool:
-        """A client with a secret sends it in the header (RFC 6749, 2.3.1), which names the client as well."""
+        """A client with a secret authenticates in the header (RFC 6749, 2.3.1), which contains the client id too."""
         kind, _, sent = request.headers.get("authorization", "").partition(" ")
         if kind == "Basic" and "client_id" not in form:
             id, _, secret = b64decode(sent).decode().partition(":")
@@ -218,17 +218,17 @@ class OAuthIssuer:
 
 
 class Calendar:
-    """An MCP server whose tools answer for the subject of the token. `seen` are the tokens of all calls of tools."""
+    """An MCP server whose tools answer for the subject of the token. `seen` has the token of each tool call."""
 
     def __init__(self, url: str, issuer: OAuthIssuer) -> None:
         self.url = f"{url}/mcp"
         self.issuer = issuer
         self.seen: list[str] = []
         self.calls = 0
-        self.away = False  # whether it answers nothing
-        self.hold: asyncio.Event | None = None  # calls wait for it
+        self.away = False  # True if the server does not answer
+        self.hold: asyncio.Event | None = None  # if set, calls wait for the event
         self.holding = asyncio.Event()
-        self.protected: Mapping[str, Any] | Response | None = None  # what takes the place of the metadata (RFC 9728)
+        self.protected: Mapping[str, Any] | Response | None = None  # replaces the metadata (RFC 9728)
         self.issuer_metadata: Mapping[str, Any] | None = None
         auth = AuthSettings(
             issuer_url=AnyHttpUrl(issuer.url),
@@ -236,7 +236,7 @@ class Calendar:
             required_scopes=["calendar.read"],
             validate_token_resource=True,
         )
-        self.own_tools: dict[str, list[types.Tool]] | None = None  # of each subject, in the place of the same for all
+        self.own_tools: dict[str, list[types.Tool]] | None = None  # by subject; None: all subjects have the same tools
         self.lists = 0
         self._mcp = _ListingServer(self, auth)
         self._mcp.tool()(self.events)
@@ -302,7 +302,7 @@ class Calendar:
 
 
 class _ListingServer(MCPServer):
-    """Lists the tools of the token's subject."""
+    """An MCP server with a list of tools for the token's subject."""
 
     def __init__(self, calendar: Calendar, auth: AuthSettings) -> None:
         super().__init__("calendar", token_verifier=calendar, auth=auth)
@@ -318,7 +318,7 @@ class _ListingServer(MCPServer):
 
 @dataclass
 class Office:
-    """An issuer and the calendar that wants its tokens."""
+    """An issuer, and the calendar that requires its tokens."""
 
     issuer: OAuthIssuer
     calendar: Calendar

@@ -1,4 +1,4 @@
-"""MCP servers that send without an end."""
+"""MCP servers with endless output."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Without the package of the extra, a tools file that names an MCP server stops the start."""
+"""Without the package of the extra, the start fails if the tools file names an MCP server."""
 
 import importlib.util
 from importlib.machinery import ModuleSpec

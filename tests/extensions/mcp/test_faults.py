@@ -1,4 +1,4 @@
-"""MCP servers that refuse and fail, break their own schemas, or send a client elsewhere: each a defined outcome."""
+"""MCP servers that refuse, fail, violate their own schemas, or redirect a client: each case has a defined outcome."""
 
 import asyncio
 import sys

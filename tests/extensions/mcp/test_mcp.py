@@ -1,4 +1,4 @@
-"""Tools of MCP servers over stdio and HTTP: `mcp-server-time`, and one of ours for the cases that it lacks."""
+"""Tools of MCP servers over stdio and HTTP: `mcp-server-time`, and a server of these tests for other cases."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ def at(port: int) -> McpServer:
 
 
 def connecting(*servers: McpServer, connect_timeout: float = 150, **timing: float) -> McpServers:
-    """Without the waits that are right between real failures."""
+    """MCP servers with short pauses after failures."""
     return McpServers(servers, McpTiming(**{"connect_timeout": connect_timeout, "pause": 0.01} | timing))
 
 
@@ -157,7 +157,7 @@ async def test_a_session_unknown_to_the_server_is_replaced_by_a_new_one() -> Non
             assert "Europe/Berlin" in (await tool(context, BERLIN)).text
 
 
-# --- coming and going ------------------------------------------------------------------------------------------------
+# --- connections -----------------------------------------------------------------------------------------------------
 
 
 async def test_a_server_that_is_down_delays_no_start_and_is_connected_later() -> None:

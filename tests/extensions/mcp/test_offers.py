@@ -152,7 +152,7 @@ async def test_a_list_is_kept_until_the_server_notifies_a_change(
         before = await place.prompts()
         assert "fresh" not in before
         await place.servers.tools()["offers__add_prompt"](context_with(), "{}")
-        while "fresh" not in (after := await place.prompts()):  # the notification is on its way
+        while "fresh" not in (after := await place.prompts()):  # until the notification arrives
             assert after["count"] == before["count"] or after["count"]["description"] > "list 1"
         assert (await place.prompts())["count"] == (await place.prompts())["count"]
         assert connection.connected

@@ -1,4 +1,4 @@
-"""Tasks of a server with sign-ins: a job polls them outside the turn, with the token of its owner."""
+"""Tasks of a server with sign-ins: a job polls the tasks outside the turn, with the token of its owner."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,13 +24,13 @@ from turnstream.scripted import message_of, text, tool_use
 
 @dataclass
 class TaskRequests:
-    """The requests to a server of tasks in `folder`. `sent` are their methods with the tokens that they came with."""
+    """The requests to a server of tasks in `folder`. `sent` has the method and the token of each request."""
 
     folder: Path
     sent: list[tuple[str, str]] = field(default_factory=list)
 
     def behind(self, refusing: ASGIApp, verify: Callable[[str], Awaitable[object]]) -> ASGIApp:
-        """Answers what has a token that `verify` knows. The rest is for the app that refuses."""
+        """Answers a request whose token `verify` accepts. `refusing` gets all other requests."""
         tasks = TaskServer(self.folder)
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,7 +67,7 @@ class TaskCalendar(Calendar):
 
 
 class TaskService(Service):
-    """The same for tokens that were exchanged."""
+    """An MCP server for exchanged tokens whose calls are tasks."""
 
     def __init__(self, url: str, issuer: ExchangeIssuer, folder: Path) -> None:
         super().__init__(url, issuer)
@@ -136,7 +136,7 @@ async def test_a_task_is_polled_with_exchanged_tokens_and_waits_for_a_caller_who
         assert isinstance(calendar, TaskService)
 
         async def polled_with(made: object) -> str:
-            """The token of the last poll, once it is another one than `made`."""
+            """Waits for a poll with another token than `made`. Returns the token."""
             while calendar.tokens("tasks/get")[-1:] in ([], [made]):  # noqa: ASYNC110, a server has no event
                 await asyncio.sleep(0.02)
             return calendar.tokens("tasks/get")[-1]
@@ -148,7 +148,7 @@ async def test_a_task_is_polled_with_exchanged_tokens_and_waits_for_a_caller_who
             assert calendar.tokens("tools/call") == [first]
             (job,) = (await ada.json("GET", turn.url))["jobs"]
             assert (job["kind"], issuer.good[first]) == ("mcp_task", ("ada", calendar.url))
-            del issuer.good[first]  # the service accepts it no more, and the token of the caller is valid
+            del issuer.good[first]  # the service rejects this token, but the caller's token is still valid
             second = await polled_with(first)
             assert (issuer.good[second], len(issuer.forms)) == (("ada", calendar.url), 2)
             await expire(desk, database_url)
@@ -159,7 +159,7 @@ async def test_a_task_is_polled_with_exchanged_tokens_and_waits_for_a_caller_who
             assert (await ada.json("GET", turn.url))["actions"] == []
             subject = desk.issuer.forms[0]["subject_token"]
         async with desk.client(jti="later") as ada:
-            await ada.ask(await ada.chat())  # any request of the owner brings a token
+            await ada.ask(await ada.chat())  # any request of the owner supplies a token
             third = await polled_with(second)
             (tmp_path / "release").touch()
             assert await results(ada, turn) == {"a": "wait done"}

@@ -1,4 +1,4 @@
-"""`auth = "exchange"`: the token of the caller is exchanged for one of a service (RFC 8693), and goes nowhere else."""
+"""`auth = "exchange"`: the caller's token is exchanged for a token of a service (RFC 8693), and sent nowhere else."""
 
 import json
 from base64 import b64decode
@@ -50,7 +50,7 @@ ACCESS = "urn:ietf:params:oauth:token-type:access_token"
 
 
 class ExchangeIssuer(TestIssuer):
-    """Exchanges its own tokens for an authenticated client. `forms` are the requests, `good` the tokens it gave."""
+    """Exchanges its own tokens for an authenticated client. `forms` has the requests, `good` the issued tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class ExchangeIssuer(TestIssuer):
 
 @dataclass
 class Service:
-    """An HTTP tool and an MCP server that accept exchanged tokens. `seen` are the tokens of calls."""
+    """An HTTP tool and an MCP server that accept exchanged tokens. `seen` has the token of each call."""
 
     url: str
     issuer: ExchangeIssuer
@@ -172,7 +172,7 @@ async def desk_at(
         declared = McpServer(
             "calendar", url=calendar.url, headers={"Authorization": f"Bearer {LIST_TOKEN}"}, oauth=True, **mine
         )
-        # Each owner has a list of tools there, which is read with the owner's token.
+        # The server `diary` has a list of tools for each owner, read with the owner's token.
         diary = replace(declared, name="diary", headers={}, owner_tools=True)
         servers = await stack.enter_async_context(McpServers([declared, diary], McpTiming(connect_timeout=60)))
         http = await stack.enter_async_context(HttpTools(Allowed.of(["127.0.0.1"])))
@@ -272,7 +272,7 @@ async def test_rows_have_no_token_in_plain_text_and_another_replica_can_use_them
         for secret in (subject, subject.rpartition(".")[2], *desk.issuer.good):
             assert not any(secret in line for line in lines)
     async with desk_at(database_url, document, *places, desk.key) as other:
-        token = await other.server.token("ada")  # a token of this server: it cannot be exchanged
+        token = await other.server.token("ada")  # a token of this server cannot be exchanged
         async with Client(other.server.url, document, token, "ada") as ada:
             assert "found for ada at crm" in await other.result(ada, "find")
 
@@ -299,7 +299,7 @@ async def test_an_issuer_that_gives_back_the_token_of_the_caller_is_refused(desk
 
 
 async def expire(desk: Desk, database_url: str) -> None:
-    """Lets the token of the caller ada expire, and forgets the exchanged tokens."""
+    """Expires the token of the caller ada, and clears the cache of exchanged tokens."""
     offers = desk.server.services.states["mcp"]
     assert isinstance(offers, Offers)
     assert offers.sign_ins is not None

@@ -1,4 +1,4 @@
-"""Answers that the provider keeps (`background`): a lost connection, another process, a cancellation."""
+"""Answers that the provider keeps (`background`): lost connections, a takeover by another process, cancellation."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ async def provider(server: ResponsesServer) -> AsyncIterator[OpenAIResponsesProv
 
 
 class Call:
-    """A call whose parts are read in the background."""
+    """A model call. A background task reads its parts."""
 
     def __init__(self, provider: OpenAIResponsesProvider, request: ModelRequest = KEPT) -> None:
         self.parts: list[Part] = []
@@ -260,11 +260,11 @@ async def test_a_listed_model_has_its_option_and_its_provider_cancels(server: Re
         assert isinstance(provider, AnswerKeeper)
         await provider.discard({"id": answer.id})
         assert answer.cancelled.is_set()
-    await discard_answer(ScriptedProvider([]), {"id": answer.id})  # keeps none
+    await discard_answer(ScriptedProvider([]), {"id": answer.id})  # this provider keeps no answers
 
 
 async def _first(stream: AsyncGenerator[Sequence[Part], None], server: ResponsesServer) -> PaidAnswer:
-    """The answer, once its first parts are read."""
+    """The answer, after the read of its first parts."""
     first = asyncio.ensure_future(anext(stream))
     answer = await begun(server)
     await first

@@ -1,4 +1,4 @@
-"""Providers that send without an end, to the clients of OpenAI's APIs."""
+"""Endless responses of providers to the clients of OpenAI's APIs."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Without the package of the extra, a provider that needs it stops the start."""
+"""Without the package of the extra, the start fails if a provider needs the package."""
 
 import importlib.util
 from importlib.machinery import ModuleSpec

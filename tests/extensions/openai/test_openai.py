@@ -1,5 +1,5 @@
-"""Parts of the adapter that only Chat Completions needs, on a real socket through its SDK. The rest:
-test_adapters.py.
+"""The adapter's features for Chat Completions only, over a real socket through the SDK. test_adapters.py tests the
+common features.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""One chat, three APIs in turns: each accepts the rows of all, and each request begins with the bytes of the last."""
+"""One chat, three APIs in turn: each API accepts the rows of all, and each request starts like the previous request."""
 
 import json
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ OF_RESPONSES = st.one_of(
         st.sampled_from(INPUT_TEXTS),
     ),
 )
-# Its own tools have finished when their calls arrive.
+# The API's own tools have finished when their calls arrive.
 WHOLE = st.one_of(
     OF_RESPONSES.map(lambda block: [block]),
     WEB_SAID.map(lambda said: [ASKED_WEB, said]),
@@ -89,7 +89,7 @@ SOMEBODYS = st.one_of(
 )
 REQUESTS = st.sampled_from([REQUEST, *(replace(REQUEST, model=model) for model in (OPENAI_MODEL, RESPONSES_MODEL))])
 KINDS = st.sampled_from(sorted(QUIRKS))
-# It replaces another provider's own way to continue, and is dropped once the answer has continued.
+# The request to go on replaces another provider's continuation, and is dropped after the answer has continued.
 ASKED_TO_GO_ON = f"\n<user>{GO_ON}"
 
 
@@ -160,7 +160,7 @@ def test_every_item_goes_back_with_the_items_that_it_needs(rounds: list[list[Blo
 
 
 class Talk(Chat):
-    """A chat whose turns go to three models: each writes blocks that only it can read, and ids of its own form."""
+    """A chat with turns of three models. Each model writes blocks that only it can read, and ids in its own form."""
 
     def __init__(self, draw: Any) -> None:
         super().__init__(draw)
@@ -206,13 +206,13 @@ def test_each_request_to_any_of_them_begins_with_the_bytes_of_the_one_before(dat
     to_responses = [said_to_responses(messages) for messages in talk.sent]
     for place, (before, after) in enumerate(pairwise(talk.models)):
         if before != after:
-            continue  # thoughts hold for one model only, so they come and go with it
+            continue  # requests to another model omit the thoughts
         later = to_anthropic[place + 1]
         kept = without_stand_in(without_abandoned(to_anthropic[place], later), later)
         assert later[: len(kept)] == kept
         if to_openai[place + 1].count(PROGRAM_CUT) > to_openai[place].count(PROGRAM_CUT):
-            continue  # the stated exception: a program that did not end is left out with its calls
-        # What stands between results and words of the user goes with the request to go on.
+            continue  # the documented exception: an unfinished program is left out with its calls
+        # The text between results and user words is dropped together with the request to go on.
         stand_in = f"\n<assistant>{QUIRKS[kind].after_tools}{ASKED_TO_GO_ON}"
         said = to_openai[place].removesuffix(stand_in).removesuffix(ASKED_TO_GO_ON).removesuffix(f"\n\n{GO_ON}")
         assert to_openai[place + 1].startswith(said)
@@ -230,13 +230,13 @@ def _unmarked(block: dict[str, Any]) -> bytes:
 
 
 def said_to_openai(messages: tuple[Message, ...], quirks: Quirks) -> str:
-    """All messages as one text."""
+    """The messages of Chat Completions as one text."""
     body = openai_body(messages, quirks)["messages"]
     return "".join(f"\n<{message['role']}>" + "".join(map(str, _values(message))) for message in body)
 
 
 def said_to_responses(messages: tuple[Message, ...]) -> str:
-    """The same. A continued answer is one message with more text, not a second one."""
+    """The items of the Responses API as one text. A continued answer is one message with more text."""
     said, last = "", None
     for item in responses_body(messages)["input"]:
         role = item.get("role", "item")
@@ -246,7 +246,7 @@ def said_to_responses(messages: tuple[Message, ...]) -> str:
 
 
 def _values(message: dict[str, Any]) -> Iterator[Any]:
-    """Of a content in parts each of its texts by itself, which may become longer."""
+    """The values of a message. Each text of a content with parts is a separate value, because the text may grow."""
     for name, value in message.items():
         if name == "content" and isinstance(value, list):
             yield from (part.get("text", part) for part in value)

@@ -1,4 +1,4 @@
-"""Requests for Chat Completions: every member, and the replacements for blocks that it does not have."""
+"""Requests for Chat Completions: every member, and the replacements for unsupported blocks."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""OpenAI's blocks in requests to Anthropic, and calls of other providers in requests to both."""
+"""OpenAI's blocks in requests to Anthropic, and calls of other providers in requests to OpenAI and to Anthropic."""
 
 import json
 import re

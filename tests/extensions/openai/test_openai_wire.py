@@ -1,4 +1,4 @@
-"""Parts from chat completion chunks, of OpenAI and of compatible servers."""
+"""Parts from Chat Completions chunks, of OpenAI and of compatible servers."""
 
 import json
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def text(words: str) -> bytes:
 
 
 def piece(index: int | None = None, id: str | None = None, name: str | None = None, arguments: Any = None) -> Json:
-    """A piece of a call with the given members only."""
+    """A piece of a call, without members that are None."""
     function = {"name": name, "arguments": arguments}
     said = {"index": index, "id": id, "function": {k: v for k, v in function.items() if v is not None}}
     return {k: v for k, v in said.items() if v is not None}
@@ -69,7 +69,7 @@ class Heard:
         return [(row.tool_use_id, row.name, row.text) for row in self.rows if row.type == "tool_use"]
 
 
-# --- the plain course of things ------------------------------------------------------------------------------
+# --- complete answers ----------------------------------------------------------------------------------------
 
 
 def test_a_text_is_opened_streamed_closed_and_ended() -> None:
@@ -91,7 +91,7 @@ def test_a_text_is_opened_streamed_closed_and_ended() -> None:
         ("length", "max_tokens"),
         ("content_filter", "refusal"),
         ("model_length", "model_context_window_exceeded"),
-        ("tool_calls", "end_turn"),  # there were none
+        ("tool_calls", "end_turn"),  # the answer had no calls
         ("something_new", "something_new"),
     ],
 )
@@ -344,7 +344,7 @@ def test_a_call_without_arguments_that_was_not_cut_is_whole() -> None:
     assert [row.is_call for row in heard.rows] == [True]
 
 
-# --- figures -------------------------------------------------------------------------------------------------
+# --- usage ---------------------------------------------------------------------------------------------------
 
 
 def test_figures_may_come_in_a_chunk_without_choices_after_the_end() -> None:
@@ -365,7 +365,7 @@ def test_repeated_usage_is_reported_once_and_null_usage_never() -> None:
     assert told == [MessageDelta(None, {"input_tokens": 10})]
 
 
-# --- how it ends ---------------------------------------------------------------------------------------------
+# --- the end of a stream -------------------------------------------------------------------------------------
 
 
 def test_an_answer_without_done_has_ended_after_its_finish_reason() -> None:
@@ -434,7 +434,7 @@ def test_an_answer_that_was_not_streamed_is_read_too() -> None:
     assert ChatWire().feed_whole(b" \n") == []
 
 
-# --- failures and strangers ----------------------------------------------------------------------------------
+# --- failures and unexpected chunks --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One chat that is answered by three APIs in turns, over tool rounds: each request through their SDKs is legal."""
+"""One chat, answered by three APIs in turn, over tool rounds: each request through their SDKs is valid."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -51,7 +51,7 @@ def asked(talk: Talk) -> Json:
 
 
 def users(path: list[Turn], words: str, model: str) -> list[Turn]:
-    """The path with a question, and the turn that is to answer it."""
+    """The path with a new question, and the turn for the answer."""
     hear(path, [{"type": "text", "text": words}])
     *before, turn = running(path)
     request = TurnRequest(model, tools=TOOLS)
@@ -66,7 +66,7 @@ def settled(path: list[Turn]) -> list[Turn]:
 
 
 async def round_of(talk: Talk, name: str, path: list[Turn]) -> list[Block]:
-    """One model call, of the same reply every time: ids of calls are used again and again."""
+    """One model call. The reply is always the same, so the ids of calls repeat."""
     talk.answers(STREAMS[name])
     messages = build_messages(path)
     heard = await Heard().listen(talk.provider, ModelRequest(name, messages, tools=TOOLS))

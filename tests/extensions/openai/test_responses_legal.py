@@ -1,4 +1,4 @@
-"""The checker itself: it accepts correct requests and finds wrong ones."""
+"""The checker itself: it accepts valid requests and finds invalid requests."""
 
 from typing import Any
 

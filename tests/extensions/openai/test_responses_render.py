@@ -1,4 +1,4 @@
-"""Requests for the Responses API: every member, and the replacements for blocks that it does not have."""
+"""Requests for the Responses API: every member, and the replacements for unsupported blocks."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ SAID = {"role": "assistant", "content": "Hi"}
 
 
 def own(type: str, item: Json | None = None, words: str = "", **fields: Any) -> Block:
-    """A block as an answer of this API leaves it."""
+    """A block in the form of this API's answers."""
     data = {"type": type, "provider": "openai-responses", **({"item": item} if item else {})}
     marks = {name: fields.pop(name) for name in ("ahead", "thought", "phase", "signature") if name in fields}
     return Block(0, 1, 1, type, words, json.dumps({**data, **marks}), **fields)
@@ -296,7 +296,7 @@ def test_a_program_goes_back_with_the_calls_of_all_its_rounds_until_its_turn_is_
 
 
 def test_a_call_whose_program_is_not_sent_is_one_of_the_model() -> None:
-    """A program goes with the thought that led to it, which another system prompt makes invalid."""
+    """A request cannot send the program without its thought, and another system prompt invalidates the thought."""
     program = {"type": "program", "id": "cm_1", "call_id": "p", "code": "…"}
     asked = own("server_tool_use", program, "{}", tool_use_id="p", name="program", thought="rs_1")
     call = own("tool_use", {"caller": {"type": "program", "caller_id": "p"}}, "{}", tool_use_id="a", name="look")

@@ -1,4 +1,4 @@
-"""The Responses stream, event by event, with unknown and unexpected ones."""
+"""The Responses stream, event by event, with unknown and unexpected events."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ def over(status: str = "completed", **members: Any) -> Json:
 
 
 class Heard:
-    """The blocks of a stream of these events."""
+    """The blocks of a stream with these events."""
 
     def __init__(
         self, *events: Json | bytes, whole: bytes | None = None, offered: frozenset[str] | None = None
@@ -316,7 +316,7 @@ def announced(place: int, number: int | None, kind: str = "content_part", **memb
 
 
 def test_a_server_that_counts_pieces_over_the_whole_answer_is_read_once() -> None:
-    """The form of vLLM and Bedrock for gpt-oss."""
+    """The numbering of vLLM and Bedrock for gpt-oss."""
     answer = [reasoning("Hm, so."), text("Hi you.")]
     heard = Heard(
         CREATED,
@@ -340,7 +340,7 @@ def test_a_server_that_counts_pieces_over_the_whole_answer_is_read_once() -> Non
 
 
 def test_a_server_that_counts_deltas_and_announces_a_message_elsewhere_is_read_once() -> None:
-    """The form of vLLM for other models: the answer's last event has ids of its own, too."""
+    """The numbering of vLLM for other models. The last event of the answer also has different ids."""
     answer = [reasoning("Hm, so."), text("Hi you.")]
     begun = {**MESSAGE, "id": THOUGHT["id"]}
     heard = Heard(
@@ -421,7 +421,8 @@ def test_a_piece_that_was_not_streamed_is_added_and_one_that_differs_is_not() ->
     assert heard.said == [("text", "b"), ("text", "No.")]
 
 
-Numbers = Callable[[int, int, int], int | None]  # from the pieces before in item and answer, and the deltas before
+# The number from the earlier pieces in item and answer, and the earlier deltas.
+Numbers = Callable[[int, int, int], int | None]
 
 
 def shifted_random(*before: int) -> int:
@@ -477,7 +478,7 @@ def test_no_numbering_of_pieces_changes_the_blocks(
                 events.append({"type": f"response.{part}.added", **mark})
             fixed = number(in_item, so_far, 0)
             for each in piece:
-                # Only announcements divide pieces where every delta has a number of its own.
+                # If each delta has its own number, only announcements separate pieces.
                 given = number(in_item, so_far, next(deltas)) if marked != "ended" else fixed
                 events.append(delta(kind, each, place, **{index: given}))
             if marked != "announced":
@@ -648,7 +649,7 @@ def test_a_nul_in_an_item_can_be_stored() -> None:
     assert all("\x00" not in (block.data or "") + block.text for block in heard.blocks)
 
 
-# --- calls of tools that nobody offered ------------------------------------------------------------------------------
+# --- calls of tools that the request did not offer -------------------------------------------------------------------
 
 XAI: Json = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "xs_1", "name": "x_search", "input": ""}
 NONE_OFFERED = frozenset[str]()

@@ -1,4 +1,4 @@
-"""WebSocket mode: the calls of a turn share a connection, and each sends only what is new."""
+"""WebSocket mode: the calls of a turn share a connection, and each call sends only new items."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ CALL: Json = {"type": "function_call", "call_id": "a", "name": "look", "argument
 
 
 def texts(parts: list[Part]) -> str:
-    """The text without the inputs of calls."""
+    """The text of the answer, without the inputs of calls."""
     keys = {part.key for part in parts if isinstance(part, BlockOpened) and part.type == "text"}
     opened = "".join(part.text for part in parts if isinstance(part, BlockOpened) and part.type == "text")
     return opened + "".join(part.text for part in parts if isinstance(part, BlockText) and part.key in keys)
@@ -54,7 +54,7 @@ def first_of(turn: UUID) -> ModelRequest:
 
 
 def second_of(first: ModelRequest, said: str = "Let me look.", arguments: str = "{}", **changed: Any) -> ModelRequest:
-    """The call with the result of the first one."""
+    """The next call, with the result of the first call."""
     reply = [Block(1, 1, 1, "text", said)] if said else []
     call = Block(2, 1, 1, "tool_use", arguments, tool_use_id="a", name="look")
     result = Block(3, 1, 1, "tool_result", "sand", tool_use_id="a", name="look")
@@ -63,7 +63,7 @@ def second_of(first: ModelRequest, said: str = "Let me look.", arguments: str = 
 
 
 def calls(answer: PaidAnswer, *words: str) -> None:
-    """The answer says something and calls a tool."""
+    """Writes an answer with text and a tool call."""
     answer.begin()
     answer.say(*words)
     answer.call("a")
@@ -89,7 +89,7 @@ async def read(provider: OpenAIResponsesProvider, request: ModelRequest) -> list
 async def answered(
     server: ResponsesServer, provider: OpenAIResponsesProvider, request: ModelRequest, write: Any, *words: str
 ) -> tuple[list[Part], Json]:
-    """The parts of an answer, and the request as the provider got it."""
+    """The parts of an answer, and the request that the provider received."""
     reading = asyncio.create_task(read(provider, request))
     answer = await server.asked.get()
     write(answer, *words)
@@ -168,7 +168,7 @@ async def test_if_the_connection_or_its_response_is_gone_the_whole_input_goes_ov
         await server.sockets[0].close()
     if how == "broken":
         server.paid[0].cut()
-    if how == "gone":  # known here before anything is sent
+    if how == "gone":  # the client detects the closed socket before it sends
         ((chain, _),) = provider._sockets._waiting.values()
         monkeypatch.setattr(type(chain.socket), "closed", property(lambda _: False))
         await chain.socket.close()

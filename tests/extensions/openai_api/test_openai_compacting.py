@@ -1,4 +1,4 @@
-"""Compaction by the `openai` package and the session of the Agents SDK, over a real socket."""
+"""Compaction through the `openai` package and the session of the Agents SDK, over a real socket."""
 
 from typing import Any
 

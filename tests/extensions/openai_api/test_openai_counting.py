@@ -1,4 +1,4 @@
-"""The count of the tokens of an input, by the `openai` package, over a real socket."""
+"""The token count of an input through the `openai` package, over a real socket."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The events of OpenAI's responses: their numbers are those of the log, whoever reads it, from wherever."""
+"""The events of OpenAI's responses: their numbers follow the log, for any reader and any start of the stream."""
 
 import json
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def events_in(frames: bytes) -> list[Json]:
 
 
 def exploded(events: Sequence[Json]) -> list[tuple[int, str]]:
-    """Each event by its number, and each character of a delta by its own."""
+    """Each event with its number, and each character of a delta with its own number."""
     found: list[tuple[int, str]] = []
     for event in events:
         number, delta = event["sequence_number"], event.get("delta")
@@ -49,7 +49,7 @@ def exploded(events: Sequence[Json]) -> list[tuple[int, str]]:
 
 
 def read(turn: Turn, part: int = 0, after: int = -1) -> list[Json]:
-    """The events of a turn that has ended, as any replica sends them."""
+    """The events of an ended turn, as any replica sends them."""
     events, view = ResponseEvents(turn, part, after), LiveView(turn)
     frames, cursor = events.begin(), START
     while step := next_event(view, cursor):
@@ -60,11 +60,11 @@ def read(turn: Turn, part: int = 0, after: int = -1) -> list[Json]:
 
 @pytest.fixture(autouse=True)
 def attempts_are_counted() -> None:
-    """They are not: numbers of events rely on the steps between attempts, which are as in a server here."""
+    """Disables the shared fixture: event numbers depend on the real steps between attempts."""
 
 
 class Follower:
-    """A client that follows a part of a turn from its beginning, through all that happens to it."""
+    """A client that follows a part of a turn from its start, through all changes of the turn."""
 
     def __init__(self, writer: Writer, part: int) -> None:
         self._writer = writer

@@ -1,4 +1,4 @@
-"""Tools in requests of the `openai` package: those of the client, and those of the server."""
+"""Tools in requests of the `openai` package: tools of the client, and tools of the server."""
 
 from typing import Any
 

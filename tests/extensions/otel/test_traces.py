@@ -1,4 +1,4 @@
-"""Spans of turns, as an exporter of OpenTelemetry's SDK gets them."""
+"""Spans of turns, as an exporter of OpenTelemetry's SDK receives them."""
 
 import json
 from collections import defaultdict
@@ -48,7 +48,7 @@ def reader() -> InMemoryMetricReader:
 
 
 def points(reader: InMemoryMetricReader, name: str, **labels: str) -> Sequence[HistogramDataPoint]:
-    """Those of a metric that have these labels, `__` for a dot."""
+    """The data points of a metric with these labels. `__` in a name stands for a dot."""
     data = reader.get_metrics_data()
     assert data is not None
     return [
@@ -256,7 +256,7 @@ def fail(*_: object, **__: object) -> None:
 
 
 class Failing:
-    """Anything of an SDK: each of its methods raises."""
+    """A stand-in for any object of an SDK: each of its methods raises."""
 
     def __getattr__(self, name: str) -> Any:
         return fail

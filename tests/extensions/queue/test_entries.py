@@ -1,4 +1,4 @@
-"""The order of queued messages: pairs of a user turn and its queued answer, each behind another answer."""
+"""The order of queued messages: pairs of a user turn and its queued answer, each after another answer."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ Pairs = dict[UUID, Pair]
 
 
 def tree(*parents: int | None) -> list[Pair]:
-    """Pairs, of which each follows the answer of the one with this number; None is an answer that has begun."""
+    """Pairs by parent: a number is the index of the preceding pair, and None is an answer that has started."""
     first, pairs = new_id(), list[Pair]()
     for parent in parents:
         pairs.append(Pair(new_id(), new_id(), first if parent is None else pairs[parent].answer))

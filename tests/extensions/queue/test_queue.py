@@ -1,4 +1,4 @@
-"""The queue of a chat: messages that wait are listed, edited, moved, withdrawn, and become steers, or the reverse."""
+"""The queue of a chat: waiting messages are listed, edited, moved, withdrawn, and converted to steers and back."""
 
 import asyncio
 import dataclasses
@@ -43,7 +43,7 @@ def words_to(request: ModelRequest) -> list[str]:
 
 @dataclass(frozen=True)
 class Line:
-    """A chat whose first turn runs until `pause` goes on, and what waits behind it."""
+    """A chat whose first turn runs until `pause` goes on, and the queue behind this turn."""
 
     api: Client
     server: Server
@@ -82,7 +82,7 @@ class Line:
         return gone
 
     async def end(self) -> list[str]:
-        """Lets everything run. Returns the words of the user that the last call of the model was sent."""
+        """Runs all turns to their end. Returns the user's words in the last model call."""
         self.pause.go.set()
         while True:
             turns = await all_turns(self.api, self.server, self.chat)
@@ -439,7 +439,7 @@ async def test_a_message_is_not_claimed_while_a_change_of_it_is_under_way(
     async with database.holding("LOCK TABLE deleted_turns IN SHARE MODE"):
         asked = asyncio.create_task(request(line, third, change))
         await database.waiting()
-        if change != "convert":  # then the turn that ends is the one that takes it in
+        if change != "convert":  # after a conversion, the running turn receives the message before its end
             line.pause.go.set()
             await line.api.events(line.first.stream_url)
     assert (await asked).status_code == 200
@@ -500,12 +500,12 @@ async def test_a_round_with_a_simultaneous_change_of_a_steer_receives_the_change
     )
 
 
-# --- whatever the schedule -------------------------------------------------------------------------------------------
+# --- random schedules ------------------------------------------------------------------------------------------------
 
 
 class Editor:
-    """Changes messages that wait, at any replica. `texts` are the accepted texts of each message by their versions,
-    `replaced` the versions that an accepted change was of.
+    """Changes waiting messages, at any replica. `texts` has the accepted texts of each message by version. `replaced`
+    has the versions before each accepted change.
     """
 
     def __init__(self, random: Random, clients: Sequence[Client], chat: str) -> None:
@@ -550,12 +550,12 @@ class Editor:
             assert answer.status_code in {200, 409, 422}, answer.text
             if answer.status_code == 200 and (new := answer.json()["version"]) != version:
                 self.replaced.add((id, version))
-                self.replaced.discard((id, new))  # converted twice, it has its first version again
+                self.replaced.discard((id, new))  # two conversions restore the first version
                 self.texts[id][new] = answer.json()["blocks"][0]["text"]
         self.done[f"{what}: {answer.status_code}"] += 1
 
 
-@pytest.mark.timeout(240)  # a minute alone, and more beside others
+@pytest.mark.timeout(240)  # one minute alone, and longer beside other tests
 async def test_any_schedule_of_changes_and_deliveries_loses_no_message_and_sends_none_twice(
     database_url: str, document: Document
 ) -> None:

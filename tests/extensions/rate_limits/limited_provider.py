@@ -1,4 +1,4 @@
-"""A provider of Anthropic's form that enforces limits by a token bucket for each key, and reports them in headers."""
+"""A provider in Anthropic's form that enforces limits by a token bucket per key, and reports the limits in headers."""
 
 import json
 from collections import Counter
@@ -14,7 +14,7 @@ MODEL = "claude-haiku-5-5"
 
 @dataclass
 class Bucket:
-    """`gained` is what it has ever had."""
+    """`left` is the content of the bucket; `gained` is the sum of all amounts that the bucket received."""
 
     left: Amounts
     at: float
@@ -23,9 +23,9 @@ class Bucket:
 
 @dataclass
 class LimitedProvider(CannedServer):
-    """`start` is what each bucket has at first. A reply has `output` tokens. `refused` are keys that it does not know.
-    `used_up`: another program uses up the requests just before the next call. `accepted` counts calls by key. `history`
-    has the requests that the bucket had allowed, and those that were left, after each call.
+    """`start` is the initial content of each bucket. A reply has `output` tokens. `refused` has the unknown keys.
+    `used_up`: another program uses all requests just before the next call. `accepted` counts calls by key. After each
+    call, `history` gets the sum of all requests of the bucket, and the requests left.
     """
 
     limits: RateLimits = field(default_factory=RateLimits)
@@ -41,7 +41,7 @@ class LimitedProvider(CannedServer):
     buckets: dict[str, Bucket] = field(default_factory=dict)
 
     def used(self, begin: float, end: float) -> float:
-        """The part of the allowed requests that was used, between two parts of all accepted calls."""
+        """The used part of the allowed requests, between two fractions of all accepted calls."""
         (before, rest_before), (after, rest_after) = (
             self.history[int(part * (len(self.history) - 1))] for part in (begin, end)
         )

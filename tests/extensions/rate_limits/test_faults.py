@@ -1,4 +1,4 @@
-"""Rate limits under faults: refusals of the provider, Postgres that is away, and servers that are killed."""
+"""Rate limits under faults: refusals of the provider, an unreachable Postgres, and killed servers."""
 
 import asyncio
 import math
@@ -48,7 +48,7 @@ provider = "other"
 
 
 async def test_a_key_that_others_have_used_up_is_left_alone_by_all_replicas(database_url: str) -> None:
-    """Another program has the same key, so the provider refuses a call for which a share had room."""
+    """Another program uses the same key, so the provider refuses a call although the replica's share was sufficient."""
     provider = LimitedProvider(limits=FIVE_A_SECOND, start=FIVE_A_SECOND.capacity)
     async with (
         limited(database_url, provider, max_retries=3) as (first, _),
@@ -79,7 +79,7 @@ async def test_calls_wait_while_postgres_is_away(database_url: str) -> None:
                 names.append(event.name)
                 if event.data.get("stage") == "waiting":
                     proxy.swallow()
-                    await asyncio.sleep(3.0)  # the share could be taken after 2 s
+                    await asyncio.sleep(3.0)  # without the fault, the replica would get a share after 2 s
                     assert provider.accepted.total() == 1
                     proxy.heal()
     assert names[-1] == "turn_complete"
@@ -110,7 +110,7 @@ async def test_a_call_that_would_wait_too_long_goes_to_the_fallback(server: Star
 @pytest.mark.timeout(180)
 @pytest.mark.full
 async def test_the_share_of_a_killed_server_comes_back(server: StartServer, tmp_path: Path) -> None:
-    """Its turns are taken over, and no call is refused although it held a part of the limits."""
+    """Another replica takes over the turns. The provider refuses no call, although the dead server held a share."""
     provider = LimitedProvider(limits=FIVE_A_SECOND, start=Amounts(10, math.inf, math.inf, math.inf))
     async with served(provider):
         file = tmp_path / "models.toml"
@@ -120,7 +120,7 @@ async def test_the_share_of_a_killed_server_comes_back(server: StartServer, tmp_
         async with Client(first.url) as one, Client(second.url) as two:
             assert await statuses(one, 1) == ["complete"]
             turns = [await one.say(await one.chat()) for _ in range(30)]
-            while provider.accepted.total() < 10:  # noqa: ASYNC110, the provider tells nobody
+            while provider.accepted.total() < 10:  # noqa: ASYNC110, the provider has no event
                 await asyncio.sleep(0.01)
             await first.kill()
             ended = [(await two.events(turn.stream_url))[-1].name for turn in turns]
@@ -129,7 +129,7 @@ async def test_the_share_of_a_killed_server_comes_back(server: StartServer, tmp_
 
 
 async def test_tokens_may_be_the_limit_that_binds(database_url: str) -> None:
-    """Each call uses 300 of 60,000 tokens a minute, so three start in a second; there is room for many requests."""
+    """Each call uses 300 of 60,000 tokens a minute, so three calls start per second. Requests are not scarce."""
     limits = RateLimits.per_minute(requests=6000, output_tokens=60_000)
     start = Amounts(100, math.inf, 1200, math.inf)
     provider = LimitedProvider(limits=limits, start=start, output=300)

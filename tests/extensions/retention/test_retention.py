@@ -1,4 +1,4 @@
-"""Chats and uploads that are deleted by their age."""
+"""Chats and uploads are deleted at a certain age."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""What tests of schedules and of triggers share."""
+"""Common fixtures of the tests of schedules and triggers."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""The ticks that follow from a rule: by cron in a time zone, by an interval, and after a pause."""
+"""The ticks of a rule: by cron in a time zone, by an interval, and after a pause."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -25,12 +25,12 @@ def test_a_daily_tick_keeps_its_local_hour_when_clocks_change() -> None:
 
 
 def test_a_tick_in_the_hour_that_does_not_exist_comes_at_its_end() -> None:
-    """On 29 March 2026 the clock of Berlin goes from 02:00 to 03:00, which is 01:00 UTC."""
+    """On 29 March 2026, at 01:00 UTC, the clock of Berlin is set from 02:00 to 03:00."""
     assert _ticks(Rule("30 2 * * *", None, BERLIN), "2026-03-28T12:00", 2) == ["29 01:00", "30 00:30"]
 
 
 def test_a_tick_in_the_hour_that_comes_twice_comes_once() -> None:
-    """On 25 October 2026 the clock of Berlin goes from 03:00 to 02:00, which is 01:00 UTC."""
+    """On 25 October 2026, at 01:00 UTC, the clock of Berlin is set from 03:00 to 02:00."""
     assert _ticks(Rule("30 2 * * *", None, BERLIN), "2026-10-24T12:00", 2) == ["25 00:30", "26 01:30"]
 
 

@@ -1,4 +1,4 @@
-"""Schedules over HTTP: what is refused, what is run, and what becomes of missed ticks and failures."""
+"""Schedules over HTTP: refused requests, runs, missed ticks, and failures."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ async def _runs(client: httpx2.AsyncClient, id: str) -> list[dict[str, Any]]:
 
 
 async def _over(client: httpx2.AsyncClient, id: str, count: int) -> list[dict[str, Any]]:
-    """Waits for runs that are over; newest first."""
+    """Waits for `count` ended runs. Returns the ended runs, newest first."""
     while True:
         runs = [run for run in await _runs(client, id) if run["state"] not in {"pending", "started"}]
         if len(runs) >= count:
@@ -53,7 +53,7 @@ async def _logged(logs: list[Any], event: str) -> list[Any]:
 
 
 async def _put_back(url: str, id: str, seconds: float) -> None:
-    """As after a pause of all servers, or when the clock of Postgres is set forward."""
+    """Simulates a pause of all servers, or a forward jump of the clock of Postgres."""
     connection = await asyncpg.connect(url)
     try:
         await connection.execute(

@@ -1,4 +1,4 @@
-"""The search is left out of a server, and becomes active later."""
+"""A server without the search, and the later activation of the search."""
 
 import asyncpg
 

@@ -1,4 +1,4 @@
-"""The search: words, stems, ranks, excerpts, filters, pages; and how texts come into its index."""
+"""The search: words, stems, ranks, excerpts, filters, pages; and the indexing of texts."""
 
 from collections.abc import Mapping
 from typing import Any, get_args
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def found(api: Client, q: str, **more: str) -> Mapping[str | None, str]:
-    """The title of each chat that is found, best first, and its excerpt with marks."""
+    """The found chats in the order of rank: each title with its excerpt, and marks around the found words."""
     page = await api.json("GET", "/api/chats", params={"q": q, **more})
     return {
         chat["title"]: "".join(f"[{p['text']}]" if p["found"] else p["text"] for p in chat["excerpt"]["pieces"])

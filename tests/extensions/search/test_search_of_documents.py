@@ -1,4 +1,4 @@
-"""The search of documents by people."""
+"""The search of documents by users."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ DOCUMENTS = "/api/documents"
 
 
 async def found(api: Client, q: str, **more: str) -> Mapping[str, str]:
-    """The path of each document that is found, best first, and its excerpt with marks."""
+    """The found documents in the order of rank: each path with its excerpt, and marks around the found words."""
     page = await api.json("GET", DOCUMENTS, params={"q": q, **more})
     assert page["next"] is None
     return {

@@ -1,4 +1,4 @@
-"""The account of an owner over HTTP: what it shows, what can be revoked, and which credentials may reach it."""
+"""The account of an owner over HTTP: its contents, revocations, and the credentials with access to the account."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -48,7 +48,7 @@ async def bob(own: Server) -> AsyncIterator[Client]:
 
 
 async def _granted(server: Server, client: Client) -> str:
-    """A remembered approval in a chat of the client. Returns its id."""
+    """Stores a remembered approval for a chat of the client. Returns the id of the approval."""
     turn, grant = await client.ask(await client.chat()), new_id()
     connection = await asyncpg.connect(server.database_url)
     try:

@@ -1,4 +1,4 @@
-"""Due erasures: by one of several replicas, after a kill and a failure of it, and of that owner alone."""
+"""Due erasures: one of several replicas erases the rows of one owner, also after a kill and after a failure."""
 
 import asyncio
 import re
@@ -30,7 +30,7 @@ from turnstream.libraries.erasure.owners import _WITH_OWNER, Owners
 
 @pytest.fixture(autouse=True)
 def no_token_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So an erasure need not wait for servers."""
+    """Disables the cache of tokens, so an erasure need not wait for servers."""
     monkeypatch.setattr("turnstream.extensions.self_service.erasures.BELIEVED", 0)
     monkeypatch.setattr("turnstream.extensions.owner_commands.owners.BELIEVED", 0)
     monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0)

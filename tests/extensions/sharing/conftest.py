@@ -1,4 +1,4 @@
-"""A server whose owners may share, and two of them."""
+"""A server with sharing, and two of its owners."""
 
 from collections.abc import AsyncIterator
 
@@ -7,7 +7,7 @@ import pytest
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 
-# A tool of the client.
+# A client tool.
 LOOK = {"type": "client", "name": "look", "description": "Looks.", "input_schema": {"type": "object"}}
 
 

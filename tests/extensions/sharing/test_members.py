@@ -1,4 +1,4 @@
-"""Members of chats: what they may do, whose messages these are, and what becomes of them."""
+"""Members of chats: their rights, the ownership of their messages, and the end of a membership."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ async def add(ada: Client, chat: str, role: str, member: str = "bob", status: in
 
 
 async def waiting_for(member: Client) -> Any:
-    """The calls that wait for a member of one chat."""
+    """The waiting calls in the only chat of the member."""
     (membership,) = (await member.json("GET", "/api/memberships"))["memberships"]
     return membership["waiting"]
 
@@ -80,7 +80,7 @@ async def test_a_member_who_leaves_is_no_member_any_more(ada: Client, bob: Clien
     assert await bob.json("DELETE", f"/api/memberships/{left}") == {"left": left}
     await bob.json("GET", chat, 404)
     await bob.json("DELETE", f"/api/memberships/{left}", 404)
-    await ada.json("DELETE", f"/api/memberships/{left}", 404)  # an owner is no member
+    await ada.json("DELETE", f"/api/memberships/{left}", 404)  # the owner of a chat is not a member
 
 
 @pytest.mark.parametrize("member", ["ada", "", " ", " ada ", "a\u200bb"])
@@ -172,7 +172,7 @@ async def launch(to: str) -> str:
 
 @pytest.mark.parametrize("name", ["send", "launch"])
 async def test_an_approver_decides_and_a_writer_does_not(database_url: str, name: str) -> None:
-    """A policy that names its approvers counts for members too."""
+    """The approvers of a policy apply to members too."""
     async with (
         serving(database_url, Toolset([send, launch]), sharing=True) as server,
         Client(server.url, None, await server.token("ada"), "ada") as ada,
@@ -254,7 +254,7 @@ async def test_a_stream_ends_when_its_reader_is_no_member_any_more(
         assert (ended.data["status"], [event async for event in events]) == (403, [])
         assert ended.data["detail"] == "Your membership of this chat has ended."
     pause.go.set()
-    await ada.events(turn.stream_url)  # that of the owner goes to its end
+    await ada.events(turn.stream_url)  # the owner's stream continues to the end of the turn
 
 
 async def test_a_message_of_a_former_member_is_answered(server: Server, ada: Client, bob: Client) -> None:
@@ -300,7 +300,7 @@ async def test_a_chat_has_a_hundred_members_at_most(ada: Client, database_url: s
     await add(ada, chat, "read")
     problem = await add(ada, chat, "read", "eve", 409)
     assert "100 members" in problem["detail"]
-    await add(ada, chat, "write", "member 7")  # a role is changed even so
+    await add(ada, chat, "write", "member 7")  # a role can change at the limit of members
 
 
 async def test_without_the_setting_nobody_is_a_member(database_url: str) -> None:

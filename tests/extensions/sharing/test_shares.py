@@ -1,4 +1,4 @@
-"""Shared chats: what a link shows, to whom, and how long."""
+"""Shared chats: the contents of a link, its viewers, and its lifetime."""
 
 import asyncio
 from collections.abc import AsyncIterator

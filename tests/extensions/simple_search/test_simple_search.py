@@ -29,7 +29,7 @@ def marked(entry: Mapping[str, Any]) -> str:
 
 
 async def found(api: Client, q: str, **more: str) -> Mapping[str | None, str]:
-    """The title of each chat that is found, and its excerpt with marks."""
+    """The title of each found chat with its excerpt, and marks around the found words."""
     page = await api.json("GET", "/api/chats", params={"q": q, **more})
     return {chat["title"]: marked(chat) for chat in page["chats"]}
 

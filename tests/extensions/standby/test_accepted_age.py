@@ -1,4 +1,4 @@
-"""Reads on a standby: the age that a client accepts."""
+"""Reads on a standby: the maximum age that a client accepts."""
 
 import math
 

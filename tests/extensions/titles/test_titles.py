@@ -1,4 +1,4 @@
-"""Titles by a model: after the first answer, unless a person has given one."""
+"""Titles by a model: set after the first answer, unless the user has set a title."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable

@@ -14,7 +14,7 @@ TURN = new_id()
 
 
 class Kept:
-    """What was kept, by turn and call."""
+    """The stored results, by turn and call."""
 
     def __init__(self, texts: dict[tuple[UUID, str], str]) -> None:
         self.texts = texts

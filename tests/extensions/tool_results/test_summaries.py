@@ -1,4 +1,4 @@
-"""Calls of a model that the operator chose beside a turn's own: summaries of results and of conversations."""
+"""Summaries of results and of conversations, by a model that the operator sets apart from the model of the turn."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The cache of tool results: one answer for later turns of the owner, as long as it holds."""
+"""The cache of tool results: until it expires, one result serves later turns of the owner."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ AGE = Statement("UPDATE tool_cache SET stored_at = stored_at - interval '90 seco
 
 
 class Desk(Hooks):
-    """Counts the calls that run."""
+    """Tools that record the executed calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -70,7 +70,7 @@ class Desk(Hooks):
 
 
 async def turns(harness: Harness, desk: Desk, *calls: tuple[str, dict[str, Any]]) -> list[Turn]:
-    """One turn in a chat of its own for each call."""
+    """Runs one turn for each call, each turn in its own chat."""
     replies = [
         reply
         for place, (name, given) in enumerate(calls)

@@ -1,4 +1,4 @@
-"""The tools of a request that are left out, and the ranking of tools."""
+"""The omission of tools from requests, and the ranking of tools."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""A receiver of webhooks whose answer has no end."""
+"""A receiver of webhooks with an endless answer."""
 
 import aiohttp
 

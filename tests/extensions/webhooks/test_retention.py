@@ -1,4 +1,4 @@
-"""Webhooks that were delivered or given up are deleted by their age."""
+"""Delivered and abandoned webhooks are deleted at a certain age."""
 
 from datetime import UTC, datetime, timedelta
 

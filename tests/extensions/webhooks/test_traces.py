@@ -10,7 +10,7 @@ from tests.support.spans import PARENT, collected, span_of
 
 
 class Receiver(CannedServer):
-    """`came` is set with the first request."""
+    """A receiver of webhooks. The first request sets `came`."""
 
     def __init__(self) -> None:
         super().__init__()

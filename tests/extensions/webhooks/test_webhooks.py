@@ -1,4 +1,6 @@
-"""The end of every turn is told to an operator's server: signed, until it has understood, and once if all goes well."""
+"""A webhook reports the end of each turn to an operator's server: signed, retried until success, and sent once if no
+delivery fails.
+"""
 
 import asyncio
 import base64
@@ -43,7 +45,7 @@ from turnstream.tools.toolset import Toolset
 
 PAGE = Path(__file__).parents[3] / "docs/hooks.md"
 SECRET = "whsec_" + base64.b64encode(b"a secret that nobody else has").decode()
-# What failed is due again at once, and is found without a ring.
+# A failed webhook is due again at once, and a poll finds the webhook without a notification.
 AT_ONCE = WebhookPolicy(look=0.01, base=0)
 GET_WEBHOOK = Statement("SELECT * FROM webhooks WHERE turn_id = :turn")
 GET_WAITS = Statement("SELECT * FROM waiting_webhooks WHERE turn_id = :turn ORDER BY asked")
@@ -53,7 +55,9 @@ LAPSE = Statement("UPDATE webhooks SET due_at = now() WHERE turn_id = :turn")
 
 @dataclass
 class Operator:
-    """A server of somebody else's. The n-th request gets the n-th answer, later ones 204; None is silence."""
+    """A receiver of webhooks. The n-th request gets the n-th status, and later requests get 204. None stands for no
+    answer.
+    """
 
     port: int = 0
     answers: list[int | None] = field(default_factory=list)
@@ -65,7 +69,7 @@ class Operator:
         return f"http://127.0.0.1:{self.port}/ended"
 
     async def hear(self) -> tuple[str, dict[str, Any]]:
-        """The id and the data of the next request, whose signature is right."""
+        """Verifies the signature of the next request. Returns the id and the data of the request."""
         request = await self.heard.get()
         body = await request.read()
         assert verify(SECRET, request.headers, body, now=time.time())
@@ -107,7 +111,7 @@ class Operator:
 
 
 class Watched(Webhooks):
-    """Says what was written down."""
+    """Reports each stored outcome."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -135,7 +139,7 @@ async def operator() -> AsyncIterator[Operator]:
 
 @pytest.fixture
 async def harness(database_url: str) -> AsyncIterator[Harness]:
-    """Replicas whose turns leave webhooks."""
+    """Replicas whose turns create webhooks at their end."""
     async with connect(database_url, size=10) as database:
         yield Harness(database_url, database, ["ended"])
 
@@ -179,7 +183,7 @@ async def cancelled(harness: Harness) -> Asked:
 
 
 async def never_claimed(harness: Harness) -> Asked:
-    async with harness.replica(ScriptedProvider([])):  # it is there, and does not know of the turn
+    async with harness.replica(ScriptedProvider([])):  # the replica runs, and does not know of the turn
         asked = await harness.ask()
         await Turns(harness.database).cancel(OWNER, asked.chat, asked.turn)
     return asked
@@ -199,7 +203,7 @@ def counted(outcome: str) -> float:
     return REGISTRY.get_sample_value("turnstream_webhooks_total", {"outcome": outcome}) or 0
 
 
-# --- what is told ----------------------------------------------------------------------------------------------------
+# --- contents --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -306,7 +310,7 @@ def test_the_receiver_of_the_page_detects_forged_deliveries() -> None:
     assert not page["is_genuine"](SECRET, headers_of(SECRET, "ended-1", now - 600, b"{}"), b"{}")
 
 
-# --- what fails ------------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [500, 404, 302])
@@ -388,7 +392,7 @@ def test_the_waits_grow_fourfold_and_end_after_about_three_days() -> None:
     assert policy.lease > 2 * policy.timeout
 
 
-# --- who tells -------------------------------------------------------------------------------------------------------
+# --- the delivering replica ------------------------------------------------------------------------------------------
 
 
 async def test_another_replica_delivers_the_webhook_of_a_dead_one(harness: Harness, operator: Operator) -> None:
@@ -468,7 +472,7 @@ async def waits_of(harness: Harness, asked: Asked) -> list[tuple[int, list[str]]
 
 @pytest.fixture
 async def waiting(database_url: str) -> AsyncIterator[Harness]:
-    """Replicas whose turns leave webhooks when they wait."""
+    """Replicas whose turns create webhooks when they wait."""
     async with connect(database_url, size=10) as database:
         yield Harness(database_url, database, ["waiting"])
 
@@ -572,7 +576,7 @@ async def test_while_postgres_is_away_it_waits(harness: Harness, operator: Opera
         proxy.cut()
         with capture_logs() as lines:
             async with delivering(Webhooks(database), operator):
-                while len(lines) < 2:  # noqa: ASYNC110, a log tells nobody
+                while len(lines) < 2:  # noqa: ASYNC110, a log has no event
                     await asyncio.sleep(0)
     assert {line["event"] for line in lines} == {"webhook.waits"}
 

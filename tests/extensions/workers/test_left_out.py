@@ -1,4 +1,4 @@
-"""`turnstream serve` of a server that leaves the extension out."""
+"""`turnstream serve` without the extension."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What one process of `serve --workers` passes on to another: to whom it listens, and what a broken one costs."""
+"""Requests between the processes of `serve --workers`: the trusted senders, and the cost of a broken process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -22,13 +22,13 @@ STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encodi
 
 @pytest.fixture
 def neighbours() -> Iterator[UnixNeighbours]:
-    with TemporaryDirectory() as folder:  # `tmp_path` has the name of the test, and may be too long for a socket
+    with TemporaryDirectory() as folder:  # `tmp_path` contains the name of the test, and may be too long for a socket
         yield UnixNeighbours(Path(folder), 1, new_id())
 
 
 @asynccontextmanager
 async def neighbour(neighbours: UnixNeighbours, answer: Answer) -> AsyncIterator[Neighbour]:
-    """Another process, whose socket gives `answer` to the head of a request."""
+    """Another process. For each request, its socket calls `answer` with the head."""
     connections: set[asyncio.Task[None] | None] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -50,7 +50,7 @@ def request_with(*headers: tuple[bytes, bytes]) -> Request:
 
 
 async def test_a_request_of_the_network_names_no_client_though_its_connection_is_gone(tmp_path: Path) -> None:
-    """Of a connection that was reset the server cannot find out the address, as of one through a Unix socket."""
+    """The server knows no address for a reset connection, nor for a connection through a Unix socket."""
     seen: list[Request] = []
 
     async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
@@ -95,13 +95,13 @@ async def test_headers_of_the_single_connection_are_not_passed_on(neighbours: Un
 async def test_a_neighbour_that_takes_the_request_and_does_not_answer_is_not_waited_for(
     neighbours: UnixNeighbours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that is frozen: the kernel accepts connections for it."""
+    """Simulates a frozen process: the kernel still accepts its connections."""
     monkeypatch.setattr(module, "_HEAD_PATIENCE", 0.1)
     asked = asyncio.Event()
 
     async def answer(_head: bytes, reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         asked.set()
-        await reader.read()  # until the connection is closed
+        await reader.read()  # until the client closes the connection
 
     async with neighbour(neighbours, answer) as other:
         assert await neighbours.pass_on(request_with(), other.replica) is None
