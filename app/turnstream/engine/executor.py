@@ -67,7 +67,7 @@ from turnstream.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
 
-# The limit of process deaths with this turn running. Each death may follow new text, which resets `recoveries`.
+# The limit of process deaths with this turn running. `recoveries` cannot limit the deaths: new text resets it.
 _MOST_DEATHS = 10
 _DISCARD_TIMEOUT = 5.0  # seconds
 
@@ -208,7 +208,7 @@ class Executor:
         await self._recorder.refresh(lambda turn: retry_while_unavailable(lambda: turns.refreshed(turn)))
 
     async def _apply_steers(self) -> None:
-        """Adds the waiting steers to the turn. Until then, the user may edit or withdraw them."""
+        """Adds the waiting steers to the turn. The user may edit or withdraw a steer until then."""
         while (steers := self.turn.steers) and not await self._recorder.apply_steers(
             steers, open_round_number(self.turn) - 1
         ):
@@ -217,8 +217,8 @@ class Executor:
     async def cut_short(
         self, status: Status, stop_reason: str, error: TurnError | None = None, *, keep: bool = True
     ) -> None:
-        """Ends the turn at once, with a result for every call. The open round is sealed as it is. Without `keep`, or if
-        rows and view differ about the open block, the round is voided.
+        """Ends the turn at once, with a result for every call. The open round is sealed with its present content.
+        Without `keep`, or if rows and view differ about the open block, the round is voided.
         """
         cut = self._unsealed()
         sealed = await self._tidy(stop_reason, keep=keep)
@@ -228,7 +228,7 @@ class Executor:
             await self._call_after_round()
 
     async def _tidy(self, stop_reason: str, *, keep: bool) -> bool:
-        """Closes the open block of the turn, before its end. Returns whether that sealed a round."""
+        """Closes the open block of the turn, before its end. Returns whether a round was sealed."""
         await self._tool_runs.close()
         has_open_round = self._unsealed() is not None
         if has_open_round:
@@ -265,8 +265,8 @@ class Executor:
             await self._do(compaction)
 
     async def _compact(self, step: Compact) -> None:
-        """Summarises the turns up to `step.through`, or fewer if these are too long for one request. If the operator's
-        summary model fails, the turn's own model is used.
+        """Summarises the turns up to `step.through`, or fewer turns if one request cannot contain all of them. If the
+        operator's summary model fails, the turn's own model is used.
         """
         chosen = self._models.policy.summary_model
         owner = self._context.owner
@@ -300,7 +300,7 @@ class Executor:
         """
         if self._context.spending.limits_models or self._context.spending.reached is not None:
             await self._reserve(chosen or self._route.model)
-        # After the plan's reservation: this returns the turn's earlier reservations.
+        # After the plan's reservation: a reservation of the plan returns the turn's earlier reservations.
         if (root := family_of(self.turn)) is not None:
             request_charge = self._charge_of_request(chosen or self._route.model)
             await self._context.spending.take_of_family(root, self.turn, request_charge)
@@ -384,8 +384,8 @@ class Executor:
 
     @asynccontextmanager
     async def _reserved_request(self, reply: Reply, model: str) -> AsyncIterator[None]:
-        """Makes the round writer reserve the cost of the request until its reply begins: a kill must not hide the cost.
-        With a plan that limits models, or a shared budget, the cost is reserved already.
+        """Makes the round writer reserve the cost of the request until the reply begins: a kill of the process must not
+        hide the cost. With a plan that limits models, or a shared budget, the cost is reserved already.
         """
         turn, view = self.turn, self._recorder.view
         if self._context.spending.limits_models or family_of(turn) is not None:

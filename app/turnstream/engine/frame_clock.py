@@ -21,8 +21,8 @@ BEATS = 3
 
 
 class FrameClock:
-    """Measures the load of the event loop's thread. `tick` is the present tick in seconds, 0 under low load. With
-    `frames` `calm` there is no tick, with `cheap` always one.
+    """Measures the load of the event loop's thread. `tick` is the present tick in seconds, 0 under low load. The tick
+    is always 0 with `frames=calm`, and never 0 with `frames=cheap`.
     """
 
     def __init__(self, frames: Frames = "by-load") -> None:

@@ -22,7 +22,7 @@ _STOP_TIMEOUT = 0.1  # seconds for a cancelled hook; then it is abandoned
 @dataclass(frozen=True, slots=True)
 class BeforeTool:
     """`turn` is the turn at the time of the event, as in every event. `input` is the JSON text for the tool. After an
-    edit by a person it differs from the call's.
+    edit by a person, it differs from the input of the call.
     """
 
     owner: str

@@ -31,7 +31,7 @@ _OF_THE_REPLY = frozenset({"empty_summary", "no_summary", "tool_use_failed"})
 class ModelPolicy:
     """The limits of model calls. `stall_timeout` is in seconds; `fallbacks` of a model are called when it is down, with
     the `fitting` parameters of the turn. After `breaker` failed calls in a row, the fallbacks are called at once for
-    `breaker_pause` seconds: for one owner if all failed calls were that owner's, else for all turns of the replica.
+    `breaker_pause` seconds: for one owner if all failed calls had that owner, else for all turns of the replica.
     `summary_model` summarises conversations and results; the default is the turn's own model. A reply is cut off after
     `max_reply_chars`. `prices` are the present prices of a model, `longest_reply` is in tokens. Metrics have the
     `label` of a model.
@@ -101,7 +101,7 @@ class ModelBreakers:
 
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
-    """Calls the models, for all turns of a replica."""
+    """Calls the models for all turns of a replica."""
 
     provider_for: Callable[[str], Provider]
     policy: ModelPolicy
@@ -146,8 +146,8 @@ class _Failures:
 
 
 class ModelRoute:
-    """The models that a run may still call. `model` is the present one: a run does not return to a failed model, but a
-    later run tries the first one again.
+    """The models that a run may still call. `model` is the present model. A run does not return to a failed model; a
+    later run starts again with the first model.
     """
 
     def __init__(self, access: ModelAccess, model: str, owner: str) -> None:
@@ -170,7 +170,7 @@ class ModelRoute:
         try:
             return kept_open(self.provider)
         except PermanentError:
-            return nullcontext()  # no longer configured: the next call raises this
+            return nullcontext()  # the model is no longer configured: the next call raises the error
 
     @property
     def calls(self) -> int:
@@ -215,7 +215,7 @@ class ModelRoute:
         return 0.0
 
     def leave(self, error: ProviderError) -> bool:
-        """Replaces the present model by the next one, after a failure that no retry can fix. False if there is none."""
+        """Replaces the present model by the next one, after its last retry. Returns False without a next model."""
         if len(self._left) == 1:
             return False
         report_account(error)

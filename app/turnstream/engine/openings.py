@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-# Model calls that open at once, and the longest time in seconds that one holds its slot: about the event loop's work
-# for all of them. A slower opening, such as a call of a silent provider, loses its slot.
+# Model calls that open at once, and the longest time in seconds for which a call keeps its slot: about the event loop's
+# work for all of them. A slower opening, such as a call of a silent provider, loses its slot.
 SLOTS = 4
 LONGEST = 0.02
 

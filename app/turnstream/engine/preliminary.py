@@ -31,7 +31,7 @@ def fitted_output(content: object) -> Outcome | None:
 
 
 class PreliminaryOutputs:
-    """Writes the preliminary outputs of a call, at intervals the last. `close` ends the writing task."""
+    """Writes the last preliminary output of a call at intervals. `close` ends the writing task."""
 
     def __init__(self, recorder: Recorder, call: Block) -> None:
         self._recorder = recorder
@@ -41,8 +41,8 @@ class PreliminaryOutputs:
         self._task: asyncio.Task[None] | None = None
 
     def show(self, content: object) -> None:
-        """Shows a text, a value as JSON, or a ToolResult of one with data. Any other value is an error of the tool, and
-        is logged.
+        """Shows a text, a value as JSON, or a ToolResult that adds data to a text or a value. Any other value is an
+        error of the tool, and is logged.
         """
         if (fitted := fitted_output(content)) is None:
             return

@@ -80,8 +80,8 @@ def _write(method: Write[P, T]) -> Write[P, T]:
 class Recorder:
     """Writes the turn of `view`. Every write raises ClaimLost once another attempt owns the turn.
 
-    `holds` is true until the turn ends, waits for a person, or returns to the queue for an answer or message that came
-    meanwhile. `leaves_work` is then true if the queue has this turn, or one behind it.
+    `holds` is true until the turn ends, waits for a person, or returns to the queue because of a new answer or message.
+    `leaves_work` is then true if this turn, or a later turn of its chat, is queued.
     """
 
     def __init__(self, records: Records, view: LiveView) -> None:

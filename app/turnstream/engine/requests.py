@@ -106,7 +106,7 @@ class Requests:
 
 class TokenCounts:
     """Token counts of a turn's next request, by the provider. The provider counts only if an estimate is too close to a
-    limit, once per request, and not again for a model after a failure.
+    limit, once per request, and never again for a model after a failed count.
     """
 
     def __init__(self, ancestors: Sequence[Turn], requests: Requests) -> None:
@@ -176,7 +176,7 @@ def _params(request: TurnRequest, step: ModelStep) -> Mapping[str, Any]:
         format = {"type": "json_schema", "schema": schema}
         params = {**params, "output_config": {**(params.get("output_config") or {}), "format": format}}
     choice = params.get("tool_choice")
-    # A forced tool call is for the first round only: in every round it would prevent an answer.
+    # A tool call is forced in the first round only: if every round were forced, the model could not answer.
     if step.round > 1 and isinstance(choice, Mapping) and choice.get("type") in {"any", "tool"}:
         kept = {name: value for name, value in choice.items() if name not in {"type", "name"}}
         params = {**params, "tool_choice": {"type": "auto", **kept}}

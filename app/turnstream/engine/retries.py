@@ -12,7 +12,7 @@ from turnstream.kit.text import sentence
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """At most `most` retries in a row. The wait begins at `base` seconds and doubles up to `longest`, with jitter. A
+    """At most `most` consecutive retries. The wait begins at `base` seconds and doubles up to `longest`, with jitter. A
     provider may request a longer wait, up to `max_retry_after` seconds, never a shorter one. A `busy` provider is not
     called for this many seconds: its limit or overload rarely ends sooner, and each retry counts against the limit.
     With `waits` False no retry waits.
@@ -52,7 +52,7 @@ class Retries:
             return 0.0
         wait, jitter = backoff(max(1, self._spent), policy.base, policy.longest), jittered(1.0)
         least = max(asked, policy.busy if error.busy else 0.0)
-        # With added jitter, or all refused turns would return together.
+        # With added jitter: otherwise all refused turns would retry at the same time.
         return max(wait * jitter, least * (1.0 + 0.1 * jitter))
 
 

@@ -36,7 +36,7 @@ class TextGate(Protocol):
 
 # Opens the gate of a reply, from the turn's rows, the most characters of the reply, and the text before it.
 OpenGate = Callable[[Callable[[], Turn], int, str], TextGate]
-# Returns the text to store, from owner, plan, text and place. Raises MessageBlocked, and GuardFailed if a check fails.
+# Returns the text to store, from owner, plan, text and place. Raises MessageBlocked, or GuardFailed if a check fails.
 CheckMessage = Callable[[str, str | None, str, Place], Awaitable[str]]
 # Returns the outcome to store, from its turn (None for a report) and its tool. Raises TurnBlocked.
 CheckResult = Callable[[Outcome, Turn | None, str], Awaitable[Outcome]]

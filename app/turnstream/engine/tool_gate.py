@@ -97,7 +97,7 @@ class ToolGate:
 
     def may_start_early(self, call: Block) -> bool:
         """Whether the call may run before its round is sealed: its tool is `read_only`, and no other rule settles it. A
-        call that repeats another one of its round waits for that outcome.
+        call that repeats another call of its round waits for the outcome of the other call.
         """
         blocks, spec = self.turn.blocks, self.spec(call)
         if not call.is_call or tool_rounds(blocks) > round_limit(self.turn) or call in calls_over_limit(self.turn):
@@ -183,7 +183,7 @@ class ToolGate:
         return None if first is call else first
 
     def submitted_draft(self, submit: Block) -> str | None:
-        """The draft for a call of the submit tool: the last one before it without a failure."""
+        """The draft for a call of the submit tool: the last successful draft before the call."""
         failed = {block.key for block in self.turn.blocks if block.type == TOOL_RESULT and block.is_error}
         calls = [block for block in self.turn.blocks if block.is_call and block.index < submit.index]
         drafts = [call for call in calls if self.role(call) == "output" and call.key not in failed]
@@ -255,7 +255,7 @@ class ToolGate:
         return earlier_result(call, self.turn.blocks, read_only) if self._has_memo(call) else None
 
     def _has_memo(self, call: Block) -> bool:
-        """Whether identical calls share one outcome. An edited input is not the model's."""
+        """Whether identical calls share one outcome. A call with an edited input shares no outcome."""
         spec = self.spec(call)
         return spec is not None and spec.read_only and self._policy(call).memo and self._edited_input(call) is None
 
@@ -264,7 +264,7 @@ class ToolGate:
 
 
 def is_over_limit(call: Block, blocks: Iterable[Block], limit: int | None) -> bool:
-    """Whether `limit` calls of this tool precede this one."""
+    """Whether at least `limit` calls of the same tool precede this call."""
     if limit is None:
         return False
     return sum(other.is_call and other.name == call.name and other.index < call.index for other in blocks) >= limit
@@ -290,7 +290,7 @@ def earlier_result(call: Block, blocks: Sequence[Block], read_only: Collection[s
 
 
 def _is_reusable(result: Block) -> bool:
-    """True unless it failed or a person edited its input."""
+    """True unless the call failed or a person edited its input."""
     notes = json.loads(result.notes or "{}")
     return not result.is_error and "input" not in notes.get("approval", {})
 
@@ -350,7 +350,7 @@ def outcome_of_answer(ask: Ask, answer: AskAnswer) -> Outcome:
 
 
 def person_answer(answer: AskAnswer | None) -> PersonAnswer | None:
-    """The answer to a question of a tool. None if it did not come in time."""
+    """The answer to a question of a tool. None if the question expired."""
     if answer is None or answer.kind == "expired":
         return None
     return PersonAnswer(**json.loads(answer.text)) if answer.kind == "result" else PersonAnswer("cancel")

@@ -149,7 +149,7 @@ class ToolRuns:
             runnable = await self._within_plan(runnable)
         runnable = await self._start_jobs(runnable)
         if runnable:
-            # The ledger first: after a crash, a call without an entry has certainly not run.
+            # The ledger is written first: after a crash, a call without an entry has certainly not run.
             if unlisted := [call for call in runnable if call.key not in self._in_ledger]:
                 await self._recorder.start_calls(unlisted)
             gate = self._gate
@@ -251,7 +251,7 @@ class ToolRuns:
             self._context.notify_owner(owner)
 
     async def judge(self, draft: Block) -> None:
-        """Judges an output in plain text. Tools and hooks get it as a call of the output tool."""
+        """Judges an output in plain text. Tools and hooks receive the draft as a call of the output tool."""
         output = self._request.output
         call = as_call(draft) if output is None else as_call(draft, output.name)
         outcome = await self._perform(call, RunCall(call.text))
@@ -404,7 +404,7 @@ class ToolRuns:
             self._recorder.notify("tool_progress", **shown)
 
     async def _ask_to_sign_in(self, call: Block, sign_in: SignIn) -> None:
-        """Lets the call wait until the owner, or a principal that the server names, has signed in."""
+        """Suspends the call until the owner, or a principal named by the server, has signed in."""
         expiry = self._toolset.policy(call.name or "", self._request.tools).approval_expiry
         ask = replace(self._question_of(call, "sign_in", sign_in.question, expiry), approvers=sign_in.approvers)
         await self._recorder.ask_to_sign_in(call, ask)
@@ -430,7 +430,7 @@ class ToolRuns:
         )
 
     async def _ask_person(self, call: Block, question: PersonQuestion) -> PersonAnswer | None:
-        """Asks the person a question of the running tool, and waits for the answer. None if it did not come in time."""
+        """Asks the person a question of the running tool, and waits for the answer; None if the question expires."""
         ask = self._question_of(call, "elicitation", question.shown, question.seconds)
         await self._recorder.ask([ask])
         self._report_wait([ask])
@@ -439,7 +439,7 @@ class ToolRuns:
         return person_answer(answer)
 
     async def _answer_to(self, ask: Ask, deadline: float) -> AskAnswer | None:
-        """Waits for the answer in the rows. Rows are also read at intervals: a notification may be lost."""
+        """Waits for the answer in the rows. Also polls the rows, because a notification may be lost."""
         updated, turns = self._context.updated, self._context.turns
         while True:
             asks = self._recorder.turn.asks
@@ -460,6 +460,6 @@ class ToolRuns:
             return OUTPUT
         if spec is None:
             return "(unknown)"
-        if spec.role is not None:  # the caller chose its name
+        if spec.role is not None:  # the request chose the tool's name
             return spec.role
         return "(declared)" if spec.http or spec.client else spec.name

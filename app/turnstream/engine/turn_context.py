@@ -23,9 +23,9 @@ from turnstream.tracing import Span
 @dataclass(frozen=True, slots=True)
 class TurnContext:
     """The objects shared by the parts of a run. `recorder` has the claimed turn. `ancestors` are the turns before it on
-    its path. `entries` are the messages that earlier requests made from them. `updated` is set when a user's rows are
-    new to the run. `notify_owner` wakes the readers of the owner's feed. `span` traces the run. `secrets` decrypt
-    those of the request. `checks` are the checks of texts, by the owner's plan.
+    its path. `entries` are the messages that earlier requests made from them. `updated` is set when a user has written
+    rows that the run has not read. `notify_owner` wakes the readers of the owner's feed. `span` traces the run.
+    `secrets` decrypts the secrets of the request. `checks` are the checks of texts, by the owner's plan.
     """
 
     owner: str

@@ -53,7 +53,7 @@ StopCause = Literal["cancel", "release", "lost"]
 @dataclass(frozen=True, slots=True)
 class RunServices:
     """The parts of the replica that every run uses. `replica` is the id in the rows of claimed turns. `notify_owner`
-    wakes the readers of an owner's feed. `decline` leaves a turn to other replicas, and returns whether it did.
+    wakes the readers of an owner's feed. `decline` returns a turn to the queue for other replicas, or returns False.
     """
 
     database: Database
@@ -79,7 +79,7 @@ class TurnRun:
     task: asyncio.Task[None]
 
     def __init__(self, turn: UUID, services: RunServices, loaded: tuple[str, Sequence[Turn]] | None = None) -> None:
-        """`loaded` are the owner and the end of the turn's path, unless they must be read."""
+        """`loaded` are the owner and the end of the turn's path; if None, they are read."""
         self.turn = turn
         self.owner: str | None = None  # once its rows are read
         self.updated = asyncio.Event()
@@ -96,22 +96,22 @@ class TurnRun:
         return None if self._executor is None or view is None else self._executor.activity(view.wakeup.waiters)
 
     def stop(self, cause: StopCause) -> None:
-        """Stops the run. The first cause counts. A run that still loads its rows stops when it has them."""
+        """Stops the run. The first cause is kept. A run that is loading its rows stops after the load."""
         if self.stop_cause is None:
             self.stop_cause = cause
             if self._started:
                 self.task.cancel()
 
     async def execute(self) -> bool:
-        """Runs the turn until it ends, waits for a person, or returns to the queue. Returns whether the queue has this
-        turn or one behind it. Raises ClaimLost.
+        """Runs the turn until it ends, waits for a person, or returns to the queue. Returns whether this turn, or a
+        later turn of its chat, is queued. Raises ClaimLost.
         """
         services = self._services
         turns = Turns(services.database)
         self.owner, path, entries = await self._load_path(turns)
         owner, turn = self.owner, path[-1]
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
-        # The process that wrote the path has checked it.
+        # The path was checked by the process that wrote it.
         if self._loaded is None and (reason := self._lacks(turn)) and await services.decline(turn):
             log.warning("turn.declined", reason=reason)
             return False
@@ -168,7 +168,7 @@ class TurnRun:
         return recorder.leaves_work
 
     def _lacks(self, turn: Turn) -> str | None:
-        """The missing parts of this replica for the turn. A turn that is only cancelled needs no part."""
+        """The parts that the turn needs and this replica lacks. A turn that is only cancelled needs no part."""
         request = turn.request
         if request is None or turn.cancel_requested or self.stop_cause is not None:
             return None
@@ -206,8 +206,8 @@ class TurnRun:
             await to_the_end(context.call_hooks(TurnEnded(context.owner, context.recorder.turn)))
 
     async def _load_leftovers(self, turns: Turns, view: LiveView) -> frozenset[CallKey]:
-        """Loads what earlier attempts left: the open text, from the journal into the view, and the started calls
-        without an outcome, which are returned.
+        """Loads the state of earlier attempts: the view gets the open text of the journal. Returns the started calls
+        without an outcome.
         """
         if not view.turn.rounds:
             return frozenset()

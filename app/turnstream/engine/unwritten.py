@@ -45,7 +45,7 @@ class Unwritten:
             await self._write(text)
 
     async def settle(self) -> None:
-        """Waits for a running write. Afterwards none starts."""
+        """Waits for a running write, and prevents a later write."""
         if self._timer is not None:
             self._timer.cancel()
         if self._late is not None:

@@ -30,9 +30,9 @@ class WarmPath:
 class WarmPaths:
     """Up to `most_bytes` of paths, by the turn at their end. The least recently used path is evicted first.
 
-    A path is valid without a comparison with its rows: an ended turn does not change, nor does its parent. If it is
-    deleted with its descendants, a statement that names it as a parent, or claims a turn behind it, finds nothing. The
-    exception is a Postgres that lost the end of a turn: paths are dropped after it was away.
+    A path is valid without a comparison with its rows: an ended turn and its parent do not change. After the deletion
+    of a turn, a statement with the turn as a parent finds no row, and no turn behind it can be claimed. Only Postgres
+    may lose the end of a turn: all paths are dropped after an outage of Postgres.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -76,7 +76,7 @@ class WarmPaths:
 def _size_of(turn: Turn) -> int:
     """Its approximate bytes. A character takes one to four. Tools of the server are shared by all turns."""
     size = _TURN + _BLOCK * len(turn.blocks)
-    # A path may have tens of thousands of blocks: a rare type costs no call.
+    # A path may have tens of thousands of blocks, so a value of a rare type must cost no call.
     texts = [
         text
         for block in turn.blocks
@@ -97,7 +97,7 @@ def _size_of(turn: Turn) -> int:
 
 
 def _bytes_of(value: Any) -> int:
-    """The bytes of the texts and numbers in a JSON value; members and items count about as much as in Python."""
+    """The bytes of the texts and numbers in a JSON value; a member or an item adds about its size in Python."""
     if isinstance(value, str):
         return getsizeof(value)
     if isinstance(value, Mapping):

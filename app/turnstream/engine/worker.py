@@ -71,15 +71,15 @@ class FailedRuns:
         return self._of.keys()
 
     def keep(self, turns: Collection[UUID]) -> None:
-        """Drops all others: they have ended, or run elsewhere."""
+        """Drops all other turns: they have ended, or run on other replicas."""
         self._of = {turn: failed for turn, failed in self._of.items() if turn in turns}
 
 
 class Isolation:
-    """Suspects, which may kill the process, start apart from other turns: for some seconds nothing else is claimed, and
-    a death counts for them only. For the same time afterwards only other turns are claimed. An idle replica claims a
-    suspect at once. After each isolation without a death, the next claim takes twice as many: a fault with another
-    cause makes many turns suspects. All times are of one clock, in seconds.
+    """Isolates suspects, which may kill the process, from other turns. After a claim of suspects, no other turn is
+    claimed for some seconds, so that a death counts only for the suspects. For the same time afterwards, no suspect is
+    claimed. An idle replica claims a suspect at once. After each isolation without a death, the next claim has twice as
+    many suspects: a fault with another cause makes many turns suspects. All times are of one clock, in seconds.
     """
 
     def __init__(self, now: float) -> None:
@@ -104,7 +104,7 @@ class Isolation:
         self._at_once = 1
 
     def holds(self, running: Collection[UUID], now: float) -> bool:
-        """Whether nothing may start now."""
+        """Whether no other turn may start now."""
         return now < self._until and any(turn in running for turn in self._suspects)
 
     def includes(self, turn: UUID) -> bool:
@@ -113,8 +113,8 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPolicy:
-    """`poll_interval` and `grace_period` are seconds. `plans` limit the running turns of an owner over all replicas.
-    The paths of ended turns take up to `warm_bytes`. Without `declines` a turn runs even without its model or a tool.
+    """`poll_interval` and `grace_period` are seconds. `plans` limit an owner's running turns on all replicas. The paths
+    of ended turns in memory have up to `warm_bytes`. Without `declines`, a turn also runs without its model or a tool.
     """
 
     concurrent_turns: int = 1000
@@ -210,7 +210,7 @@ class Worker:
         signals.suspect.act(self._services.warm_paths.clear)
 
     def wake(self) -> None:
-        """Called when there may be a turn to claim: here or, if this replica is full, elsewhere."""
+        """Called when there may be a turn to claim. If this replica is full, other replicas are notified."""
         self._notify_when_full = True
         self._woken.set()
 
@@ -229,7 +229,7 @@ class Worker:
                 run.updated.set()
 
     async def cancel(self, turn: UUID) -> None:
-        """Stops a turn whose row has a cancellation, on any replica."""
+        """Stops a turn with a cancellation in its row, on any replica."""
         if run := self._runs.get(turn):
             run.stop("cancel")
         else:
@@ -340,7 +340,7 @@ class Worker:
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
         now = monotonic()
         room = 0 if self._draining or self._isolation.holds(self._runs.keys(), now) else min(_CLAIM, free)
-        # With room for all, the order between owners is irrelevant, and a count would cost every claim.
+        # With room for all turns, the order of owners is irrelevant, and each claim saves the count of turns.
         plans = self._policy.plans
         most = plans.default.running_turns or (_ANY_NUMBER if free <= _CLAIM or plans.vary else None)
         suspects = min(room, self._isolation.room(now, is_idle=not self._runs and not self._reserved))
@@ -359,7 +359,7 @@ class Worker:
                 self._runs[turn].stop("release")
         if claim.deaths:
             seconds = self._isolation.begin(claim.turns, claim.deaths, monotonic())
-            for pause in (seconds, 2 * seconds):  # first for others, then for the next suspects
+            for pause in (seconds, 2 * seconds):  # at the end of the isolation, then for the next suspects
                 asyncio.get_running_loop().call_later(pause, self._woken.set)
             turns, beside = [str(turn) for turn in claim.turns], len(self._runs) - len(claim.turns)
             log.warning("turns.isolated", turns=turns, deaths=claim.deaths, seconds=seconds, beside=beside)
@@ -381,7 +381,7 @@ class Worker:
         for turn, run in self._runs.items():
             if mine.get(turn):
                 run.stop("cancel")
-        # Turns without a run at the last comparison, too: a turn that starts with its insert has its row first.
+        # Only turns that had no run at the last comparison either: the insert of a turn comes before its run.
         before_last, self._not_run = self._not_run, mine.keys() - self._runs.keys()
         self._failed.keep(mine.keys())
         if unrun := self._not_run & before_last:
@@ -400,7 +400,7 @@ class Worker:
         run.task = group.create_task(self._supervise(run), name=f"turn {turn}")
 
     async def _supervise(self, run: TurnRun) -> None:
-        OWNER.set("")  # a request may have started the run, and does not wait for it
+        OWNER.set("")  # the run may have been started by a request, which does not wait for it
         OF_REQUEST.set(False)
         structlog.contextvars.bind_contextvars(turn=str(run.turn))
         TURNS_RUNNING.inc()

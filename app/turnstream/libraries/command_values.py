@@ -24,7 +24,7 @@ class OpenGroup(click.Group):
 
 
 def checked_name(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
-    """A click callback. A name must fit on one line, and must not differ from another one invisibly."""
+    """A click callback. A name must fit on one line, and must not contain invisible characters."""
     if name is not None and not (1 <= len(name) <= _LONGEST_NAME and name.isprintable() and name == name.strip()):
         raise click.BadParameter(
             f"a name must have 1 to {_LONGEST_NAME} printable characters, and no space at its start or end"
@@ -33,7 +33,9 @@ def checked_name(_context: click.Context, _parameter: click.Parameter, name: str
 
 
 def checked_owner(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
-    """A click callback for the owner of a new token or grant. An owner elsewhere can only be exported and erased."""
+    """A click callback for the owner of a new token or grant. An owner on another server can only be exported and
+    erased.
+    """
     if name is not None and checked_name(context, parameter, name):
         try:
             Identity(name)

@@ -2,7 +2,7 @@
 
 from turnstream.storage.database import Statement
 
-# Among the sessions that the server's user may see: its own, or all with the role pg_monitor.
+# Only among the sessions that are visible to the server's user: its own sessions, or with the role pg_monitor all.
 OLDEST_TRANSACTION = Statement(
     """
 SELECT coalesce(extract(epoch FROM max(clock_timestamp() - since)), 0)::float AS seconds FROM (

@@ -5,8 +5,8 @@ from typing import Final
 from turnstream.storage.contents import BYTES_MARK, TEXT_MARK
 from turnstream.storage.database import LONG, Statement
 
-# Replicas name what they can open. The second form came with more columns. Keys of owners are changed when each live
-# replica names the last one: it opens what the key before has encrypted.
+# Replicas register the forms that they can decrypt. The second form was introduced with more columns. Keys of owners
+# are rotated when all live replicas register the last form: such replicas also decrypt contents of the key before.
 FORMS: Final = ("encryption", "encryption of chats", "encryption by new keys")
 
 REWRAP = Statement(

@@ -1,4 +1,4 @@
-"""Model calls beside a turn, by a model of the operator's choice: one prompt, one text."""
+"""Model calls beside a turn, with a model that the operator chooses: one prompt, one text."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,7 +1,6 @@
 """Ranks tools by the words of a query. Pure.
 
-Libraries for it need numpy, and rank one text per document. Libraries for it need numpy, and rank one text per
-document.
+Libraries for the ranking of texts need numpy, and rank one text per document; a tool has several texts.
 """
 
 import json
@@ -149,8 +148,8 @@ def _fields_of(tools: tuple[tuple[str, str, str], ...]) -> tuple[_Field, ...]:
 
 
 def ranked(specs: Sequence[ToolSpec], query: str, most: int) -> list[ToolSpec]:
-    """The best tools for a query, the best one first; none without a word of it. A tool with the query as its name is
-    first.
+    """The best tools for a query, best first. A tool without a word of the query is omitted. A tool with the query as
+    its name is first.
     """
     fields = _fields_of(tuple((spec.name, spec.description, spec.input_schema) for spec in specs))
     given = {_stem(word.lower()) for word in _WORD.findall(query) if word.lower() not in _NO_MEANING}

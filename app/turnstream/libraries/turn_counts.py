@@ -65,7 +65,8 @@ class JobCounts:
 
 
 class OpenTurns(NamedTuple):
-    """`oldest` is the longest time in seconds that a claimable turn has been queued, 0 if there is none."""
+    """`oldest` is the time in seconds for which the oldest claimable turn has been queued; 0 without a claimable turn.
+    """
 
     queued: int
     waiting: int
@@ -89,7 +90,7 @@ class TurnCounts:
         self._counts: OpenTurns | None = None
 
     async def open_turns(self) -> OpenTurns | None:
-        """None if Postgres does not answer in time."""
+        """The present counts; None if Postgres does not respond in time."""
         async with self._lock:
             if self._counted is None or monotonic() - self._counted >= self._keep:
                 self._counts = await self._count()

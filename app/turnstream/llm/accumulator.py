@@ -97,7 +97,7 @@ class Accumulator:
                 self._by_key.pop(key).closed = True
                 self._advance(changes)
             case MessageStarted():
-                self._close_all(changes)  # after a second start no part can close the first block
+                self._close_all(changes)  # after a second start, no part can close the blocks of the first message
                 self.started = True
                 self.usage = merge_usage(self.usage, part.usage)
                 self.request_id = part.request_id or self.request_id
@@ -145,7 +145,7 @@ class Accumulator:
         self.stop_reason = storable(part.stop_reason)
         if part.stop_reason in _TRUNCATED:
             if self._queue and self._queue[-1].doubtful:
-                self._queue[-1].closed = False  # its input was cut, though the provider closed the block
+                self._queue[-1].closed = False  # the provider closed the block, but its input was cut
             self._close_all(changes)
         else:
             self._advance(changes)
@@ -176,7 +176,7 @@ class Accumulator:
                     changes.append(text)
             if not building.closed:
                 return
-            # Input that is not a JSON object may have been cut by max_tokens; this is known only after the block.
+            # Input that is not a JSON object may have been cut by max_tokens; the stop reason arrives after the block.
             if wait and len(self._queue) == 1 and self.stop_reason is None and building.doubtful:
                 return
             changes.append(building.block(self._round, self._attempt))

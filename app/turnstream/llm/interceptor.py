@@ -1,4 +1,4 @@
-"""Interceptors of model calls, below the adapters, where a call is bytes: they read it, change it or answer it."""
+"""Interceptors of model calls, below the adapters: an interceptor can read, change or answer the bytes of a call."""
 
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -10,7 +10,7 @@ from turnstream.llm.provider import ModelCall, ModelRequest, ProviderWrapper
 
 Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
 
-# The model call of this task. A request does not name it: its bytes are the provider's.
+# The model call of this task. The bytes of the request do not identify the call.
 CALL: ContextVar[ModelCall | None] = ContextVar("call", default=None)
 
 

@@ -11,7 +11,7 @@ JsonObject = dict[str, Any]
 
 
 class _Object(BaseModel):
-    """An object with types for the members used here; the others are passed on to the provider."""
+    """An object with types for the members used here; all other members are passed on to the provider."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -95,7 +95,7 @@ class Parameter:
 
 
 def _without_titles(schema: Any) -> Any:
-    """Drops pydantic's titles and class descriptions, and null, which removes a value."""
+    """Drops pydantic's titles and class descriptions, and the type null: null removes a value."""
     if not isinstance(schema, dict):
         return schema
     schema = {name: _without_titles(value) for name, value in schema.items() if name not in {"title", "default"}}
@@ -131,7 +131,7 @@ class AllowedParams:
         return allowed is None or all(each in allowed for each in _texts(value))
 
     def shows(self, parameter: Parameter) -> bool:
-        """True if some value of it is allowed."""
+        """True if any value of the parameter is allowed."""
         return not parameter.guarded or parameter.name in self.values
 
 

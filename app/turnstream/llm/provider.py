@@ -76,7 +76,7 @@ class ModelRequest:
     `prefilled`: the model continues the last message, a reply with a beginning by the client. `call` is for
     interceptors and for the connections of a turn, `caller` for providers that delay calls; neither is sent. `options`
     are the model's options in the file of models. `retained` is the reference to the answer of an interrupted call that
-    the provider may still have (`AnswerKeeper`); `past` are the earlier calls of the path, for their rhythm.
+    the provider may still have (`AnswerKeeper`); `past` are the earlier calls of the path, for the cache.
     """
 
     model: str
@@ -130,7 +130,7 @@ class BlockText(NamedTuple):
 
 
 class BlockData(NamedTuple):
-    """A change of a block's `data`: `value` replaces the member `field`, or with `append` is added to its list."""
+    """A change of a block's `data`: `value` replaces the member `field`; with `append`, the member's list gets it."""
 
     key: int
     field: str
@@ -216,8 +216,8 @@ class ConnectionKeeper(Protocol):
 @runtime_checkable
 class AnswerKeeper(Protocol):
     """A provider that finishes an answer without a reader. The member `retained` in the `data` of its MessageStarted
-    refers to the answer; in that of its MessageDelta it is null when nothing is left to read. A call with the reference
-    reads the answer from its beginning, or makes a new one if the answer is lost or its request was different.
+    refers to the answer. In the `data` of its MessageDelta, null means that the whole answer was read. A call with the
+    reference reads the answer from its beginning, or makes a new one if the answer is lost or had another request.
     """
 
     async def discard(self, retained: Mapping[str, Any]) -> None:

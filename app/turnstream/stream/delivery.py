@@ -1,4 +1,4 @@
-"""Deliveries: readers without a task of their own for waits and writes. One pass writes to all woken readers."""
+"""Deliveries: readers that wait and write without tasks of their own. One pass writes to all woken readers."""
 
 import asyncio
 from collections import deque
@@ -62,8 +62,8 @@ class Delivery:
         self.crowd: Crowd | None = None
 
     async def run(self) -> None:
-        """Delivers until the turn has ended. The caller's task waits meanwhile. It finds the turn's view again if the
-        present one has no writer any more: this may query the database for the request.
+        """Delivers until the turn has ended. The caller's task waits meanwhile. If the view has no writer any more, the
+        view is replaced, perhaps after a query.
         """
         reader, loop = self._reader, asyncio.get_running_loop()
         while not reader.done:
@@ -135,7 +135,7 @@ class Delivery:
 
 
 class Crowd:
-    """Several deliveries whose clients have the whole content of one view. One look finds the next frames for all."""
+    """Several deliveries whose clients have the whole content of one view. The next frames are encoded once for all."""
 
     def __init__(self, deliveries: Deliveries, reader: TurnReader) -> None:
         self.members: dict[Delivery, None] = {}

@@ -25,7 +25,7 @@ class Directory:
         return self._here.get(turn)
 
     def running_for(self, owner: str, chat: UUID, turn: UUID) -> LiveView | None:
-        """The view of a turn that runs here, if the owner has its chat."""
+        """The view of a turn that runs here, if the turn's chat belongs to the owner."""
         view = self._here.get(turn)
         return view if view and view.turn.chat_id == chat and self._owners[turn] == owner else None
 
@@ -34,8 +34,8 @@ class Directory:
         return [view for view in self._mirrored.values() if not view.ended]
 
     def view(self, turn: Turn) -> LiveView:
-        """The view of a turn, made from `turn` if there is none, and never older than `turn`. A view of an older
-        attempt with a writer here has lost its claim; a mirror with less is only late, and copies the rows.
+        """The view of a turn, made from `turn` if there is none, and never older than `turn`. A view with an older
+        attempt and a writer here has lost its claim. A mirror with less content is late, and copies the rows.
         """
         here = self._here.get(turn.id)
         if here and here.has_had(turn.attempt):

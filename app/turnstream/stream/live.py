@@ -54,8 +54,8 @@ class Frame(NamedTuple):
 
 
 class LiveView:
-    """A growing log (turnstream.domain.log). The writer appends and notifies; readers look, then wait for a
-    notification.
+    """A growing log (turnstream.domain.log). The writer appends and notifies; a reader reads the new events, then waits
+    for a notification.
 
     `turn` always equals the rows: a row is written first, and the view is changed after it. Only the open block is
     ahead of the rows: its text, and briefly a round that has `begun`. A `provisional` view of a running turn lacks the
@@ -67,7 +67,7 @@ class LiveView:
         self.marks = marks_of(turn)
         self.wakeup = Wakeup()
         self.begun: Sequence[Round] = ()  # the open round without a row
-        # The charge of a model call without a reply and without a reservation.
+        # The charge of a model call that has neither a reply nor a reservation.
         self.unreserved: Callable[[], Charge] | None = None
         self.provisional = False
         self.last_frame: Frame | None = None
@@ -117,7 +117,7 @@ class LiveView:
         self._mark(start)
 
     def block_being_written(self) -> Block | None:
-        """The open block with its text so far, marked as interrupted: that is its state if no more text comes."""
+        """The open block with its text so far, marked as interrupted: its state if no further text arrives."""
         start = self.marks[-1]
         if not isinstance(start, BlockStart):
             return None
@@ -162,7 +162,7 @@ class LiveView:
                 self.append(open_block.text[self.open_length - start :])
             elicited_before = elicited(self.turn)
             self.turn = replace(self.turn, preliminary=turn.preliminary, jobs=turn.jobs, asks=turn.asks)
-            if elicited(self.turn) != elicited_before:  # a job with an ask has its answer, or runs again
+            if elicited(self.turn) != elicited_before:  # the ask of a job was answered, or the job runs again
                 self.notify_actions()
             self._notify_all(news)
             return

@@ -27,7 +27,7 @@ class Mirror:
         self._ticks = 0
 
     async def run(self) -> None:
-        """Queries once per tick until it is cancelled. A tick includes its query, but has a pause."""
+        """Queries once per tick until it is cancelled. The tick includes the query; a pause follows a slow query."""
         loop = asyncio.get_running_loop()
         while True:
             start = loop.time()

@@ -83,7 +83,7 @@ class TurnReader:
         """Yields the frame `first`, and all frames after it, until the turn has ended."""
         if first:
             yield first
-            first = b""  # not kept for the life of the stream
+            first = b""  # frees the memory before the stream continues
         while not self.done:
             if not self.is_current and (frames := self.look()):
                 yield frames
@@ -91,7 +91,7 @@ class TurnReader:
                 await self.wait()
 
     def advance_to(self, other: "TurnReader") -> None:
-        """Takes the place of a reader of the same view, which was at the same place before its last look."""
+        """Copies the position of a reader of the same view, which had the same cursor before its last frames."""
         self._cursor, self._seen = other._cursor, other._seen  # noqa: SLF001, of this class
 
     def look(self) -> bytes:
@@ -131,7 +131,7 @@ class TurnReader:
     async def renew(self) -> None:
         """Replaces the view: by the view of the run on this replica, or by a view of the rows."""
         here = self._directory.running(self.view.turn.id)
-        # A view with a writer here but without the attempt has lost its claim, and does not know this yet.
+        # A view with a writer here and an older attempt has lost its claim; its run has not detected this yet.
         if here is None or not here.has_had(self._cursor.attempt):
             try:
                 here = self._directory.view(await retry_while_unavailable(self._load))

@@ -1,4 +1,4 @@
-"""Reports of this replica about its turns: any replica can then answer why a turn does not move."""
+"""Reports of this replica about its turns: every replica can then explain why a turn does not progress."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -18,8 +18,8 @@ from turnstream.telemetry import JOURNAL_LAG_SECONDS, PERSIST_SECONDS
 
 log = structlog.get_logger(__name__)
 
-_BETWEEN_LINES = 10.0  # seconds between two log lines: a full disk may be the disk of the log, too
-CHECKPOINT = 1.0  # seconds between two checkpoints; a longer tick has one each
+_BETWEEN_LINES = 10.0  # seconds between two log lines: a full disk may also hold the log
+CHECKPOINT = 1.0  # seconds between two checkpoints; with a longer tick, one checkpoint per tick
 
 
 @dataclass(slots=True, eq=False)
@@ -125,7 +125,7 @@ class JournalWriter:
         try:
             await self._journal.checkpoint(entries)
         except StorageUnavailable as error:
-            self._wait(error)  # the next one stores more
+            self._wait(error)  # the next checkpoint stores the text of both
             return
         finally:
             self._is_storing = False

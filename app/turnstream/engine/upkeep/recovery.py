@@ -19,7 +19,7 @@ from turnstream.storage.runs.queue import Queue
 log = structlog.get_logger(__name__)
 
 JOINED = "joined"  # the notification of a replica that has registered
-# Seconds for which "no peer found" stays valid. Every replica finds a replica that registered earlier.
+# Seconds for which "no peer found" stays valid. A replica finds all replicas that registered before its check.
 KNOWN = 2.0
 _REMEDY = "Two servers have this host name and port: give one of them another host name or TURNSTREAM_PORT."
 SWEEP = 60.0  # seconds between two searches for turns whose replica has no row
@@ -27,8 +27,8 @@ SWEEP = 60.0  # seconds between two searches for turns whose replica has no row
 
 class ReplicaMonitor:
     """Watches the other replicas. It renews the lease (`lease` in seconds) after a third of it, or after `renewal`
-    seconds if that is sooner. `missed` is sent again when every other replica knows this one, and notifies it; `drain`
-    at each renewal while its order is in the row.
+    seconds if that is sooner. `missed` is sent again when all other replicas know this replica and notify it. `drain`
+    is sent at each renewal while the row has the order to drain.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ReplicaMonitor:
         signals.notified.act(self._receive)
         self._alone_until = 0.0
         self._known_at: float | None = None
-        self._namesakes: set[UUID] = set()  # logged peers: living ones with the address of this replica
+        self._namesakes: set[UUID] = set()  # logged peers: live replicas with the address of this replica
         self._has_session = True
         self._renewed = 0.0
         self._swept = 0.0
@@ -61,8 +61,8 @@ class ReplicaMonitor:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other replica can expect a notification: the last check found none, and is too recent for a new
-        replica to rely on it.
+        """Whether no other replica can expect a notification: the last check found none, and a replica that registered
+        later does not rely on notifications yet.
         """
         return monotonic() < self._alone_until
 

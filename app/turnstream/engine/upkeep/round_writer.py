@@ -17,8 +17,8 @@ from turnstream.telemetry import PERSIST_SECONDS
 
 class RoundWriter:
     """`interval` is the tick in seconds. No turn waits for it: the first write of a turn in a round also inserts the
-    row of the round. A kill before both loses the round and the text of its open block. A call younger than a tick is
-    not charged if its process is killed.
+    row of the round. If the process is killed before both, the round and the text of its open block are lost. A call
+    that started less than a tick before the kill is not charged.
     """
 
     def __init__(self, database: Database, directory: Directory, interval: float) -> None:
@@ -31,7 +31,7 @@ class RoundWriter:
         """Writes until it is cancelled."""
         while True:
             await asyncio.sleep(self._interval)
-            with suppress(StorageUnavailable):  # the next tick writes it
+            with suppress(StorageUnavailable):  # the next tick writes the rounds
                 await self.flush()
 
     async def flush(self) -> None:

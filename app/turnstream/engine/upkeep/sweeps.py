@@ -19,10 +19,10 @@ log = structlog.get_logger(__name__)
 
 HOURS = 3600.0
 
-# The checks of a replica per period, whether a sweep is due.
+# The number of checks per period: a replica checks whether a sweep is due.
 _LOOKS = 12
 _LEASE = 2 * LONG  # seconds; a step is shorter
-# The rest after a step: a multiple of its duration, and seconds.
+# The rest after a step: a multiple of the step's duration, and a minimum in seconds.
 _REST = 4.0
 _SHORTEST_REST = 0.05
 
@@ -41,7 +41,7 @@ class Sweep:
             await asyncio.sleep(self.period / _LOOKS * random.uniform(0.5, 1.0))  # noqa: S311, replicas look in turn
             try:
                 await self.look(sweeps)
-            except StorageUnavailable as error:  # due again when the lease has expired
+            except StorageUnavailable as error:  # the sweep is due again when its lease has expired
                 log.warning("sweep.waits", sweep=self.name, error=str(error))
 
     async def look(self, sweeps: Sweeps) -> None:

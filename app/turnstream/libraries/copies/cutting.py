@@ -27,9 +27,9 @@ class CutTurn:
 
 
 def cut_after(turn: Turn, index: int | None) -> CutTurn:
-    """Returns the turn for its copy: up to its block `index` (-1: none), or complete. A call without its result gets
-    another one, as models require. Raises RequestRefused for a missing block, and Conflict for a part of an open turn
-    that may still change.
+    """Returns the turn for its copy: up to its block `index` (-1: none), or complete. A call without its result gets a
+    substitute, because models require a result. Raises RequestRefused for a missing block, and Conflict for a part of
+    an open turn that may still change.
     """
     if index is not None and index >= len(turn.blocks):
         known = f"from 0 to {len(turn.blocks) - 1}" if turn.blocks else "and this turn has none yet"

@@ -36,7 +36,7 @@ GET_PATH_IDS = Statement(
     SELECT id FROM path ORDER BY depth DESC
     """
 )
-# Its turns keep their times; its own time is later than all of these.
+# The copied turns keep their times; the time of the chat is later than all of them.
 COPY_CHAT = Statement(
     """
     INSERT INTO chats (id, owner, title, system_prompt, settings, updated_at)

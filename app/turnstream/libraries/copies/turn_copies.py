@@ -45,8 +45,8 @@ _PORTION = 50  # turns with their blocks in memory at once
 _OF_BLOCKS: Final = _copied("blocks", "turn_id")
 _OF_ROUNDS: Final = _copied("rounds", "turn_id", "stop_reason")
 
-# The last turn may be cut, and its original may be open. In the same chat the copy has a time of its own: readers of
-# the chat get it as new.
+# The last turn may be cut, and its original may be open. A copy in the same chat has the present time, so that readers
+# of the chat get the copy as a new turn.
 COPY_TURNS = Statement(
     f"""
     WITH touched AS (UPDATE chats SET {TICK} WHERE id = :chat RETURNING updated_at)

@@ -10,7 +10,7 @@ from turnstream.storage.database import Database, Statement
 
 # The most turns of one transaction, so that the chat is not locked for long.
 _BATCH = 200
-# A user turn without an answer is deleted, too: nothing could follow it.
+# A user turn without an answer is deleted, too: no turn could follow it.
 GET_ROOT = Statement(
     """
     SELECT CASE WHEN role = 'assistant' AND NOT EXISTS (
@@ -47,8 +47,8 @@ class Branches:
         self._exchanges = Exchanges(database)
 
     async def delete(self, owner: str, chat: UUID, turn: UUID) -> AsyncGenerator[tuple[int, Sequence[UUID]], None]:
-        """Deletes a turn and its descendants, and the user turn before it if that has no other answer. Yields for each
-        transaction the number of deleted turns, and the running ones among them. Raises NotFound.
+        """Deletes a turn and its descendants, and the user turn before if that turn has no other answer. Yields for
+        each transaction the number of deleted turns, and the running ones among them. Raises NotFound.
         """
         root: UUID | None = None
         count = _BATCH

@@ -31,7 +31,7 @@ from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
 from turnstream.stream.reader import follow
 
 _NAMESPACE = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
-# A client that connects does not need an end that is longer ago.
+# The age at which a client that connects no longer needs the end of a turn.
 _RECENTLY = timedelta(minutes=1)
 _STOP_TIMEOUT = 10.0  # seconds
 
@@ -106,7 +106,7 @@ async def post_by_chat(
 
 
 async def wait_for_end(services: Services, owner: str, turn: Turn, seconds: float | None = _STOP_TIMEOUT) -> None:
-    """Returns when the turn has ended. Raises Conflict after `seconds`, by default those of a cancellation."""
+    """Returns when the turn has ended. Raises Conflict after `seconds`; the default is the time for a cancellation."""
     load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
     frames = follow(services.live.directory, services.live.directory.view(turn), load, START, frame)
     try:
@@ -120,8 +120,8 @@ async def wait_for_end(services: Services, owner: str, turn: Turn, seconds: floa
 async def replace_answer(
     services: Services, owner: str, turn: Turn, options: TurnOptions, on_busy: OnBusy, key: IdempotencyKey | None
 ) -> Exchange:
-    """Creates another answer beside `turn`, which is cancelled first if it runs and `on_busy` demands this."""
-    # After the read of `turn`: it may be the answer of the first request with this key.
+    """Creates another answer beside `turn`. A running `turn` is cancelled first if `on_busy` demands a cancellation."""
+    # After the read of `turn`: the turn may be the answer of the first request with this key.
     if key and (made := await services.storage.exchanges.find(owner, key)):
         return made
     if not turn.ended and on_busy == "interrupt":
@@ -141,7 +141,8 @@ class PageOptions:
     context: Sequence[str] = ()
 
 
-# Seconds for which the calls of a program wait for the program. At a page waits a person, who may return the next day.
+# Seconds for which calls wait for the program that runs them. The calls of a page wait for a person, who may return the
+# next day.
 PROGRAM_EXPIRY, PAGE_EXPIRY = 3600.0, 86_400.0
 
 

@@ -135,8 +135,8 @@ class HistoryPlace:
 
 
 async def digest_of(items: Iterable[PastItem]) -> bytes:
-    """The digest of a history, equal for all its equivalent forms. In a thread: thousands of items take long to measure
-    and to encode.
+    """The digest of a history, equal for all its equivalent forms. Runs in a thread: thousands of items take long to
+    measure and to encode.
     """
 
     def digest() -> bytes:
@@ -171,7 +171,7 @@ async def find_continuation(
     if found := await find_place(services, identity, history, answer):
         turn = await services.storage.turns.get(owner, found.chat, found.turn)
         if turn.ended and found.part == len({ask.round for ask in turn.asks if ask.is_marked}):
-            if not turn.blocks:  # it failed before its first text, so `answer` is an earlier answer
+            if not turn.blocks:  # the turn failed before its first text, so `answer` is an earlier answer
                 _, earlier = await _question_of(services, owner, turn)
                 turn = next((each for each in reversed(earlier) if each.blocks), turn)
             return Target(owner, found.chat, turn.id), ()
@@ -232,7 +232,7 @@ class _PastAnswer:
 
     @classmethod
     def of_part(cls, part: Sequence[Closed], output: str | None) -> Self:
-        """`output` is the output of a structured turn. Clients have no other text of it."""
+        """`output` is the output of a structured turn: the only text of such a turn at a client."""
         texts = [closed.block.text for closed in part if isinstance(closed, Close) and closed.block.type == TEXT]
         text = "".join(texts) if output is None else output
         return cls("".join(text.split()), tuple(call.tool_use_id for call in calls_of_client(part)))
@@ -280,8 +280,8 @@ def history_of(
     goes_on: bool = False,
     follows: bool = False,
 ) -> History:
-    """Makes exchanges from the items of the field `place`. `goes_on`: they end with results of calls or a text, and the
-    model continues from these. `follows`: they are recorded behind an answer. Raises RequestRefused.
+    """Makes exchanges from the items of the field `place`. `goes_on`: the items end with results of calls or a text,
+    and the model continues from there. `follows`: the exchanges are recorded behind an answer. Raises RequestRefused.
     """
     pasts = list(_exchanges_of(items, place))
     if len(pasts) > _MOST_RECORDED:
@@ -359,7 +359,7 @@ async def go_on_from_results(
     if before is None:
         with suppress(NotFound):
             return await post_behind(services, new, target, key, history)
-        with suppress(Conflict):  # another request has just created it
+        with suppress(Conflict):  # another request has just created the chat
             return await post_in_seeded_chat(services, new, chat, key, history)
     return await post_behind(services, new, target, key, history)
 

@@ -16,8 +16,9 @@ from turnstream.storage.chats.exchanges import Draft, Exchange, IdempotencyKey, 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Exchanges from elsewhere, and their number. `load` stores their files, and returns the exchanges. `goes_on`: they
-    end with results of calls or a text, and the model continues without a message: the user turn behind them is empty.
+    """Exchanges from elsewhere, and their number. `load` stores their files, and returns the exchanges. `goes_on`: the
+    exchanges end with results of calls or a text, and the model continues without a message: the user turn behind them
+    is empty.
     """
 
     exchanges: int

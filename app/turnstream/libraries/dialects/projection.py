@@ -1,11 +1,11 @@
 """The log of a turn in the form for dialects: blocks begin, grow by deltas and close; calls get results or wait for a
 person; blocks are retracted; the turn ends.
 
-A projection folds the events of one reader in order. It adds data to an event from earlier ones: the runner of a call,
-the call of a result, the blocks that a reset voids, the number of waits before. The steps depend on the log alone: the
-closed blocks are finally the same for any split into deltas, any start of a reader and any retraction.
+A projection folds the events of one reader in order. A step has data of earlier events: the runner of a call, the call
+of a result, the blocks that a reset voids, the number of waits before. The steps depend on the log alone: the closed
+blocks are finally the same for any split into deltas, any start of a reader and any retraction.
 
-A delta is no step: `open` is its block. So the token path creates no objects here.
+A delta is no step: it belongs to the block `open`. So the token path creates no objects here.
 """
 
 from collections.abc import Sequence
@@ -132,7 +132,7 @@ class Projection:
             case RoundStart():
                 self._round_begins = len(self.closed)
             case ActionRequired(round=round, actions=actions):
-                # A question is no wait of the turn: it is asked while a tool runs. A sign-in is not in the log.
+                # A question is no wait of the turn: its tool is running. A sign-in is not in the log.
                 self.asked |= {(round, each.tool_use_id): each.kind for each in actions if each.kind not in QUESTIONS}
             case _:
                 pass

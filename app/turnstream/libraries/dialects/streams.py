@@ -18,7 +18,7 @@ from turnstream.storage.database import retry_while_unavailable
 from turnstream.stream.live import LiveView
 from turnstream.stream.reader import Encode, TurnReader
 
-# Seconds. For these clients the end of the connection is the end of the answer, so it must not come earlier.
+# Seconds. For these clients the end of the connection is the end of the answer, so the connection must not end earlier.
 _LIFE = 30 * 86_400.0
 
 
@@ -31,8 +31,8 @@ def current_view(services: Services, turn: Turn) -> LiveView:
 
 
 class DialectReader(TurnReader):
-    """Reads for a client that treats a turn's wait for it as a complete answer. `waiting` is the turn from its rows,
-    once the client has its whole content.
+    """Reads for a client that treats a turn as complete while the turn waits for the client. `waiting` is the turn from
+    its rows, after the client has received the whole content.
     """
 
     def __init__(self, services: Services, owner: str, view: LiveView, encode: Encode, cursor: Cursor = START) -> None:

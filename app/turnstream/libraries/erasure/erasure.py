@@ -16,7 +16,7 @@ from turnstream.storage.runs.queue import CANCEL, NOTIFY
 _PATIENCE = 15.0
 _LOOK = 0.2  # seconds
 
-# The owner's request is deleted with the audit entry: until then another replica repeats the erasure.
+# The owner's request is deleted with the audit entry. Until then, another replica repeats an interrupted erasure.
 END_ERASURE = Statement(
     """
     WITH ended AS (DELETE FROM erasures WHERE owner = :owner RETURNING owner)

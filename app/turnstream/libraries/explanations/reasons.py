@@ -1,4 +1,4 @@
-"""Reasons why an open turn does not move, as sentences, and the life of a turn as a table."""
+"""Reasons why an open turn does not progress, as sentences, and the events of a turn as a table."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -45,8 +45,8 @@ class TurnState:
     """A turn from its rows, and the last report of its replica, `reported` seconds ago. `ahead` counts the turns queued
     before it; `behind` is the open turn of its chat that must end first. `lease_left` is None if its replica has no
     row. `claiming` counts live replicas that claim turns; `declined` are the addresses of those without a part of this
-    turn. The replicas have `room` for that many turns, None if unknown. `trace` is the id of its trace. Times are in
-    seconds: `seconds` is the age of the turn, without the time after its end, `queued` its time in the queue.
+    turn. `room` is the number of free slots of the replicas, None if unknown. `trace` is the id of its trace. Times are
+    in seconds: `seconds` is the age of the turn, without the time after its end, `queued` its time in the queue.
     """
 
     id: UUID

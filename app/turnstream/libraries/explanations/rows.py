@@ -93,7 +93,7 @@ OPEN_TURNS = Statement(
     """
 )
 TURN_STATES = Statement(f"{_STATE} WHERE turns.id = ANY(CAST(:turns AS uuid[])) AND turns.role = 'assistant'")
-# From rows alone, so for old turns and on any replica, too.
+# From rows alone: the statement also works for old turns, and on every replica.
 LIFE = Statement(
     """
     SELECT at, what FROM (
@@ -144,8 +144,8 @@ class TurnStates:
         self._most = most_running
 
     async def open(self, limit: int, status: Status | None = None) -> Sequence[TurnState]:
-        """The open turns of all owners, oldest first; with `status`, only those with that status. Includes the turns of
-        agents that they wait for.
+        """The open turns of all owners, oldest first; with `status`, only those with that status. Includes the agents'
+        turns for which these turns wait.
         """
         rows = await self._database.rows(OPEN_TURNS, limit=limit, status=status, most=self._most)
         return await self._with_children(await self._states(rows), _DEEPEST)

@@ -145,7 +145,7 @@ async def _checked(guard: Guard, passage: Passage, outcome: Outcome) -> Outcome:
         whole=None if outcome.whole is None else await allowed(outcome.whole),
     )
     if outcome.layout is not None and checked.text != outcome.text:
-        checked = replace(checked, layout=None)  # it counts characters
+        checked = replace(checked, layout=None)  # the layout counts characters
     if outcome.data is not None:
         data = serialize(outcome.data, "json")
         checked = checked if await allowed(data) == data else replace(checked, data=None)

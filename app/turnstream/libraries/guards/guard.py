@@ -15,7 +15,7 @@ OnFailure = Literal["closed", "open"]
 
 MASK: Final = "[masked]"
 
-_MOST_HELD = 100_000  # characters of an unfinished span; a longer one is masked up to there
+_MOST_HELD = 100_000  # characters of an unfinished span; a longer span is masked up to this length
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class TextSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The text passes. The last `undecided` characters are checked again with what follows; None means the overlap of
-    the guard.
+    """The text passes. The last `undecided` characters are checked again with the following text; None means the
+    overlap of the guard.
     """
 
     undecided: int | None = None
@@ -61,7 +61,7 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """The unpassed part of the passage is replaced by `text`."""
+    """The part of the passage that has not passed yet is replaced by `text`."""
 
     text: str
 
@@ -90,9 +90,9 @@ Ruling = Pass | Mask | Replace | TakeBack | EndTurn
 class Guard:
     """A check of the texts at some stages. A streamed text is checked after each `window` characters, with the
     `overlap` before them, and at its end; without a window at its end only. After `timeout` seconds the check has
-    failed: a `closed` guard then passes nothing, an `open` one everything. `plans` are the plans of the checked owners;
-    empty for all owners. An interrupted reply continues only if the guard `continues`: its check needs no earlier text
-    than the overlap. Otherwise the reply is voided and starts again.
+    failed: a `closed` guard then passes no text, an `open` guard all text. `plans` are the plans of the checked owners;
+    empty for all owners. An interrupted reply continues only if the guard `continues`: the check needs the overlap, but
+    no earlier text. Otherwise the reply is voided and starts again.
     """
 
     name: str
@@ -166,11 +166,11 @@ class Window:
         return self._guard.window is not None and self._unchecked >= max(self._guard.window, 1)
 
     def passage(self) -> tuple[str, int]:
-        """The text to check, and the index at which its unpassed part begins."""
+        """The text to check, and the start index of its part that has not passed yet."""
         return self._context + self._joined(), len(self._context)
 
     def whole(self) -> tuple[str, int]:
-        """The same with the whole block."""
+        """The whole block, and the start index of its part that has not passed yet."""
         before = self._before[-self._guard.overlap :] if self._guard.overlap else ""
         return "".join((before, *self._passed, *self._held)), len(before)
 

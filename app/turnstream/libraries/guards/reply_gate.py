@@ -63,7 +63,7 @@ class ReplyGate:
         self._before = before
         self._by_key: dict[int, _Guarded] = {}
         self._passed: list[Part] = []
-        self._first = 0  # of the parts that `check` adds
+        self._first = 0  # the index of the first part that `check` adds
         self._received = 0
         self.begins_again = False
         self.ended: TurnBlocked | None = None

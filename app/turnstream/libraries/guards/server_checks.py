@@ -28,6 +28,6 @@ class GuardChecks:
         return TurnChecks(
             partial(ReplyGate, of_replies, owner) if of_replies else None,
             ResultGuards(of_results, owner).check if of_results else None,
-            # The check of such a guard has not seen the end, and could not replace the text of a kept round.
+            # Such a guard has not checked the end of the text, and could not replace the text of a kept round.
             any("text" in guard.on and guard.window is not None and not guard.continues for guard in guards),
         )

@@ -1,4 +1,4 @@
-"""The allowed addresses of URLs from others: public ones, and those that the operator allows."""
+"""The allowed addresses of URLs from others: public addresses, and addresses that the operator allows."""
 
 import errno
 import re
@@ -26,7 +26,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 class AddressRefused(OSError):
     """A connection would have reached an internal address. The message is the same for every address: a host may have
-    several, and the caller sees the error of one.
+    several addresses, and the caller gets the error of one.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,9 @@ class Allowed:
         return self._holds(found) or not is_internal(found)
 
     def open_socket(self, info: AddrInfoType) -> socket.socket:
-        """Opens a socket for an allowed address: after the lookup, so the name cannot change its address."""
+        """Opens a socket for an allowed address: after the lookup, so the address of the name cannot change before the
+        connection.
+        """
         family, kind, protocol, _, address = info
         if not self.allows_address(address[0]):
             raise AddressRefused

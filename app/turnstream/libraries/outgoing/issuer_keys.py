@@ -17,9 +17,9 @@ from turnstream.domain.errors import ConfigError
 
 log = structlog.get_logger(__name__)
 
-# Seconds. Older keys are fetched again; a withdrawn key is accepted this long.
+# Seconds. Older keys are fetched again, so a withdrawn key is accepted for up to this time.
 _AGE: Final = 300.0
-# Between two fetches, however many tokens name unknown keys.
+# The seconds between two fetches, even if many tokens have unknown keys.
 _PAUSE: Final = 10.0
 # The time for which keys are used while the issuer is unreachable.
 _LONGEST_AGE: Final = 3600.0

@@ -64,7 +64,7 @@ class NoTokenNow(ToolUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """An access token of an owner. `version` distinguishes a refreshed one."""
+    """An access token of an owner. A refreshed token has another `version`."""
 
     access: str = field(repr=False)
     version: int

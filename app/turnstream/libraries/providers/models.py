@@ -85,7 +85,7 @@ def _given(section: Section, fields: Iterable[str]) -> Mapping[str, str]:
 
 
 async def import_default_adapter(settings: Settings, extensions: Sequence[Extension]) -> None:
-    """Imports the modules for the first call of the default model, to save it the time."""
+    """Imports the modules for the default model early, so that its first call does not wait for the import."""
     models = {model.id: spec.api for spec in usable_providers(settings, extensions) for model in spec.models}
     if api := models.get(default_model(settings, extensions)):
         await import_adapter(api)

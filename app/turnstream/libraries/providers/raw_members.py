@@ -10,7 +10,8 @@ from msgspec import Raw
 from turnstream.kit.text import storable
 
 NULL: Final = Raw(b"null")
-# As many bytes of plain text are decoded while an escape, a string or an item is; while an object or a list is made.
+# The weights in bytes of plain text with the same decoding time: of an escape, a string or an item, and of an object or
+# a list.
 _SIGN, _OBJECT = 9, 100
 
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from turnstream.domain.errors import RequestRefused, StatementTooLong
 from turnstream.storage.database import Database, Statement, Transaction
 
-# In seconds, twice: the wait for one of the replica's search slots, and the search. Postgres itself ends a search then;
-# the driver's limit, a sign that Postgres does not answer, is longer.
+# The limit in seconds for the wait for a search slot of the replica, and again for the search. Postgres ends the search
+# after the limit. The driver's limit is longer: it detects a Postgres that does not respond.
 SEARCH_TIMEOUT = 2.0
 SEARCH_ANSWER_TIMEOUT = 2 * SEARCH_TIMEOUT
 _CONCURRENT_SEARCHES = 2

@@ -6,7 +6,7 @@ from typing import Any, Final
 from turnstream.domain.secret_headers import CREDENTIALS, MASK, REFERENCE
 
 _HEADERS: Final = "headers."
-# Names of a server to which a provider sends the credentials.
+# The members that identify the server to which a provider sends the credentials.
 _SERVERS: Final = ("server_url", "url", "connector_id")
 
 
@@ -32,5 +32,5 @@ def server_of(definition: Mapping[str, Any]) -> str:
 
 
 def needs_sealing(value: str) -> bool:
-    """Whether the value of a header is to be encrypted in rows: a mask or a reference is no secret."""
+    """Whether the value of a header must be encrypted in rows: a mask or a reference is no secret."""
     return value != MASK and not REFERENCE.fullmatch(value)

@@ -26,8 +26,8 @@ HOW_TO_MAKE: Final = "`openssl rand -base64 32` makes one; all replicas need the
 def master_keys(
     settings: Settings, extensions: Sequence[Extension] | None = None, *, make: bool = True
 ) -> MasterKeys | None:
-    """None if DATABASE_URL names a database and no setting a key, for an embedded database that has none and gets none
-    (`make`), and for a server that leaves out the extension of the keys. Raises ConfigError.
+    """Returns the master keys of the settings. An embedded database has a key file, which is created with `make`.
+    Returns None without a key, and for a server without the extension of the keys. Raises ConfigError.
     """
     chosen = selected(settings) if extensions is None else extensions
     if all(each.name != NAME for each in chosen):
@@ -58,8 +58,9 @@ class SecretRows:
 
     @asynccontextmanager
     async def codec(self, url: str) -> AsyncIterator[Codec | None]:
-        """The codec of the first extension that has one. It reads keys through connections of its own: a transaction
-        that waits for a key has one of the others. Without a master key there is none.
+        """The codec of the first extension that has one. The codec reads keys through separate connections: a
+        transaction that waits for a key already uses one of the server's connections. Returns None without a master
+        key.
         """
         options = _CONNECTIONS, self.settings.postgres_timeout, self.settings.statement_cache, None
         async with connect_when_used("keys", url, *options) as database:

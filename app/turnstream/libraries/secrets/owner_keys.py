@@ -1,6 +1,6 @@
 """The keys of owners, by which their secrets in rows are encrypted.
 
-No key is kept in memory: each use reads the row, so that a key that an erasure has deleted is used by no replica.
+No key is cached in memory: each use reads the row, so that no replica uses a key after its erasure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from turnstream.libraries.secrets.sealing import MasterKeys, OwnerKey, is_sealed
 from turnstream.storage.database import LONG, Database, Statement, retry_while_unavailable
 
 GET_OWNER_KEY = Statement("SELECT master, wrapped, earlier FROM owner_keys WHERE owner = :owner")
-# Replicas of the version before, and those without the key: they would send the encrypted text. As long as one may be
-# alive, nothing is encrypted.
+# Replicas of the previous version, and replicas without the key, would send the encrypted text to the tool. No secret
+# is encrypted while such a replica may be alive.
 _CANNOT_OPEN = """
     FROM replicas WHERE (NOT coalesce(CAST(:master AS bytea) = ANY(master_keys), false)
         OR CAST(:extension AS text) IS NOT NULL AND CAST(:extension AS text) <> ALL(extensions))
@@ -23,7 +23,7 @@ GET_REPLICA_WITHOUT_KEY = Statement(f"SELECT address {_CANNOT_OPEN} LIMIT 1")
 COUNT_LOST_KEYS = Statement(
     "SELECT count(*) AS number FROM owner_keys WHERE master <> ALL(CAST(:masters AS bytea[]))", timeout=LONG
 )
-# Of two replicas that make one at once, both use that which is stored first.
+# If two replicas create a key at the same time, both use the first stored key.
 CREATE_OWNER_KEY = Statement(
     """
     WITH made AS (
@@ -36,14 +36,14 @@ CREATE_OWNER_KEY = Statement(
 
 
 async def count_lost_keys(database: Database, masters: Sequence[bytes]) -> int:
-    """How many keys of owners none of the master keys with these ids unwraps."""
+    """The number of owners' keys that none of the master keys with these ids unwraps."""
     row = await database.row(COUNT_LOST_KEYS, masters=masters)
     return 0 if row is None else row["number"]
 
 
 class OwnerKeys:
-    """`database` is not held to an owner: the role of the API does not reach the keys. With `required`, a secret that
-    cannot be encrypted now is refused.
+    """`database` is not restricted to an owner: the role of the API cannot read the keys. With `required`, a secret
+    that cannot be encrypted now is refused.
     """
 
     def __init__(self, database: Database, masters: MasterKeys, *, required: bool = False) -> None:
@@ -68,8 +68,9 @@ class OwnerKeys:
         return key
 
     async def sealed_headers(self, owner: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """The headers of a tool at `url` as they are stored: each opens for this owner, URL and name alone. They stay
-        plain while a live replica cannot open them. Raises CannotOpen for a value that only looks sealed, and Conflict.
+        """The headers of a tool at `url` in their stored form. Each encrypted value can be decrypted only for this
+        owner, URL and name. Headers are stored in plain text while a live replica cannot decrypt them. Raises Conflict,
+        and CannotOpen for a value that has the form of a ciphertext but is none.
         """
         if not any(needs_sealing(value) for value in headers.values()):
             return headers
@@ -90,14 +91,16 @@ class OwnerKeys:
         }
 
     async def replica_without_key(self, master: bytes | None = None, extension: str | None = None) -> str | None:
-        """The address of a live replica that lacks the master key, the first one without an id, or the extension."""
+        """The address of a live replica without the master key or the extension. The default of `master` is the first
+        master key.
+        """
         values = {"master": master or self.masters.first, "extension": extension}
         row = await self.database.row(GET_REPLICA_WITHOUT_KEY, **values)
         return None if row is None else row["address"]
 
     async def _master_of_all(self) -> bytes:
-        """The first master key that all live replicas have: while a new one is given to one replica after the other,
-        the keys of new owners are wrapped by the earlier one.
+        """The first master key that all live replicas have. During the rollout of a new master key, the keys of new
+        owners are wrapped by the earlier master key.
         """
         for master in self.masters.ids:
             if await self.replica_without_key(master) is None:
@@ -105,7 +108,7 @@ class OwnerKeys:
         return self.masters.first
 
     async def opened_headers(self, owner: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """Raises CannotOpen. A value from before the encryption stays as it is."""
+        """The headers with decrypted values. Values in plain text are returned unchanged. Raises CannotOpen."""
         key = await retry_while_unavailable(lambda: self.find(owner))
         if key is None:
             raise CannotOpen(f"There is no key of {owner}: it was erased.")

@@ -21,7 +21,7 @@ from turnstream.tools.secrets import SEALED, locked
 
 
 class SealedSecrets(RequestSecrets):
-    """Without `keys` secrets are stored as they are."""
+    """Without `keys`, secrets are stored in plain text."""
 
     def __init__(self, keys: OwnerKeys | None) -> None:
         self.keys = keys
@@ -150,7 +150,7 @@ def _unmasked(definition: Mapping[str, Any], known: Sequence[Mapping[str, Any]],
 
 
 def _names_of(definition: Mapping[str, Any]) -> tuple[str, Any]:
-    """The server and the name of it, since one may be there twice with other credentials."""
+    """The server, and the name in the definition: one server may occur twice with different credentials."""
     return server_of(definition), definition.get("server_label", definition.get("name"))
 
 

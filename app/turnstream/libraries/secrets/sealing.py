@@ -1,7 +1,7 @@
 """Encryption of secrets in rows: an owner's key encrypts values, and a master key wraps the owner's key.
 
-AES-SIV (RFC 5297) seals values: the same value gives the same text, so that equal tool sets stay equal in storage. Rows
-of one owner therefore reveal which of their secrets are equal, and nothing else. AES-256-GCM wraps keys.
+AES-SIV (RFC 5297) seals values: equal values have equal ciphertexts, so that equal tool sets remain equal in storage.
+Rows of one owner therefore reveal only the equality of two secrets. AES-256-GCM wraps keys.
 """
 
 import secrets
@@ -43,7 +43,7 @@ class _GivenKey:
 
 
 class MasterKeys:
-    """The first key wraps, all of them unwrap."""
+    """The first key wraps the keys of owners; every key unwraps them."""
 
     def __init__(self, keys: Sequence[MasterKey]) -> None:
         """Raises ValueError."""
@@ -55,8 +55,8 @@ class MasterKeys:
 
     @classmethod
     def read(cls, text: str, find: Callable[[str], MasterKey | None] = lambda _: None) -> Self:
-        """Keys in base64, or names that `find` knows, separated by commas or line breaks. Raises ValueError, without a
-        part of a key in it.
+        """Keys in base64, or names that `find` knows, separated by commas or line breaks. Raises ValueError; its text
+        contains no part of a key.
         """
         keys = list[MasterKey]()
         for place, item in enumerate(text.replace(",", " ").split(), 1):
@@ -73,7 +73,7 @@ class MasterKeys:
         return cls(keys)
 
     async def wrap(self, owner: str, key: bytes, by: bytes | None = None) -> bytes:
-        """`by` is the id of the master key, the first one without it."""
+        """`by` is the id of the master key; the default is the first master key."""
         id = by or self.first
         return id + await self._keys[id].wrap(owner, key)
 
@@ -86,8 +86,8 @@ class MasterKeys:
 
 
 class OwnerKey:
-    """`context` is the place of a value, which opens there alone. `master` names the master key that wraps it. It opens
-    what the key before has encrypted, too: `earlier` is that key, encrypted by this one.
+    """`context` is the place of a value: the value can be decrypted only with the same place. `master` is the id of the
+    wrapping master key. `earlier` is the key before, encrypted by this key, so that older values can be decrypted, too.
     """
 
     def __init__(self, key: bytes, master: bytes = b"", earlier: bytes | None = None) -> None:

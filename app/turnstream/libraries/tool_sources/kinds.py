@@ -28,7 +28,7 @@ class SourceKind:
 
 
 def source_kinds(settings: Settings, extensions: Sequence[Extension]) -> Sequence[SourceKind]:
-    """The kinds of the extensions. Kinds of installed extensions that are not among them refuse their tables."""
+    """The kinds of the extensions. The tables of an installed extension that is not among them are refused."""
     kinds = {kind.name: kind for extension in extensions for kind in kinds_of(extension, settings)}
     for extension in left_out(extensions):
         for kind in (kind for kind in kinds_of(extension, settings) if kind.table is not None):

@@ -61,7 +61,7 @@ async def open_toolset(
     kinds: Sequence[SourceKind] | None = None,
 ) -> AsyncIterator[Toolset]:
     """Opens the toolset and, with `connect_mcp`, the connections of its sources. The default of `kinds` is the source
-    kinds of the extensions. Raises ConfigError with a sentence for each setting that is wrong.
+    kinds of the extensions. Raises ConfigError with a sentence for each invalid setting.
     """
     kinds = _installed_kinds(settings) if kinds is None else kinds
     limits = toolset.ToolLimits(
@@ -75,7 +75,7 @@ async def open_toolset(
 
 
 def _installed_kinds(given: ToolSettings) -> Sequence[SourceKind]:
-    """The kinds of the extensions, for the settings that a program gave."""
+    """The kinds of the extensions, for the settings of a program."""
     defaults = {each.name: each.default for each in fields(given)}
     values = {
         setting: getattr(given, name) for name, setting in SETTINGS.items() if getattr(given, name) != defaults[name]

@@ -43,14 +43,14 @@ def _keys_of(options: Any) -> dict[str, Any]:
 
 
 def _default_of(field: dataclasses.Field[Any]) -> Any:
-    """The default of a field; an ellipsis for one that must be given."""
+    """The default of a field; an ellipsis for a required field."""
     if field.default_factory is not MISSING:
         return field.default_factory()
     return ... if field.default is MISSING else field.default
 
 
 def _key_type(hint: Any) -> Any:
-    """The type of a field in a file: a dataclass is a table, `false` means None, and there are no functions."""
+    """The type of a field in a file: a dataclass is a table, `false` means None, and functions are excluded."""
     if isinstance(hint, type) and is_dataclass(hint):
         table = create_model("Table", __base__=_Table, **_keys_of(hint))
         return Annotated[table, AfterValidator(lambda keys: hint(**dict(keys)))]
@@ -58,7 +58,7 @@ def _key_type(hint: Any) -> Any:
         return hint
     kinds = [kind for kind in get_args(hint) if get_origin(kind) is not Callable]
     union: Any = reduce(or_, map(_key_type, kinds))
-    if len(kinds) > 2 and any(is_dataclass(kind) for kind in kinds):  # the mistakes are then those of one of them
+    if len(kinds) > 2 and any(is_dataclass(kind) for kind in kinds):  # an error then refers to one of them
         tagged = [Annotated[_key_type(kind), Tag(_TABLE if is_dataclass(kind) else _VALUE)] for kind in kinds[:-1]]
         union = Annotated[Union[tuple(tagged)], Discriminator(_tag_of)] | None  # noqa: UP007
     if NoneType not in get_args(hint):
@@ -73,7 +73,7 @@ def _with_keys_of_policy(table: type[BaseModel]) -> type[BaseModel]:
 
 @_with_keys_of_policy
 class PolicyTable(_Table):
-    """A table with the fields of Policy as keys. A key that is missing is an option that was not chosen."""
+    """A table with the fields of Policy as keys. A missing key is an option that was not chosen."""
 
     def options(self) -> PolicyOptions:
         chosen = self.model_fields_set & {field.name for field in fields(Policy)}

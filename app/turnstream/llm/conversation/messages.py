@@ -71,7 +71,7 @@ ONE_ROUND_LEFT = "(You can call tools in one more round of this answer.)"
 NO_ROUND_LEFT = "(You cannot call any more tools in this answer: give it now, from what you have.)"
 NO_WORDS = "(The message has no text.)"
 NO_USER = "(The conversation starts with the assistant.)"
-# A provider accepts one result per call; here that was the start of the job.
+# A provider accepts one result per call, and the call already has the start of its job as its result.
 REPORTED = (
     "[Result of the call {tool_use_id} of the tool {name}, which ran in the background. The tool has returned it{how};"
     " the user has not written it.]"
@@ -100,8 +100,8 @@ class KnownEntries:
 def build_messages(
     path: Sequence[Turn], model: str | None = None, *, may_use_tools: bool = True, known: KnownEntries | None = None
 ) -> tuple[Message, ...]:
-    """Returns the messages for the running turn, the last of `path`. `model` is the called model, if the turn requested
-    another one. A program of the model continues only if it `may_use_tools`.
+    """Returns the messages for the running turn, the last of `path`. `model` is the called model, if it differs from
+    the turn's model. A program of the model continues only if it `may_use_tools`.
     """
     return _build(path, model, known or KnownEntries(), keep_thoughts=True, may_use_tools=may_use_tools)
 
@@ -138,7 +138,7 @@ def _build(
     path: Sequence[Turn], model: str | None, known: KnownEntries, *, keep_thoughts: bool, may_use_tools: bool = True
 ) -> tuple[Message, ...]:
     request = path[-1].request
-    same_frames: dict[int, bool] = {}  # by request: most turns of a chat share one
+    same_frames: dict[int, bool] = {}  # by request: most turns of a chat share a request
     model = model or (request.model if request else None)
     summary, shortenings = summary_on(path), shortenings_on(path)
     as_stored = path
@@ -153,7 +153,7 @@ def _build(
             # A message without blocks is from a client that has begun the reply.
             entries += words or [("user", Block(0, 0, 0, TEXT, NO_WORDS)) for _ in turn.blocks[:1]]
             continue
-        begins = _user_words(turn, 0)  # a turn started by a report follows an answer
+        begins = _user_words(turn, 0)  # a turn that was started by a report follows an answer
         if not entries or (entries[-1][0] == "assistant" and not begins and not _is_prefilled(path, place)):
             # A path may begin with an assistant turn, or have two in a row; providers accept neither.
             entries.append(("user", Block(0, 0, 0, TEXT, GO_ON if entries else NO_USER)))
@@ -182,7 +182,7 @@ def _build(
 
 def _is_prefilled(path: Sequence[Turn], place: int) -> bool:
     """Whether the turn at `place` continues the text before it, at the request of its client: behind a message without
-    blocks. Such a message may also follow results.
+    blocks. A message without blocks may also follow results.
     """
     before = path[max(0, place - 2) : place]
     return [turn.role for turn in before] == ["assistant", "user"] and (
@@ -219,14 +219,14 @@ def _entries_of(
             entries += _rounds_left(turn, round.number) if calls and not given_up else ()
             entries += _in_words(turn, round, stopped)
             if given_up:
-                # The model cannot see that its tools are gone. The last text: if this call fails, a steer may restore
-                # the tools.
+                # The model cannot see that its tools are gone. The text is last, because a steer may restore the tools
+                # if this call fails.
                 entries.append(_added_text(GIVEN_UP, entries, round))
         words = _user_words(turn, round.number)
         entries += words
         called_again = turn is running or any(later.number > round.number for later in turn.rounds)
         is_stopped = any(call.round == round.number for call in stopped)
-        # Without the calls of a turn, its replies follow each other directly.
+        # If the calls of a turn are omitted, its replies are adjacent.
         without_calls = turn is not running and earlier_results_of(running.request) == "none"
         # A compaction is no reply. The reply before it may have ended with calls of a program that was later stopped.
         goes_on = round.stop_reason in PAUSED or round.stop_reason == COMPACTED
@@ -267,7 +267,7 @@ def _in_words(turn: Turn, round: Round, stopped: Sequence[Block]) -> list[RoleBl
 
 def _same_frame(then: TurnRequest | None, now: TurnRequest | None) -> bool:
     """Thoughts are also bound to the system prompt, the tools, the form of earlier results, and the content that the
-    provider cleared then. Without that edit, the content is sent again. Summaries by the provider are always sent back.
+    provider had cleared. Without that edit, the content is sent again. The provider's summaries are always sent.
     """
     if then is None or now is None:
         return then is now

@@ -11,15 +11,15 @@ from turnstream.llm.provider import BlockClosed, BlockData, BlockOpened, BlockTe
 REACH = 1_000  # characters: the farthest start of a repetition before the cut, unless it starts with the text
 
 _IDEOGRAPHS = "\u2e80"  # scripts without spaces between words begin here
-_SURE = 12  # characters; so many are not equal by chance
+_SURE = 12  # characters: texts of this length are not equal by chance
 
 
 class Seam:
-    """Holds the first text block of a reply back until it differs from the text that `stands`, or is a repetition of
-    it. `stands` is not blank. A repetition may start in the `earlier` text of the same answer. It ends with `stands`.
+    """Delays the first text block of a reply until the block differs from the cut text `stands`, or repeats it.
+    `stands` is not blank. A repetition may start in the `earlier` text of the answer, and ends at the end of `stands`.
 
-    The limit of held text is twice the length of both texts, and REACH characters. White space is ignored. A reply is
-    passed on whole if it begins with the text and then differs, or repeats the text several times. After `decided`,
+    The delayed text has at most twice the length of both texts, plus REACH characters. White space is ignored. A reply
+    is passed on whole if it begins with the text and then differs, or repeats the text several times. After `decided`,
     parts may bypass the seam.
     """
 
@@ -30,8 +30,8 @@ class Seam:
         self._words = {*_word_starts(self._stands), len(_without_space(earlier))}
         # A model may also start inside a word.
         self._starts = sorted({*self._words, *range(max(len(self._dense) - REACH, 0), len(self._dense))})
-        self._open = self._starts  # those of them with a possible repetition
-        self._opened: BlockOpened | None = None  # the held block, with the data parts after it
+        self._open = self._starts  # the starts of a still possible repetition
+        self._opened: BlockOpened | None = None  # the delayed block; `_data` are the data parts after it
         self._data: list[BlockData] = []
         self._held = ""
         self._dense_held = ""
@@ -66,7 +66,7 @@ class Seam:
                 return (part,)
 
     def _decide(self) -> Sequence[Part]:
-        """Returns the held text without its repetition."""
+        """Returns the delayed text without the repetition."""
         assert self._opened is not None
         self.decided = True
         if repeated := self._repeated():
@@ -83,14 +83,14 @@ class Seam:
         return self._decide()
 
     def _may_repeat(self, start: int) -> bool:
-        """Whether the held text may still repeat the text from `start` to the end, once or twice."""
+        """Whether the delayed text may still repeat the text from `start` to the end, once or twice."""
         length = len(self._dense) - start
         once, again = self._dense_held[:length], self._dense_held[length:]
         return self._dense.startswith(once, start) and self._dense.startswith(again, start)
 
     def _repeated(self) -> int:
-        """The length of the longest beginning of the held text that repeats the end of the text before. 0 if the
-        repeated text repeats itself, like equal table lines: a continuation looks the same, and no word may be lost.
+        """The length of the longest prefix of the delayed text that repeats the end of the text before. 0 if the
+        repeated text is periodic, like equal table lines: a continuation would look the same, and no word may be lost.
         """
         for start in self._starts:
             if end := self._end_of_repetition(start):
@@ -107,7 +107,7 @@ class Seam:
         )
 
     def _end_of_repetition(self, start: int) -> int:
-        """The length of the held text that repeats the text from `start` to the end; 0 if none, or by chance."""
+        """The length of the delayed text that repeats the text from `start` on; 0 if there is none, or by chance."""
         repeated = self._dense[start:]
         if not self._dense_held.startswith(repeated):
             return 0
@@ -120,7 +120,7 @@ class Seam:
             return end if len(words) > 2 else 0
         if len(words) > 1 or len(repeated) >= _SURE:
             return end
-        if self._held[0].isspace():  # it continues after a whole word, which may occur twice
+        if self._held[0].isspace():  # the reply continues after a whole word, and a text may have a word twice
             return 0
         in_mid_word = self._held[end - 1 : end + 1].isalnum() and len(self._held) > end
         letters = sum(map(str.isalpha, repeated))
@@ -132,7 +132,7 @@ def _without_space(text: str) -> str:
 
 
 def _word_starts(text: str) -> list[int]:
-    """Offsets, without white space, of word starts: 0, and those in the last REACH characters of `text`."""
+    """Offsets of word starts, without white space: 0, and the word starts in the last REACH characters of `text`."""
     starts, count, before = [0], 0, " "
     first = len(text) - REACH
     for place, character in enumerate(text):

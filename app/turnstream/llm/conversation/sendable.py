@@ -114,8 +114,8 @@ def _drop_repeated_calls(blocks: Iterable[Block]) -> list[Block]:
 
 
 def _drop_after_calls(blocks: list[Block], round: Round) -> list[Block]:
-    """Drops text behind the last call: the provider would treat that call as one without a result. Calls of a program
-    count only if there are no others: they may be omitted with it.
+    """Drops text behind the last call: with such a text, the provider would miss the result of the call. Calls of a
+    program count only if there are no others: they may be omitted with the program.
     """
     calls = [(place, caller_of(block)) for place, block in enumerate(blocks, 1) if block.is_call]
     direct = [place for place, caller in calls if caller is None]

@@ -1,4 +1,4 @@
-"""Requests within the abilities of their model: no money for a call that must fail."""
+"""Requests are checked against the abilities of their model: a call that must fail costs no money."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,8 +17,8 @@ from turnstream.llm.models.catalog import Model, Models
 def within_abilities(
     models: Models, model: Model, request: TurnRequest, output: OutputSpec | None = None
 ) -> TurnRequest:
-    """Returns the request with its output, and with the model's data in its limits. Raises RequestRefused for a feature
-    that the model lacks.
+    """Returns the request with its output, and with the model's context window, edits and prices in its limits. Raises
+    RequestRefused for a feature that the model lacks.
     """
     if output is not None:
         request = _structured(models, request, output)
@@ -41,7 +41,7 @@ def prices_of(models: Models, model: str) -> Mapping[str, Prices | None]:
 
 def _structured(models: Models, request: TurnRequest, output: OutputSpec) -> TurnRequest:
     """Adds the tools for the submission of an output, if the model needs any. Attempts are counted instead of tool
-    rounds. Half an output has no value, so an output in text restarts after an interruption.
+    rounds. A partial output has no value, so an output in text restarts after an interruption.
     """
     output = replace(output, native=_is_native(models, request, output))
     tools = output_tools(output)

@@ -114,12 +114,12 @@ class Models:
         return Models(providers)
 
     def preset(self, name: str) -> Preset | None:
-        """None for a name that is no agent's."""
+        """Returns the preset of an agent; None for any other name."""
         found = self._find_listed(name)
         return None if found is None else found[1].preset
 
     def behind(self, name: str) -> Model:
-        """Returns the model behind a name: the model itself, or the agent's. Raises RequestRefused."""
+        """Returns the model of a name: the named model, or the model of the named agent. Raises RequestRefused."""
         model = self.check(name)
         return model if model.preset is None or model.preset.model is None else self.check(model.preset.model)
 
@@ -205,7 +205,7 @@ class Models:
         return None if found is None else found[1].prices
 
     def longest_reply(self, name: str) -> int | None:
-        """In tokens; None if unknown."""
+        """Returns the maximum number of tokens of a reply; None if unknown."""
         found = self._find(name)
         return None if found is None else found[1].max_output
 

@@ -139,5 +139,7 @@ class AnthropicProvider(Adapter):
 
 
 def _may_be_expired(error: ProviderError) -> bool:
-    """True if the cause may be an expired container. For some of them the API's error names none."""
+    """True if the cause may be an expired container. For some expired containers, the API's error has no name of the
+    container.
+    """
     return error.type == "api_error" or "container" in error.message.lower()

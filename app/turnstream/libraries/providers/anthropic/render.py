@@ -130,8 +130,8 @@ def _body(request: ModelRequest, members: Set[str]) -> dict[str, Any]:
 
 
 def earlier_container(request: ModelRequest) -> str | None:
-    """Returns the container of an earlier turn and its files, if this turn runs code, has no container and names none.
-    It may have expired.
+    """Returns the container of an earlier turn with its files, if this turn runs code, and neither has nor names a
+    container. The container may have expired.
     """
     param = request.params.get("container")
     named = "id" in param if isinstance(param, Mapping) else param is not None
@@ -162,7 +162,9 @@ def _begins_without_thought(messages: Sequence[Message]) -> bool:
 
 
 def _context_management(compaction: ProviderCompaction | None) -> dict[str, Any]:
-    """Clears tool results at three quarters of the limit, before a summary, and only if it is worth the lost cache."""
+    """Clears tool results at three quarters of the limit, before a summary, and only if the saved tokens are worth the
+    lost cache.
+    """
     if compaction is None or not compaction.edits:
         return {}
     edits: list[dict[str, Any]] = []

@@ -39,8 +39,8 @@ class Calls:
     def post(
         self, sdk: SdkPost, path: str, headers: Mapping[str, str], body: bytes
     ) -> AbstractAsyncContextManager[ModelResponse]:
-        """Sends the body and returns the response, a success. Raises the SDK's exceptions, and Unanswered. The body,
-        perhaps megabytes, is freed before the answer ends.
+        """Sends the body and returns the response, which has a status of success. Raises the SDK's exceptions, and
+        Unanswered. The body, perhaps megabytes, is freed before the answer ends.
         """
         return self.post_by_sdk(sdk, path, headers, body)
 

@@ -269,7 +269,7 @@ def _wrapped(members: Mapping[str, Any]) -> Mapping[str, Any]:
         inner = _members(_object_in(carrier) if isinstance(carrier, str) else carrier)
         if _text(inner):
             return inner
-    # A single word ("ERROR") is less useful than the text around it.
+    # A message of a single word ("ERROR") is less useful than the whole text.
     return {"message": raw} if isinstance(raw, str) and " " in raw.strip() else {}
 
 
@@ -315,7 +315,7 @@ def retry_after(headers: httpx2.Headers) -> float | None:
     """Returns the requested wait of the headers in seconds, given in milliseconds, in seconds, or as a date: the
     longest of several.
 
-    Headers with the reset of a limit are ignored: then the whole limit is free, later than the next call is possible.
+    Headers with the reset of a limit are ignored: the next call is possible long before the whole limit is free again.
     """
     waits = [_number(value, 0.001) for value in headers.get_list("retry-after-ms")]
     for value in headers.get_list("retry-after"):
@@ -401,14 +401,14 @@ class Unanswered(Exception):
 
 
 def connection_error(error: Exception) -> TransientError:
-    """Converts the failure of an SDK, a direct call or the transport to get an answer. The transport's words go to the
-    log only: they name addresses and say little.
+    """Converts the failure of an SDK, a direct call or the transport to get an answer. The transport's text is only
+    logged: the text contains addresses, and hardly helps the caller.
     """
     causes = list(_causes(error))
     log.warning("provider.unreachable", reason=[f"{type(each).__name__}: {each}"[:MAX_MESSAGE] for each in causes])
     names = {kind.__name__ for each in causes for kind in type(each).__mro__}
     sentence = next((sentence for known, sentence in _CAUSES if known & names), None)
-    # For a request without a response there are exceptions of their own; those of a body come as they are.
+    # The SDKs wrap the exceptions of a request without a response; exceptions of a body are not wrapped.
     place = "in the middle of its answer" if isinstance(error, LOST) else "before it answered"
     if sentence is None and names & _BROKEN_OFF:
         sentence = f"The provider closed the connection {place}."

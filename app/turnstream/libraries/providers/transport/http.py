@@ -1,4 +1,4 @@
-"""HTTP below every adapter: the client, the reading of a streamed answer to its end."""
+"""HTTP of all adapters: the client, and the reading of a streamed answer to its end."""
 
 import asyncio
 import contextlib
@@ -26,14 +26,14 @@ from turnstream.llm.provider import ModelRequest, Observe, Part
 log = structlog.get_logger(__name__)
 
 _MAX_DRAIN = 1.0  # seconds
-# Seconds of silence that are allowed after the reason to stop: some servers never send the event that ends a stream.
+# Seconds of allowed silence after the stop reason: some servers never send the last event of a stream.
 _MAX_TAIL = 5.0
 MAX_COUNT_BYTES = 10_000
-# How an event begins, and as many bytes as show it.
+# The beginning of an event, and the number of bytes that suffice for the match.
 _EVENT = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:data|event|id|retry)?:")
 _ENOUGH = 16
-# Bytes that are parsed and recorded at once. They hold five hundred deltas, which take some milliseconds; a read of a
-# busy server returns six times as many.
+# Bytes that are parsed and recorded at once: about five hundred deltas, or some milliseconds. A read of a busy server
+# returns six times as many bytes.
 _PIECE = 65_536
 
 
@@ -46,10 +46,10 @@ def http_client(
     read_timeout: float | None = None,
     client_certificate: str | None = None,
 ) -> httpx2.AsyncClient:
-    """Returns the client for an SDK, which takes its timeouts, in seconds, from it. `client_certificate` is a PEM file
+    """Returns the client for an SDK. The SDK uses the client's timeouts, in seconds. `client_certificate` is a PEM file
     with a certificate and its key.
 
-    The reader of a stream has a stall timeout, so there is no second clock here, unless `read_timeout` asks for one.
+    The reader of a stream has a stall timeout, so reads have no timeout here unless `read_timeout` is given.
     """
     limits = httpx2.Limits(
         max_connections=max_connections, max_keepalive_connections=max_connections, keepalive_expiry=30
@@ -66,9 +66,10 @@ def http_client(
 
 
 class InterceptingTransport(httpx2.AsyncBaseTransport):
-    """The transport of a client whose requests pass through interceptors. The first is the nearest to the network.
+    """The transport of a client whose requests pass through interceptors. The first interceptor is the nearest to the
+    network.
 
-    The network is another client, which it owns: proxies, redirects and connections stay the business of that one.
+    The transport owns another client for the network. The other client handles proxies, redirects and connections.
     """
 
     def __init__(self, network: httpx2.AsyncClient, interceptors: Sequence[Interceptor]) -> None:
@@ -89,9 +90,9 @@ class _Client(Protocol):
 
 
 class Adapter(ABC):
-    """Reader of the answers that an SDK's client requests. Make it once, in a thread, and close it once: the
-    client costs 20 ms and holds the connections. An event that weighs more than `max_event_bytes` ends an answer.
-    `observe` gets the headers of each answer.
+    """Reads the answers to the requests of an SDK's client. Create the adapter once, in a thread, and close it once:
+    the creation of the client takes 20 ms, and the client owns the connections. An event with a weight above
+    `max_event_bytes` ends an answer. `observe` gets the headers of each answer.
     """
 
     name: str
@@ -113,7 +114,7 @@ class Adapter(ABC):
         await self.aclose()
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
-        """Yields the parts of the answer until its last event, or until its reason to stop and then silence."""
+        """Yields the parts of the answer until its last event, or until silence after its stop reason."""
         async with self._open(request) as (response, wire):
             if self.observe is not None:
                 self.observe(request.model, response.headers)
@@ -131,7 +132,7 @@ class Adapter(ABC):
                 while chunk := await read():
                     is_long = wire.unfinished > _PIECE
                     if parts := wire.feed(chunk):
-                        if is_long:  # to decode it took its time, and so will what follows
+                        if is_long:  # decoding it took long, and so will the next steps
                             await asyncio.sleep(0)
                         yield parts
                     if wire.finished or wire.over:
@@ -153,7 +154,7 @@ class Adapter(ABC):
             raise provider_error(wire.failure, response.status, request_id=wire.request_id)
 
     def _check_event(self, size: int, wire: Wire) -> None:
-        """Raises PermanentError: decoding an event without bound would hold up every other stream."""
+        """Raises PermanentError for a too large event: its decoding would block all other streams."""
         if size > self._max_event_bytes:
             message = f"The provider sent an event of more than {self._max_event_bytes:,} bytes, twice"
             message += " `TURNSTREAM_MAX_REPLY_CHARS`. A quote counts as ten bytes, a bracket as a hundred."
@@ -161,14 +162,14 @@ class Adapter(ABC):
 
     @abstractmethod
     def _open(self, request: ModelRequest) -> AbstractAsyncContextManager[tuple[ModelResponse, Wire]]:
-        """Sends the request. Gives the response, its body unread, and the parser for it. Raises ProviderError, also
+        """Sends the request. Yields the response with an unread body, and the parser for it. Raises ProviderError, also
         for failures while the body is read.
         """
 
 
 async def _is_whole(pieces: "_Pieces", response: ModelResponse, wire: Wire) -> bool:
-    """Whether the answer is one JSON value, and no stream of events. The beginning of the body decides if the type
-    is another one: some servers send events as text. Raises TransientError for a body that is neither.
+    """Whether the answer is one JSON value instead of a stream of events. For an unknown content type, the beginning of
+    the body decides: some servers send events as plain text. Raises TransientError for a body of another format.
     """
     kind = response.headers.get("content-type", "").lower()
     if "json" in kind or "event-stream" in kind:
@@ -183,14 +184,14 @@ async def _is_whole(pieces: "_Pieces", response: ModelResponse, wire: Wire) -> b
 
 
 class _Pieces:
-    """Reader of a body in pieces, between which others get their turn on the event loop."""
+    """Reads a body in pieces. The event loop runs other tasks between two pieces."""
 
     def __init__(self, read: Callable[[], Awaitable[bytes]]) -> None:
         self._read = read
         self._rest = b""
 
     async def peek(self, size: int) -> bytes:
-        """Returns the first bytes, at least `size` if there are as many, and leaves them to be read."""
+        """Returns the first bytes without consuming them: at least `size` bytes, or the whole body if it is shorter."""
         while len(self._rest) < size and (chunk := await self._read()):
             self._rest += chunk
         return self._rest
@@ -217,7 +218,9 @@ async def _next_chunk(read: Callable[[], Awaitable[bytes]]) -> bytes:
 
 
 async def _drain(response: ModelResponse) -> None:
-    """Reads the bytes after the last event: only a response that was read to its end frees its connection for reuse."""
+    """Reads the bytes after the last event: only a response that was read to its end returns its connection to the
+    pool.
+    """
     with contextlib.suppress(TimeoutError, *LOST):
         async with asyncio.timeout(_MAX_DRAIN):
             while await response.read():
@@ -229,7 +232,7 @@ class _TokenCount(msgspec.Struct):
 
 
 async def read_token_count(response: ModelResponse) -> int:
-    """Returns the tokens that a provider counted. Raises TransientError if the body is not such a count."""
+    """Returns the number of tokens that a provider counted. Raises TransientError if the body is not a count."""
     try:
         return msgspec.json.decode(await response.whole(MAX_COUNT_BYTES), type=_TokenCount).input_tokens
     except msgspec.DecodeError as error:

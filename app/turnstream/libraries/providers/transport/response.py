@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import httpx2
 
-# Of the body of a failure, decompressed: the beginning has the reason.
+# The decompressed bytes of a failure's body that are read: the reason is at the beginning.
 MAX_FAILURE_BYTES = 65_536
 
 
@@ -28,7 +28,8 @@ class ModelResponse:
 
 @asynccontextmanager
 async def open_response(response: httpx2.Response) -> AsyncIterator[ModelResponse]:
-    """Gives a response of httpx2. We ask for bodies uncompressed, but a gateway may compress them all the same."""
+    """Yields a response of httpx2. Requests ask for uncompressed bodies, but a gateway may compress them nevertheless.
+    """
     chunks = response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
     assert isinstance(chunks, AsyncGenerator)
     async with aclosing(chunks):
@@ -36,7 +37,7 @@ async def open_response(response: httpx2.Response) -> AsyncIterator[ModelRespons
 
 
 async def cut_failure(response: httpx2.Response) -> None:
-    """A hook of the client of an SDK, which reads the whole body of a response that is no success."""
+    """A hook of the client of an SDK: the SDK would read the whole body of a failure."""
     if not response.is_success:
         unread = httpx2.Response(response.status_code, headers=response.headers, stream=response.stream)
         response.headers.pop("content-encoding", None)

@@ -8,25 +8,26 @@ import msgspec
 from turnstream.libraries.providers.raw_members import repaired_json, weight_of
 from turnstream.llm.provider import Part
 
-# Bytes of an event from which on it is weighed, and not only measured.
+# The size in bytes from which the weight of an event counts, not only its size.
 _WEIGHED = 65_536
 _BOM = b"\xef\xbb\xbf"
 
 
 class EventSplitter:
-    """Splits bytes into the data of server-sent events, however the network cut them. Lines end in LF, CRLF or CR.
+    """Splits bytes into the data of server-sent events, for any division into chunks. Lines end in LF, CRLF or CR.
 
-    `unfinished` is the size, in bytes, of the event that is not complete yet; from 64 KiB on `weight_of` counts.
+    `unfinished` is the size, in bytes, of the event that is not complete yet; from 64 KiB on, its weight by
+    `weight_of`.
     """
 
     def __init__(self) -> None:
         self.unfinished = 0
         self._pieces: list[bytes] = []
         self._skip_newline = False
-        self._first: bytes | None = b""  # until it is known whether the stream begins with a byte order mark
+        self._first: bytes | None = b""  # until the stream is known to begin with a byte order mark or not
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Returns the data of every event that `chunk` completes. Events without data are left out."""
+        """Returns the data of every event that `chunk` completes. Events without data are omitted."""
         if self._first is not None:
             chunk = self._first + chunk
             if _BOM.startswith(chunk):
@@ -34,7 +35,7 @@ class EventSplitter:
                 return []
             self._first, chunk = None, chunk.removeprefix(_BOM)
         if self._skip_newline or b"\r" in chunk:
-            # A CRLF may be cut in the middle: its LF then begins the next chunk, and is no line end of its own.
+            # A CRLF may be split between two chunks: the LF at the start of the next chunk is then no second line end.
             if self._skip_newline and chunk.startswith(b"\n"):
                 chunk = chunk[1:]
             self._skip_newline = chunk.endswith(b"\r")
@@ -42,7 +43,7 @@ class EventSplitter:
         if self._pieces and self._pieces[-1].endswith(b"\n"):  # the end of an event may be cut in the middle
             self._pieces[-1], chunk = self._pieces[-1][:-1], b"\n" + chunk
             self.unfinished -= 1
-        # Only the new bytes are searched: an event of megabytes comes in hundreds of chunks.
+        # Only the new bytes are searched: an event of megabytes consists of hundreds of chunks.
         first, *others = chunk.split(b"\n\n") if b"\n" in chunk else [chunk]
         self._pieces.append(first)
         self.unfinished += len(first) if self.unfinished < _WEIGHED else weight_of(first)
@@ -55,13 +56,13 @@ class EventSplitter:
         return [data for data in found if data]
 
     def end(self) -> bytes:
-        """Returns the data of an event without the blank line that ends it; perhaps only a part of it."""
+        """Returns the data of the last event if its final blank line is missing; perhaps only a part of the data."""
         pieces, self._pieces = self._pieces, []
         return _data(*pieces) if pieces else b""
 
 
 def _data(frame: bytes, *more: bytes) -> bytes:
-    """Returns the data of a frame that came in one piece or more."""
+    """Returns the data of a frame, which consists of one or more pieces."""
     if more:
         # A line of megabytes is copied once: `strip` copies nothing if there is nothing to strip.
         head, mark, line = frame.partition(b"data:")
@@ -69,7 +70,7 @@ def _data(frame: bytes, *more: bytes) -> bytes:
             return b"".join((line.lstrip(), *more)).strip()
         frame = b"".join((frame, *more))
     if not frame.startswith(b"data:"):
-        # The usual frame, an event name and one line of data, without a split into lines.
+        # The usual frame has an event name and one line of data: no split into lines is needed.
         _, mark, after = frame.partition(b"\ndata:")
         if mark and b"\n" not in after:
             return after.strip()
@@ -87,7 +88,7 @@ class BadStream(ValueError):
 class Wire(ABC):
     """Parser of one answer: events whose data is JSON, read one by one until it is `over`.
 
-    `ended` and `failure` are its good and bad end. Once `finished`, the answer is complete even if nothing follows.
+    `ended` means success; `failure` is the error. Once `finished`, the answer is complete even without a further event.
     """
 
     def __init__(self, request_id: str | None = None) -> None:
@@ -98,7 +99,7 @@ class Wire(ABC):
 
     @property
     def unfinished(self) -> int:
-        """The value of its splitter."""
+        """The `unfinished` size of the splitter."""
         return self._splitter.unfinished
 
     @property
@@ -118,14 +119,14 @@ class Wire(ABC):
         return parts
 
     def feed_whole(self, body: bytes) -> list[Part]:
-        """Reads an answer that came as one JSON object, although a stream was asked for."""
+        """Reads an answer in the form of one JSON object, although a stream was requested."""
         parts: list[Part] = []
         if body := body.removeprefix(_BOM).strip():
             self._read(body, parts)
         return parts
 
     def end(self) -> list[Part]:
-        """Reads the rest at the end of the stream. An event that was cut in the middle is ignored."""
+        """Reads the rest at the end of the stream. An incomplete event is ignored."""
         parts: list[Part] = []
         if not self.over and (data := self._splitter.end()):
             self._read(data, parts)
@@ -148,7 +149,7 @@ class Wire(ABC):
         try:
             value = msgspec.json.decode(data)
         except (ValueError, RecursionError) as problem:
-            # msgspec found the wrong shape before it came to the broken bytes.
+            # msgspec detected the wrong shape before the invalid bytes.
             self._read_broken(data, parts, problem)
         else:
             self._read_unexpected(value, data, parts)
@@ -162,11 +163,11 @@ class Wire(ABC):
 
     @abstractmethod
     def _read_event(self, data: bytes, parts: list[Part]) -> None:
-        """Reads one event. Raises msgspec.ValidationError for JSON of another shape than any known event has."""
+        """Reads one event. Raises msgspec.ValidationError for JSON without the shape of a known event."""
 
     @abstractmethod
     def _read_unexpected(self, value: Any, data: bytes, parts: list[Part]) -> None:
-        """Reads JSON of another shape, given both decoded and as it came."""
+        """Reads JSON of an unknown shape, both decoded and as received bytes."""
 
     def _read_done(self, parts: list[Part]) -> None:  # noqa: B027, most APIs have other events for the end
         """Reads `[DONE]`, the last data that some servers send."""
