@@ -65,8 +65,7 @@ class JobCounts:
 
 
 class OpenTurns(NamedTuple):
-    """`oldest` is the time in seconds for which the oldest claimable turn has been queued; 0 without a claimable turn.
-    """
+    """`oldest` is the time in seconds for which the oldest claimable turn has been queued; 0 without such a turn."""
 
     queued: int
     waiting: int

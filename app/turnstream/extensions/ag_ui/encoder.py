@@ -74,8 +74,8 @@ class RunEncoder:
     view may still show as open.
 
     AG-UI has no cursor, and only a snapshot of all messages can replace sent content. So an encoder that `collects`
-    sends nothing: it stores the turn's content until `snapshot` sends it, behind the messages before. A continued run
-    starts this way, and so does a reset.
+    sends no events: it stores the turn's content until `snapshot` sends this content behind the earlier messages. A
+    continued run, and a reset, start in this state.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class RunEncoder:
         if self.collects:
             self._collect(event)
             return b""
-        if self.finished:  # a question ends the run, and a notice of its job may follow
+        if self.finished:  # a question ends the run, but a notice of the question's job may follow
             return b""
         if isinstance(event, BlockDelta):  # the token path
             return b"%b%b}\n\n" % (self._delta_head, to_json(event.text)) if self._delta_head else b""
@@ -114,7 +114,7 @@ class RunEncoder:
         return encode(events)
 
     async def snapshot(self, before: Sequence[Json], ids: ClientIds) -> bytes:
-        """Returns all messages: those before the turn, and the turn's content so far. After it every event is sent."""
+        """Returns all messages: those before the turn, and the turn's content so far. Later events are sent at once."""
         self.collects = False
         blocks, begin = [closed.block for closed in self._projection.closed], self._projection.open
         if begin is not None and begin.start.type in {TEXT, THINKING} | CALLS:

@@ -153,8 +153,8 @@ async def _at_rest(
 async def _post(
     services: Services, owner: str, chat: UUID, sent: RunInput, message: AgUiUserMessageIn, key: IdempotencyKey | None
 ) -> tuple[Turn, bool]:
-    """Returns the turn that answers the message, and whether it existed before. A repeated message is another run: it
-    attaches to the open answer, or requests another one.
+    """Returns the turn that answers the message, and whether it existed before. A repeated message starts another run:
+    the run attaches to the open answer, or requests another answer.
     """
     before, known = await last_answer(services, owner, chat, _turns_named(sent.messages[:-1]))
     place: Parent = before.id if before else "newest"

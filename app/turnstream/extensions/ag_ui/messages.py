@@ -52,7 +52,7 @@ def reply_id(turn: UUID, round: int) -> str:
 
 def reply_round(before: Sequence[Block], round: int, type: str) -> int:
     """Returns the round with the message for a text or a call of `round`, after the blocks `before` it. A round that
-    continues a cut text continues the message of that text.
+    continues a cut text extends the message of that text.
     """
     first = next((place for place, block in enumerate(before) if block.round == round), len(before))
     opener = before[first].type if first < len(before) else type
@@ -91,7 +91,7 @@ class ClientIds:
 
 def ids_of_client(path: Sequence[Turn], messages: Sequence[AgUiMessageIn]) -> ClientIds:
     """Returns the user turns of the path that the client has, from the first one on, matched by id or text. A client
-    keeps its order of messages, so ids behind the first difference would change that order.
+    keeps its order of messages: ids behind the first difference would change the order.
     """
     known = {str(turn.id) for turn in path}
     own = [message.id.partition(".")[0] not in known for message in messages]
@@ -229,7 +229,7 @@ def _single_message(turn: UUID, block: Block) -> Json:
 
 
 def result_message(turn: UUID, closed: Closed) -> Json | None:
-    """The message of a call's result; also for a cut call, which will have no result."""
+    """The message of a call's result; also for a cut call, although no result will follow."""
     block = closed.block
     content: Any = block.text
     noted: Json = {}
@@ -292,7 +292,7 @@ def interrupt_id(turn: UUID, round: int, action: RequiredAction) -> str:
 
 
 def interrupts_of(turn: Turn, actions: Sequence[RequiredAction] | None = None) -> list[Json]:
-    """The decisions and answers for which the turn waits."""
+    """The decisions and answers that the turn waits for."""
     return [_interrupt(turn, round, each) for round, each in _waiting(turn, {"approval", *QUESTIONS}, actions)]
 
 

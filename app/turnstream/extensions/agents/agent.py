@@ -12,12 +12,12 @@ from turnstream.extensions.agents.context import ALL_FILES, TEXTS, ContextTurns
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """`prompt` is its system prompt, `tools` are names of tools of the server. The default of `model` and of the limits
-    is that of the calling turn. With `output`, a JSON schema, its answer is JSON that meets the schema; `max_rounds`
-    are then the model calls of one attempt at it. `context` selects turns of the conversation for the agent, and
-    `context_blocks` their blocks: `text`, `files`, `results`, or names of tools for their results. With `as_model` the
-    agent's name is also a model name: a turn with that model is a turn of the agent. With `handoff` its answer is that
-    of the calling turn.
+    """`prompt` is its system prompt, `tools` are names of tools of the server. The defaults of `model` and of the
+    limits are the values of the calling turn. With `output`, a JSON schema, its answer is JSON that meets the schema;
+    `max_rounds` are then the model calls of one attempt at the output. `context` selects turns of the conversation for
+    the agent, and `context_blocks` their blocks: `text`, `files`, `results`, or names of tools for their results. With
+    `as_model` the agent's name is also a model name: a turn with that model is a turn of the agent. With `handoff`, its
+    answer becomes the answer of the calling turn.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Agent:
 
 
 def output_spec(agent: Agent) -> OutputSpec | None:
-    """The output that the turns of the agent have to give, if it has one."""
+    """The required output of the agent's turns, if any."""
     if agent.output is None:
         return None
     wrapped = not is_of_an_object(agent.output)

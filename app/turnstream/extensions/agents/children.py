@@ -89,8 +89,8 @@ WAKE_PARENT = Statement(
     SELECT id, pg_notify({CHANNEL}, '{JOBS}') FROM woken
     """
 )
-# A child is needed until its job is over. It is the first turn of its chat: a person who continues the chat sends the
-# same labels.
+# A child is needed until its job is over. It is the first turn of its chat: the messages of a person who continues the
+# chat have the same labels.
 GET_UNWANTED = Statement(
     f"""
     SELECT turns.id, pg_notify({CHANNEL}, '{UPDATED} ' || turns.id) FROM chats JOIN turns ON chat_id = chats.id
@@ -167,8 +167,8 @@ class Children(Hooks):
         return [*await self._turns.path_to(parent.parent_id), parent]
 
     async def _left_of(self, owner: str, parent: Turn, root: UUID) -> Limits | None:
-        """The limits of a child; None if a budget is used up. Tokens and cost are shared with the family. All turns
-        share the time: the child has the rest of the calling turn's.
+        """The limits of a child; None if a budget is used up. Tokens and cost are shared with the family. The time runs
+        for all turns together: the child has the remaining time of the calling turn.
         """
         assert parent.request is not None
         limits, now = parent.request.limits, datetime.now(UTC)
@@ -235,7 +235,7 @@ class Children(Hooks):
     async def turn_ended(self, event: TurnEnded) -> None:
         """Searches for children of an ended turn, and wakes the job of an ended child again."""
         if any(block.is_call for block in event.turn.blocks):
-            self._look_now.set()  # it may have children
+            self._look_now.set()  # the turn may have children
         job = None if event.turn.request is None else event.turn.request.labels.get("job")
         if job is not None:
             await self._database.rows(WAKE_PARENT, chat=event.turn.chat_id, job=job)
@@ -251,7 +251,7 @@ class Children(Hooks):
                 await self.stop_unwanted()
 
     async def stop_unwanted(self) -> int:
-        """Cancels them, and returns their number."""
+        """Cancels the turns of agents whose call is over, and returns their number."""
         unwanted = await self._database.rows(GET_UNWANTED)
         for row in unwanted:
             await self._database.row(CANCEL_TURN, turn=row["id"], withdraws=False)
@@ -262,8 +262,8 @@ class Children(Hooks):
 
 
 def answer_of(turn: Turn) -> str:
-    """Returns the text behind the last call. It may have several rounds: an interrupted reply continues in the next
-    one.
+    """Returns the text behind the last call. The text may have several rounds: an interrupted reply continues in the
+    next round.
     """
     calls = [block.round for block in turn.blocks if block.is_call]
     return "".join(block.text for block in turn.blocks if block.type == TEXT and block.round > max(calls, default=-1))

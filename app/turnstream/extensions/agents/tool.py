@@ -64,7 +64,7 @@ class AgentTool:
 
     @property
     def preset(self) -> Preset | None:
-        """The fixed options of turns whose model is the agent; None if it is not a model name."""
+        """The fixed options of turns with the agent as their model; None if the agent is not a model name."""
         agent = self.agent
         if not agent.as_model:
             return None
@@ -108,8 +108,8 @@ def agent_tool(agent: Agent, **options: Any) -> AgentTool:
 
 
 def bind(toolset: Toolset, children: "Children") -> bool:
-    """Connects the agents of the toolset to `children`. False if it has none. Raises ConfigError for a missing tool of
-    an agent, and for an invalid output schema.
+    """Connects the agents of the toolset to `children`. False for a toolset without agents. Raises ConfigError for a
+    missing tool of an agent, and for an invalid output schema.
     """
     found = [tool for tool in toolset.own if isinstance(tool, AgentTool)]
     for tool in found:

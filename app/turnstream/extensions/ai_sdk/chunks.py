@@ -64,7 +64,7 @@ class UiEncoder:
         self._delta_head = b""
         self._step_is_open = False
         self._step_is_void = False
-        self._step_is_of_client = False  # even if its calls were voided
+        self._step_is_of_client = False  # stays true after the calls were voided
         self._approvals: dict[str, str] = {}
         self._questions = set[str]()
 
@@ -103,7 +103,7 @@ class UiEncoder:
             case ActionRequired(actions=actions):
                 for action in actions:
                     call, approval = action.tool_use_id, approval_id(action.tool_use_id, action.digest)
-                    # An elicitation comes with all waits, so an approval may be repeated.
+                    # The event of an elicitation contains all waits, so an approval may be repeated.
                     if action.kind == "approval" and self._approvals.get(call) != approval:
                         self._approvals[call] = approval
                         yield {"type": "tool-approval-request", "approvalId": approval, "toolCallId": call}
@@ -193,7 +193,7 @@ class UiEncoder:
 
     def _end(self, end: TurnEnd) -> Iterator[Json]:
         yield from self._end_of_step()
-        if self._step_is_of_client:  # else the SDK would repeat the results of the last step again and again
+        if self._step_is_of_client:  # otherwise the SDK would repeatedly send the results of the last step
             yield from ({"type": "start-step"}, {"type": "finish-step"})
         if end.error is not None:
             yield {"type": "message-metadata", "messageMetadata": end_metadata(end, self._now())}

@@ -39,7 +39,8 @@ class CountedEncoder:
             self._held = ""
             self.is_lost |= self._left > 0
             return self.passed(self._encoder(event, cursor))
-        # The end of a block decides the length of its last chunk, so it precedes the rest of the text.
+        # The last chunk of a block may be shorter than the others: the rest of the text is sent at the end of the
+        # block.
         if self._left:
             self.is_lost |= any(self._before < each < event.attempt for each in self._now().lineage)
         rest = b""
@@ -51,7 +52,7 @@ class CountedEncoder:
         return rest + self.passed(self._encoder(event, cursor) + end)
 
     def _text(self, delta: BlockDelta, length: int) -> bytes:
-        """Encodes so many of the held characters."""
+        """Encodes the first `length` of the delayed characters."""
         pieces = [self._held[start : min(start + UNIT, length)] for start in range(0, length, UNIT)]
         self._held = self._held[length:]
         return b"".join(self.passed(self._encoder(replace(delta, text=piece), None)) for piece in pieces)

@@ -192,7 +192,7 @@ async def _go_on(services: Services, owner: str, chat: UUID, sent: UiRequest, ke
 
 
 async def _options(services: Services, owner: str, chat: UUID, sent: UiRequest, before: Turn | None) -> UiOptions:
-    if sent.tools is None and not sent.system:  # other transports than assistant-ui's
+    if sent.tools is None and not sent.system:  # from transports other than assistant-ui's
         return sent.turnstream
     tools = [page_tool(name, tool.description, tool.parameters) for name, tool in (sent.tools or {}).items()]
     page = PageOptions(None if sent.tools is None else tools, sent.system or "")
@@ -200,8 +200,8 @@ async def _options(services: Services, owner: str, chat: UUID, sent: UiRequest, 
 
 
 async def _answer_before(services: Services, owner: str, chat: UUID, sent: UiRequest) -> tuple[Turn | None, int]:
-    """Returns the last listed answer before the message, and the number of messages up to it; before an edited message
-    also a recorded answer, whose id the client does not have.
+    """Returns the last listed answer before the message, and the number of messages up to it; before an edited message,
+    a recorded answer counts, too: the client does not have its id.
     """
     before = sent.messages if sent.message else sent.messages[:-1]
     named = [each.id if each.role == "assistant" else "" for each in before]

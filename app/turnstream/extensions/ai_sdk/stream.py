@@ -41,7 +41,7 @@ def counted_stream(
     cursor = Cursor(view.attempt, place) if place else _cursor_of(view, known)
     response = _response(services, turn, _frames(services, owner, view, cursor, max(start, 0)))
     response.headers["x-workflow-run-id"] = f"{turn.chat_id}.{turn.id}.{cursor.place}"
-    if start < 0:  # the client derives the number of its first chunk from it: 0
+    if start < 0:  # the client derives the number of its first chunk, 0, from the header
         response.headers["x-workflow-stream-tail-index"] = str(-start - 1)
     return response
 

@@ -95,7 +95,7 @@ def type_of(error: RequestRefused) -> str:
 
 async def refusal(request: Request, error: RequestRefused) -> Response:
     """The response to a refused request: 422 of this server becomes 400, as at Anthropic."""
-    ours = await refused(request, error)  # which counts refused logins, and needs the headers
+    ours = await refused(request, error)  # counts refused logins, and sets headers
     status = 404 if error.code == "unknown_model" else 400 if error.status == 422 else error.status
     headers = {name: value for name, value in ours.headers.items() if not name.startswith("content-")}
     code = error.error_code if isinstance(error, ThreadRefused) else None
@@ -125,7 +125,7 @@ def failure_of(error: TurnError) -> tuple[str, str]:
         case "overloaded":
             return "overloaded_error", error.message
         case "too_long":
-            return "invalid_request_error", f"prompt is too long: {error.message}"  # agents compact after this wording
+            return "invalid_request_error", f"prompt is too long: {error.message}"  # agents compact after this text
         case "refused":
             return "invalid_request_error", error.message
         case "account" | "server":

@@ -1,7 +1,7 @@
 """The log of a turn as Anthropic's messages: each part between two waits for the client is a separate message.
 
 A stream of this API cannot void content: if the log does, the stream ends with an error. A client that has resumed a
-message expects that it may begin again.
+message also accepts a new start of the message.
 """
 
 import re
@@ -100,8 +100,8 @@ class EventPlace:
 
 
 class MessageEvents:
-    """Encodes a part of a turn. `view` returns the live view. Events up to the position `after` are omitted; without it
-    only the message matters.
+    """Encodes a part of a turn. `view` returns the live view. Events up to the position `after` are omitted; without
+    `after`, only the complete message is encoded.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class MessageEvents:
         is_resumed: bool = False,
     ) -> None:
         self.failure: tuple[str, str] | None = None
-        self.is_void = False  # the client has more than the log
+        self.is_void = False  # the client has content that the log has voided
         self._view = view
         self._part = part
         self._id = str(MessageId(turn.chat_id, turn.id, part))
@@ -124,12 +124,12 @@ class MessageEvents:
         self._is_resumed = is_resumed
         self._is_stream, after = after is not None, after or EventPlace()
         self._after = after
-        self._is_behind = after.cursor != START  # no mark before that position was processed yet
+        self._is_behind = after.cursor != START  # the marks before that position are not processed yet
         self._skip = after.frames
         self._at = after.cursor
         self._index = -1  # of the newest block of the message
-        self._newest = -1  # the same in the whole turn
-        self._is_open = False  # whether it is incomplete
+        self._newest = -1  # of the newest block of the whole turn
+        self._is_open = False  # whether the newest block is incomplete
         self._delta: bytes | None = None  # the part before the text of the open block
         self._usages: list[Mapping[str, Any]] = []
         self._stop_reason: str | None = None
@@ -250,7 +250,7 @@ class MessageEvents:
                 yield self._delta_frame({"type": "signature_delta", "signature": members["signature"]})
             for citation in _items(members.get("citations", NULL)):
                 yield self._delta_frame({"type": "citations_delta", "citation": citation})
-        elif block is not None:  # it came as a whole
+        elif block is not None:  # the block arrived as a whole
             yield self._started(Raw(block), step.block.index)
         else:
             return
@@ -339,7 +339,7 @@ def _error(type: str, message: str, wait: Mapping[str, float] | None = None) -> 
 
 
 def _rendered(block: Block) -> bytes | None:
-    if provider_of(block) is not None:  # of another API
+    if provider_of(block) is not None:  # the block is from another API
         if block.type not in PORTABLE | THOUGHTS:
             return None
         block = replace(block, data=None)

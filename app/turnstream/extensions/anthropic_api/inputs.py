@@ -35,7 +35,7 @@ _PARAMS = (
 _HINTS = ("thinking", "context_management", "diagnostics", "service_tier")
 _LABELS = ("cache_control", "user_profile_id", "workspace_id")
 _DEFAULTS: Mapping[str, object] = {"temperature": 1, "top_p": 1, "speed": "standard"}
-# Clients put such a line before their prompt, for Anthropic's accounting. It changes with each request.
+# The line that clients insert before their prompt for Anthropic's accounting. The line changes with each request.
 _BILLING = "x-anthropic-billing-header:"
 # Tools with Anthropic's definition that the client runs.
 _RUN_BY_CLIENT = ("bash_", "text_editor_", "computer_", "memory_")
@@ -45,7 +45,7 @@ _OF_TOOL = frozenset({"type", "name", "description", "input_schema", "cache_cont
 @dataclass(slots=True)
 class NewMessages:
     """The messages of a request. `last_answer` is the last message of the assistant, `history` has the messages before
-    it. New are the `results` of calls, and `blocks` of the user in the form of NewTurn.
+    it. The new part has the `results` of calls, and the `blocks` of the user in the form of NewTurn.
     """
 
     history: list[PastItem] = field(default_factory=list)
@@ -152,8 +152,8 @@ def _of_answer(part: BlockIn) -> Iterator[PastItem]:
 
 
 def _reminder(block: Json, place: str) -> Json:
-    """A system message within a conversation. As a user's text it keeps its position, so that the provider's cache
-    stays valid.
+    """A system message within a conversation. The message becomes a text of the user at the same position, so that the
+    provider's cache stays valid.
     """
     if block["type"] != "text":
         raise RequestRefused(f"`{place}.type` must be `text` in a message of the system.", field=f"{place}.type")

@@ -71,7 +71,7 @@ async def create_message(request: Request) -> Response:
 
 
 def _stores(services: Services, sent: MessagesIn) -> bool:
-    """By the operator's setting of the model; true for a client that names a thread."""
+    """Whether to store the message: by the operator's setting of the model; always for a client that names a thread."""
     return sent.thread is not None or services.resolver.models.check(sent.model).stores
 
 

@@ -132,7 +132,8 @@ class MessagePosting:
         """Whether the turn continues with the options of this request. Some clients change tools between two calls."""
         assert turn.request is not None
         chat = await self.services.storage.chats.get(self.identity.owner, turn.chat_id)
-        # Its secrets are encrypted like those of the turn, so that equal secrets have equal ciphertexts.
+        # The secrets of the request are encrypted like the secrets of the turn, so that equal secrets have equal
+        # ciphertexts.
         new = await self.services.resolver.sealed(self.identity.owner, with_fixed(new_turn(self.options, [NO_MESSAGE])))
         return _essence(self.services.resolver.resolve(new, chat, turn.request)) == _essence(turn.request)
 

@@ -1,4 +1,4 @@
-"""Encryption at rest of what conversations contain, with the key of each owner."""
+"""Encryption at rest of the contents of conversations, with the key of each owner."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,7 @@
-"""Contents as they are stored: encrypted by the key of their owner, bound to their table, column and row.
+"""The stored form of contents: encrypted by the key of their owner, and bound to their table, column and row.
 
-AES-SIV gives the same text for the same value in the same row, so that a write can be repeated, and compared by SQL.
+AES-SIV is deterministic: a value has the same ciphertext in the same row, so a write can be repeated, and compared by
+SQL.
 """
 
 import re
@@ -26,24 +27,25 @@ from turnstream.storage.database import OWNER, Statement
 
 log = structlog.get_logger(__name__)
 
-KEPT: Final = 5.0  # seconds that a key, or the answer that all replicas can decrypt, is used without another look
+KEPT: Final = 5.0  # seconds for which a key, and the check that all replicas can decrypt, are cached
 _MOST = 1000  # keys in memory
-# Columns that earlier versions of the extension cannot open are sealed when each live replica names this form.
+# Columns that earlier versions of the extension cannot decrypt are encrypted only if all live replicas register this
+# form.
 _, FORM, ROTATED = FORMS
 _FIRST: Final = frozenset({"blocks", "documents", "open_text", "tool_cache", "uploads"})
-# The members of JSON that are sealed, by their column. SQL reads the others.
+# The encrypted members of JSON, by column. SQL reads the other members.
 _MEMBERS: Final[Mapping[str, Set[str]]] = {
     "request": {"system", "output", "blocks"},
     "preliminary": {"text", "data"},
     "answer": {"text", "input", "client_data"},
     "outcome": {"text", "whole", "data", "layout"},
 }
-# A job or an output, as the row of a turn has it: the column of its own table from which each member comes.
+# The jobs and outputs in the row of a turn: the table of each, and the column that each member is copied from.
 _ROWS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "preliminary": ("tool_calls", {"text": "preliminary", "data": "preliminary"}),
     "jobs": ("jobs", {"progress": "progress", "outcome": "outcome"}),
 }
-_TURN_KEPT: Final = 60.0  # seconds that the owner of a turn is used without another look
+_TURN_KEPT: Final = 60.0  # seconds for which the owner of a turn is cached
 _MOST_TURNS = 10_000
 _ID: Final = re.compile("[0-9a-f]{8}-[0-9a-f-]{27}")
 _TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
@@ -55,9 +57,9 @@ GET_OWNERS = Statement(
 
 
 class SealingCodec:
-    """Opens what is sealed. It seals only if `seals` is set and each live replica can open it: while one cannot, new
-    contents stay plain, or are refused if encryption is required. The key of an erased owner is forgotten after `KEPT`
-    seconds.
+    """Decrypts and encrypts contents. Contents are encrypted only with `seals`, and if all live replicas can decrypt
+    them; otherwise new contents are stored in plain text, or refused if encryption is required. The key of an erased
+    owner is dropped after `KEPT` seconds.
     """
 
     def __init__(self, keys: OwnerKeys, *, seals: bool, clock: Callable[[], float] = monotonic) -> None:
@@ -67,7 +69,7 @@ class SealingCodec:
         self._known: OrderedDict[str, tuple[float, OwnerKey | None]] = OrderedDict()
         self._owners: OrderedDict[UUID, tuple[float, str]] = OrderedDict()  # of turns
         self.forms: Sequence[str] = (FORM, ROTATED)
-        self._unable: dict[tuple[bytes, str], tuple[float | None, str | None]] = {}  # by master key and form, a replica
+        self._unable: dict[tuple[bytes, str], tuple[float | None, str | None]] = {}  # a replica, by master key and form
 
     @property
     def owners_in_memory(self) -> int:
@@ -121,7 +123,7 @@ class SealingCodec:
     async def _owners_of(
         self, contents: SealedColumns, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
     ) -> Sequence[str]:
-        """The owner of each row: the one that the statement or the row names, or the one of its turn."""
+        """The owner of each row: named by the statement or the row, or the owner of its turn."""
         if owner := values.get("owner"):
             return [owner] * len(rows)
         turn = contents.name(contents.key[0])
@@ -130,7 +132,7 @@ class SealingCodec:
         return [row.get("owner") or of_turns.get(row.get(turn) or values.get(turn), OWNER.get()) for row in rows]
 
     async def _owners_of_turns(self, turns: Set[UUID]) -> Mapping[Any, str]:
-        """Turns that are not committed yet are left out."""
+        """The owners of the turns, without turns that are not committed yet."""
         now, found, missing = self._clock(), dict[UUID, str](), list[UUID]()
         for turn in turns:
             until, owner = self._owners.get(turn, (0.0, ""))
@@ -159,7 +161,7 @@ class SealingCodec:
         return key
 
     async def _sealing_key(self, owner: str, form: str) -> OwnerKey | None:
-        if not owner:  # of a turn that was deleted meanwhile: nobody reads it
+        if not owner:  # the turn was deleted meanwhile: nobody reads the contents
             return OwnerKey(new_owner_key())
         try:
             key = await self._key(owner, self._keys.find_or_create)
@@ -218,7 +220,7 @@ def _is_sealed(kind: Kind, value: object) -> bool:
 
 
 def has_form(contents: SealedColumns, row: Mapping[str, Any], *, sealed: bool) -> bool:
-    """Whether a stored value of the row is sealed, or is plain and would be sealed."""
+    """Whether the row has an encrypted value (`sealed`), or a plain value that would be encrypted (not `sealed`)."""
     forms = set[bool]()
 
     def note(kind: Kind, value: str) -> str:
@@ -248,7 +250,9 @@ def _size(value: object) -> int:
 def _place(
     contents: SealedColumns, column: str, values: Mapping[str, Any], row: Mapping[str, Any], number: int = 0
 ) -> tuple[str, ...]:
-    """The place of a value, in which alone it opens. `number` is that of the row among those of a statement."""
+    """The place of a value: the value can be decrypted only with it. `number` is the number of the row in the
+    statement.
+    """
     names = [contents.name(name) for name in contents.key]
     parts = [row[name] if name in row else values[name] for name in names]
     parts = [part[number] if isinstance(part, list) else part for part in parts]
@@ -256,7 +260,9 @@ def _place(
 
 
 def _sealed(keys: Sequence[OwnerKey | None], contents: SealedColumns, values: dict[str, Any]) -> dict[str, Any]:
-    """`keys` has one for all rows, or one for each. The digest comes first: it may be the key of the row."""
+    """`keys` is one key for all rows, or one for each. The digest comes first, because it may be the primary key of the
+    row.
+    """
 
     def sealed(kind: str, column: str, value: Any, number: int = 0) -> Any:
         key = keys[number] if len(keys) > 1 else keys[0]
@@ -287,8 +293,8 @@ def _sealed_value(key: OwnerKey, kind: str, value: Any, place: Sequence[str]) ->
 
 
 def labels_of(data: str) -> str:
-    """Further members of a sealed JSON value: ids of what SQL looks for. A `source` is a reference to an upload, any
-    other text in `named` just looks like one.
+    """Further members of an encrypted JSON value: the ids for which SQL searches. A `source` is a reference to an
+    upload; `named` has all other texts with the form of an id.
     """
     if not (ids := set(_ID.findall(data))):
         return ""
@@ -348,7 +354,7 @@ def _opened_rows(key: OwnerKey, value: str, column: str, turn: Sequence[str]) ->
 
 
 def _with_members(value: str, names: Set[str], change: Callable[[Kind, str], str | bytes]) -> str:
-    """The object with other texts and JSON values of these members, also inside of its member `outcome`."""
+    """The object with changed texts and JSON values of these members, also inside of its member `outcome`."""
     members = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
     for name, raw in members.items():
         given = bytes(raw).decode()
@@ -374,7 +380,7 @@ def _opened_value(key: OwnerKey, value: str | bytes, place: Sequence[str]) -> st
         raise CannotOpen("A stored text was changed, or belongs to another owner or place.") from None
 
 
-# URL-safe base64. The module `base64` takes three times as long, and a catch-up consists of little else.
+# URL-safe base64. The module `base64` takes three times as long, and this conversion dominates the time of a catch-up.
 
 
 def _as_text(value: bytes) -> str:

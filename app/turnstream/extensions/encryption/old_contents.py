@@ -1,4 +1,4 @@
-"""Rows whose contents are stored in the other form than the settings ask for, and their change."""
+"""Rows with contents in another form than the settings require, and their conversion."""
 
 import re
 from collections.abc import AsyncGenerator, Mapping
@@ -29,15 +29,15 @@ from turnstream.storage.contents import (
 from turnstream.storage.database import LONG, Database, Row, Statement
 from turnstream.storage.retention import NO_ID
 
-_STEP = 50  # rows that are read at once; the contents of those that change are read one by one
+_STEP = 50  # rows that are read at once; contents to convert are read one by one
 _SEARCHABLE = 600_000  # characters of a document, at first
-_TAKEN, _TOO_LARGE = "23505", "54"  # SQLSTATE: of a unique index, and the class of what Postgres cannot hold
+_TAKEN, _TOO_LARGE = "23505", "54"  # SQLSTATE: of a violated unique index, and the class of exceeded limits
 
 
 @dataclass(frozen=True, slots=True)
 class OldContents:
-    """Contents of a table, of which `list` gives the keys and forms of some rows in the order of the key. A row that
-    has changed since `get` is left as it is by `put`.
+    """Contents of a table. `list` returns the keys and forms of some rows in the order of the key. `put` does not write
+    a row that has changed since `get`.
     """
 
     columns: SealedColumns
@@ -80,7 +80,7 @@ def _old(
 
 
 def of_texts(columns: SealedColumns, begin: Mapping[str, Any], owner: str | None = None) -> OldContents:
-    """The list has the contents: SQL does not know whether some are in the other form."""
+    """The list returns the contents: SQL cannot determine whether some contents are in the other form."""
     found = _old(
         columns,
         begin,
@@ -93,7 +93,7 @@ def of_texts(columns: SealedColumns, begin: Mapping[str, Any], owner: str | None
     return found if columns is not ASKS else replace(found, put=PUT_ASK)
 
 
-# The row is made again: an answer that changes is one for the audit trail.
+# The row is deleted and inserted: an update of an answer would add an entry to the audit trail.
 _ASK_COLUMNS: Final = ", ".join(ALL_TABLES["asks"].columns)
 _ASK_AGAIN: Final = re.sub(r"\b(answer|question)\b(?=,)", r"CAST(:\1 AS json)", _ASK_COLUMNS)
 PUT_ASK = Statement(
@@ -109,7 +109,7 @@ PUT_ASK = Statement(
 )
 _OWNER: Final = "(SELECT chats.owner FROM turns AS of_row JOIN chats ON chats.id = chat_id WHERE of_row.id = {turn})"
 _BLOCK_CHANGES: Final = "text = :text, data = :data, notes = :notes, whole = :whole, client_data = :client_data"
-# The words of the turn leave the index of the search, which gets them again if they are plain.
+# The words of the turn are removed from the search index, and the chat is queued for indexing.
 _SEARCHED_AGAIN: Final = """, forgotten AS (
         DELETE FROM search_texts USING changed JOIN turns ON turns.id = changed.turn_id
         WHERE search_texts.chat_id = turns.chat_id AND search_texts.turn_id = turns.id
@@ -163,8 +163,8 @@ SEALED_BLOCKS: Final = _old(
 
 @dataclass(frozen=True, slots=True)
 class ContentsStep:
-    """How many rows of a table a step has read, how many of them it has changed, and how many are left in the other
-    form. Contents of `failed` owners cannot be decrypted.
+    """The numbers of rows of a table that a step has `read` and `changed`, and of rows `left` in the other form.
+    Contents of `failed` owners cannot be decrypted.
     """
 
     table: str
@@ -175,7 +175,7 @@ class ContentsStep:
 
 
 async def change_contents(database: Database, codec: Codec, *, sealed: bool) -> AsyncGenerator[ContentsStep, None]:
-    """Gives all rows the form that `codec` writes: sealed, or plain. A call that was cut off is completed by the next
+    """Converts all rows to the form that `codec` writes: encrypted, or plain. The next call completes an interrupted
     one.
     """
     for old in OLD:
@@ -200,8 +200,8 @@ def _is_other(old: OldContents, row: Row, sealed: bool) -> bool:
 async def change_row(
     database: Database, codec: Codec, old: OldContents, here: Mapping[str, Any], *, sealed_alone: bool = False
 ) -> bool | None:
-    """Stores a row in the form that `codec` writes now; with `sealed_alone` no plain one. None if there is nothing to
-    change, False if another write came first.
+    """Stores a row in the form that `codec` writes now; with `sealed_alone`, only an encrypted row. Returns None if no
+    change is needed, and False if another write came first.
     """
     row = await database.row(old.get, **here)
     if row is None or (sealed_alone and not has_form(old.columns, dict(row), sealed=True)):
@@ -212,14 +212,14 @@ async def change_row(
         values["digest"] = sha256(plain["content"]).digest()
     while True:
         stored = await codec.seal(old.columns, values)
-        if all(stored[name] == row[name] for name in old.columns.columns):  # a replica cannot open it
+        if all(stored[name] == row[name] for name in old.columns.columns):  # a replica could not decrypt another form
             return None
         parameters = {name: stored[name] for name in old.put.names if name in stored}
         try:
             return bool(await database.rows(old.put, **{**parameters, **here, "version": row["version"]}))
         except StatementRefused as error:
             state = getattr(error.__cause__, "sqlstate", "")
-            if state == _TAKEN:  # the owner has uploaded the same bytes since; this row is one of its own all the same
+            if state == _TAKEN:  # the owner has uploaded the same bytes since; this row stays a separate upload
                 values["digest"] = sha256(row["id"].bytes + values["digest"]).digest()
             elif state.startswith(_TOO_LARGE):
                 values["searchable"] //= 2

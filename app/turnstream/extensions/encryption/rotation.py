@@ -1,7 +1,7 @@
 """New keys of owners: rows are encrypted again, owner by owner, while servers run.
 
-The key before stays in the row of the key, encrypted by the new one, until no row needs it. So a rotation that was cut
-off at any moment is completed by the next one.
+The previous key stays in the row of the key, encrypted by the new key, until no row needs the previous key. So the next
+rotation completes a rotation that was interrupted at any moment.
 """
 
 import asyncio
@@ -22,13 +22,14 @@ from turnstream.storage.database import LONG, Database, Row, Statement
 from turnstream.storage.retention import NO_ID
 from turnstream.storage.rows import from_json, to_json
 
-# Seconds after which no replica encrypts by the key before: one that was frozen for as long counts as gone.
+# Seconds after which no replica encrypts by the previous key: a replica that was frozen for this time has lost its
+# lease.
 WRITERS: Final = 300.0
-# Seconds for readers that have rows from before: statements that run, and a standby behind the primary.
+# Seconds for readers that may have old rows: running statements, and a standby behind the primary.
 READERS: Final = 60.0
 _STEP: Final = 50  # rows
-_TRIES: Final = 20  # of a row that others change meanwhile
-_LOOK: Final = 0.2  # seconds between two looks at transactions
+_TRIES: Final = 20  # of a row with simultaneous changes
+_LOOK: Final = 0.2  # seconds between two checks of transactions
 
 # An owner who moves, or has left rows here, keeps the key.
 _HERE: Final = """earlier IS NULL AND created_at <= now() - CAST(:age AS float) * interval '1 second'
@@ -54,7 +55,7 @@ GET_REPLACED = Statement(
     """,
     timeout=LONG,
 )
-# How long the last one has to wait, and how many there are.
+# The remaining wait of the newest key in seconds, and the number of keys that wait.
 GET_WAIT = Statement(
     """
     SELECT count(*) AS number, coalesce(max(extract(epoch FROM
@@ -68,7 +69,7 @@ COUNT_EARLIER = Statement("SELECT count(*) AS number FROM owner_keys WHERE earli
 NOTE_RESEALED = Statement(
     "UPDATE owner_keys SET resealed_at = now() WHERE owner = :owner AND earlier = :earlier RETURNING owner"
 )
-# A turn that runs keeps the secrets of its request as it has read them.
+# A running turn keeps the secrets of its request in the form of its read.
 GET_READY = Statement(
     """
     SELECT owner, created_at, earlier FROM owner_keys
@@ -85,7 +86,7 @@ DESTROY_EARLIER = Statement(
     UPDATE owner_keys SET earlier = NULL, resealed_at = NULL WHERE owner = :owner AND earlier = :earlier RETURNING owner
     """
 )
-# A transaction may have written rows by the key before, and commit them later.
+# A transaction may have written rows with the previous key, and may commit them later.
 MARK_TRANSACTIONS = Statement("SELECT pg_current_xact_id()::text AS mark")
 GET_EARLIER_TRANSACTION = Statement(
     "SELECT 1 AS found WHERE pg_snapshot_xmin(pg_current_snapshot()) <= CAST(CAST(:mark AS text) AS xid8)"
@@ -142,7 +143,7 @@ OF_TURNS: Final = tuple((old, _by_turn(old)) for old in _CONTENTS if old.columns
 
 @dataclass(frozen=True, slots=True)
 class _SecretColumn:
-    """`read` finds the secrets of an owner, or of turns; `write` changes them if they are as they were."""
+    """`read` finds the secrets of an owner, or of turns; `write` changes secrets that are unchanged since the read."""
 
     table: str
     key: Sequence[str]
@@ -166,8 +167,9 @@ SECRETS: Final = tuple(_secret_column(*place, key) for place, key in SECRET_COLU
 
 @dataclass(frozen=True, slots=True)
 class KeyStep:
-    """A step of a rotation: `number` owners have a new key, or no key before any more; or it waits so
-    many seconds; or `rows` of an owner, one of `number`, were encrypted again. `failed` names what cannot be decrypted.
+    """A step of a rotation. `replaced`: `number` owners got a new key. `waits`: the rotation waits `number` seconds.
+    `resealed`: `rows` of one of `number` owners were encrypted again. `destroyed`: `number` previous keys were deleted.
+    `failed` describes the values that cannot be decrypted.
     """
 
     kind: Literal["replaced", "waits", "resealed", "destroyed"]
@@ -178,8 +180,8 @@ class KeyStep:
 
 
 class KeyRotation:
-    """Gives owners new keys: those whose key is `age` seconds old, or one owner. `addresses` are the URLs of servers at
-    which owners sign in. All replicas must open what the key before has encrypted (`replica_without`).
+    """Gives new keys to all owners with a key older than `age` seconds, or to one owner. `addresses` are the URLs of
+    servers at which owners sign in. All replicas must be able to decrypt by the previous key (`replica_without`).
     """
 
     def __init__(
@@ -191,21 +193,21 @@ class KeyRotation:
         self._chosen = {"age": age, "owner": owner}
 
     async def replica_without(self) -> str | None:
-        """The address of a live replica that cannot open what the key before has encrypted."""
+        """The address of a live replica that cannot decrypt by a previous key."""
         return await self._keys.replica_without_key(None, ROTATED)
 
     async def count(self) -> int:
-        """How many keys are to be replaced."""
+        """The number of keys to replace."""
         row = await self._database.row(COUNT_OLD_KEYS, **self._chosen)
         return 0 if row is None else row["number"]
 
     async def kept(self) -> int:
-        """How many keys from before there are."""
+        """The number of previous keys."""
         row = await self._database.row(COUNT_EARLIER)
         return 0 if row is None else row["number"]
 
     async def run(self) -> AsyncGenerator[KeyStep, None]:
-        """Also completes rotations that were cut off."""
+        """Runs a rotation. Also completes interrupted rotations."""
         async for step in self._replace():
             yield step
         waits = {"writers": WRITERS, "readers": READERS}
@@ -226,7 +228,7 @@ class KeyRotation:
             left = await self._database.row(GET_WAIT, open=False, **waits)
             if left is None or left["number"] == 0 or monotonic() >= end:
                 return
-            await asyncio.sleep(_LOOK)  # for turns that run
+            await asyncio.sleep(_LOOK)  # until running turns have ended
 
     async def _destroy(self) -> AsyncGenerator[KeyStep, None]:
         behind = ""
@@ -259,7 +261,9 @@ class KeyRotation:
             yield KeyStep("replaced", done, failed=failed)
 
     async def _wait(self, waits: Mapping[str, float], *, open: bool) -> AsyncGenerator[KeyStep, None]:
-        """Until replicas do not write by the keys before any more (`open`), or have read what they had written."""
+        """Waits until no replica writes by the previous keys (`open`), or until no replica needs rows that were written
+        by them.
+        """
         row = await self._database.row(GET_WAIT, open=open, **waits)
         if row is None or row["number"] == 0:
             return
@@ -289,7 +293,7 @@ class _Resealing:
         self._keys = keys
         self._owner = owner
         self._addresses = addresses
-        # Required: else a row would get plain text as soon as a replica cannot decrypt it.
+        # With `required`: otherwise a row would be stored in plain text if a replica could not decrypt it.
         self._codec = SealingCodec(OwnerKeys(keys.database, keys.masters, required=True), seals=True)
         self.rows = 0
         self.failed = list[str]()
@@ -311,7 +315,7 @@ class _Resealing:
                     await self._chats(key, [row["id"] for row in rows])
 
     async def again(self, since: datetime) -> None:
-        """Secrets that requests have copied as they had read them before."""
+        """Encrypts again the secrets that requests have copied in their previous form."""
         if (key := await self._keys.find(self._owner)) is None:
             return
         await self._secrets_of_owner(key)
@@ -373,7 +377,7 @@ class _Resealing:
         self.failed.append(f"Rows of {column.table} with secrets change all the time.")
 
     async def _sign_ins(self, key: OwnerKey) -> None:
-        """Tokens are sealed for the address of a server, which the tools file names."""
+        """Encrypts tokens again. A token is bound to the address of a server in the tools file."""
         for row in await self._database.rows(GET_TOKENS_OF_OWNER, owner=self._owner):
             server = row["server"]
             places = [("own_server", server), ("subject_token",)]

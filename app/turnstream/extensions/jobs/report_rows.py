@@ -21,7 +21,8 @@ from turnstream.storage.rows import TOOLS, requests_from, to_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
 from turnstream.storage.runs.session import CHANNEL
 
-# The cancellation of a turn also ends its jobs. Each runner may do this at any read; two do not wait for each other.
+# The cancellation of a turn also ends its jobs. Each runner may end them at any read; two runners do not wait for each
+# other.
 DISCARD_REPORTS = Statement(
     """
     WITH over AS (
@@ -89,8 +90,8 @@ DELIVER_REPORT = Statement(
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """The outcome of the job `id` to deliver, as the JSON text of its row. `turn` made the call, with `request`. None
-    if commits were lost.
+    """The outcome of the job `id` to deliver, as the JSON text of its row. `turn` made the call, with `request`.
+    `outcome` is None if commits were lost.
     """
 
     id: UUID
@@ -149,7 +150,7 @@ class JobReports:
         """Adds the report to the branch of its turn, as `block`. An `outcome` replaces the job's. None if another
         replica has delivered it.
 
-        A turn that has never run gets none: its message can still be withdrawn, and the report with it.
+        A turn that has never run gets no report: its message, and the report with it, could still be withdrawn.
         """
         try:
             async with self._exchanges.locked(report.owner, report.chat) as (connection, chat):

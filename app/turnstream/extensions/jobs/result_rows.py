@@ -9,8 +9,8 @@ from turnstream.storage.rows import OPEN_STATUSES, to_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
 from turnstream.storage.runs.session import CHANNEL, JOBS
 
-# The turn is locked first, like by its own writes and by the end of a job: of two simultaneous results, one counts. The
-# job's runner finds that the job is over.
+# The turn is locked first, like by its own writes and by the end of a job: only the first of two simultaneous results
+# is stored. The job's runner finds that the job is over.
 PUT_RESULT = Statement(
     f"""
     WITH job AS (
@@ -67,7 +67,7 @@ class JobResults:
             return None
         if row["is_applied"]:
             return PutResult(row["turn_id"], owner=row["owner"])
-        # Two at once: the job was open when this one read it, and the other one settled it.
+        # Two simultaneous results: the job was open at the read, and the other result has settled the job.
         again = row["was_settled"] or await self._database.row(GET_SETTLED, job=job) is not None
         return PutResult(row["turn_id"], "settled" if again else "turn_ended")
 

@@ -1,6 +1,6 @@
 """Jobs for their runners. Each write is fenced by the job's attempt, which every claim raises.
 
-A dead runner has no row in `replicas`: another one claims its jobs.
+A dead runner has no row in `replicas`: another runner claims its jobs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -42,11 +42,11 @@ GET_WAITING = Statement(
 )
 # The owner with the fewest running jobs comes first. Per claim an owner gets at most half of the room that its running
 # jobs leave, so that a slot remains for other owners, even beside long jobs. A job past its deadline is claimed without
-# its tool too, so that it ends. The claim also returns other waiting work: so a row exists even without a claimed job.
-# Jobs that are not due, and jobs of other tools, are not read: if any job is due, an index returns each pair of an
-# owner and a tool, and the first due jobs of each pair. These are ordered by all columns of that index, and compared as
-# rows: else the planner chooses the index of due times, and reads the jobs of all owners for each pair. An index of
-# deadlines finds jobs past their deadline.
+# its tool too, so that it ends. The claim also returns other waiting work: so the result has a row even without a
+# claimed job. Jobs that are not due, and jobs of other tools, are not read: if any job is due, an index returns each
+# pair of an owner and a tool, and the first due jobs of each pair. These are ordered by all columns of that index, and
+# compared as rows: else the planner chooses the index of due times, and reads the jobs of all owners for each pair. An
+# index of deadlines finds jobs past their deadline.
 CLAIM_JOBS = Statement(
     f"""
     WITH RECURSIVE running AS (
@@ -138,7 +138,8 @@ DETACH_JOB = Statement(
     """,
     seals=[_MESSAGE],
 )
-# A question of a job. The turn is locked first, as by its own writes: a turn that is over, or is to stop, asks nobody.
+# A question of a job. The turn is locked first, as by its own writes: a turn that has ended, or must stop, asks no
+# person.
 _ASKING = f"""
     WITH turn AS (
         SELECT id FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} AND NOT cancel_requested
@@ -183,7 +184,7 @@ GET_ANSWER = Statement(
     """,
     opens=[_QUESTION],
 )
-# By the clock, not by the start of the transaction: see above.
+# By the clock, not by the start of the transaction: the time must follow the start of a running job.
 WAKE_JOBS = Statement(
     f"""
     WITH woken AS (
@@ -400,7 +401,7 @@ class Jobs:
         )
 
     async def settle(self, job: ClaimedJob, outcome: object) -> bool:
-        """Stores the outcome, once, and lets the turn continue. False if it came too late or is repeated."""
+        """Stores the outcome, once, and lets the turn continue. False if the outcome is too late or repeated."""
         values = {**self._held_by(job), "job_attempt": job.attempt, "outcome": to_json(outcome)}
         return bool(await self._database.rows(SETTLE_JOB, **values))
 

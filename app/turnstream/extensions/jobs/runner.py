@@ -50,7 +50,7 @@ _REPORT = 1.0  # seconds between two reports about running jobs
 _MOST_PROGRESS = 1000  # characters
 _MOST_CHECKPOINT = 1_000_000  # characters of JSON
 _LOOK_FOR_ANSWER = 5.0  # seconds between two polls, for lost notifications
-_MOST_RUNS = 10  # of one job: it may kill its process each time
+_MOST_RUNS = 10  # of one job: each run may kill its process
 _FAILED: Final = "The server failed while it ran this call; its log says more."
 
 
@@ -78,11 +78,11 @@ class RunningJob:
             self._output = to_json({"text": fitted.text, "data": fitted.data})
 
     def detach(self, detached: Detached) -> None:
-        """Marks the run to end without an outcome. The last call counts."""
+        """Marks the run to end without an outcome. A later call replaces an earlier one."""
         handle = handle_text(detached.handle)
         message = None if detached.message is None else storable(detached.message[:_MOST_PROGRESS])
         asked, after = detached.question, detached.after
-        if asked is not None and self.job.job.reports:  # its turn may have ended: there is nobody to ask
+        if asked is not None and self.job.job.reports:  # its turn may have ended, and then no person can be asked
             asked, after = None, 0
         question = None if asked is None else self._question(asked, 0)
         self.detachment = Detachment(handle, after, message, question)
@@ -171,7 +171,7 @@ class ToolJobs:
             return UNKNOWN_END
         plan = self._plans.of(job.owner, request.plan)
         running.approvers = self._toolset.policy(call.name, request.tools).approvers
-        # Unchecked text is not shown. The outcome is checked when the turn gets it.
+        # Unchecked text is not shown. The outcome is checked at its delivery to the turn.
         silent = self._checks.of(job.owner, plan.name).check_result is not None
         context = ToolContext(
             owner=job.owner,
@@ -291,7 +291,7 @@ class JobRunner:
         held, deleted = await self._jobs.held(), list[UUID]()
         for id, running in self._running.items():
             if held.get(id) != running.job.attempt and not running.stopped:
-                running.stopped = True  # a second cancellation would interrupt its end
+                running.stopped = True  # a second cancellation would interrupt the end of the job
                 log.info("job.stopped", job=str(id), tool=running.job.job.name)
                 running.task.cancel()
                 if running.job.job.reports and id not in held:
@@ -341,7 +341,7 @@ class JobRunner:
         if await self._settled(job, end):
             JOBS_SETTLED.labels(end.outcome.kind).inc()
             log.info("job.settled", state=end.state, kind=end.outcome.kind)
-        else:  # its turn has ended, a result from elsewhere settled it, or another replica has it
+        else:  # the turn has ended, a result from elsewhere has settled the job, or another replica runs it
             log.warning("job.outcome_late", state=end.state, kind=end.outcome.kind)
 
     async def _end_of(self, running: RunningJob) -> JobEnd | Detachment:

@@ -25,7 +25,7 @@ TAKE_STOPPED_JOBS = Statement(
     """
 )
 FORGET_STOPPED_JOB = Statement("DELETE FROM stopped_jobs WHERE id = :job RETURNING id")
-# The tool has started work elsewhere for a job that was stopped meanwhile. If another runner has the job, or a result
+# The row of a job that was stopped while its tool started work elsewhere. If another runner has the job, or a result
 # from elsewhere settled it, no stop is needed.
 ADD_STOPPED_JOB = Statement(
     """

@@ -25,7 +25,7 @@ class StopDelivery:
         self._toolset = toolset
 
     async def deliver(self) -> bool:
-        """Delivers due stops, and returns whether there were any."""
+        """Delivers due stops, and returns whether any stop was due."""
         taken = await self.jobs.take(self._toolset.names, _AT_ONCE)
         await asyncio.gather(*(self._deliver(job) for job in taken))
         return bool(taken)

@@ -12,7 +12,7 @@ from turnstream.libraries.secrets.settings import KeySettings
 if TYPE_CHECKING:
     from turnstream.llm.models.catalog import Models
 
-# Before the name of a key of the service in TURNSTREAM_MASTER_KEY.
+# The prefix of the name of a service key in TURNSTREAM_MASTER_KEY.
 PREFIX: Final = "kms:"
 _TRIAL: Final = "trial"  # an owner, for `doctor --ping`
 

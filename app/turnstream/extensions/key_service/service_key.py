@@ -20,10 +20,11 @@ from turnstream.libraries.secrets.sealing import id_of
 
 log = structlog.get_logger(__name__)
 
-# Seconds that a key is used without a question; and without an answer, while the service is away.
+# Seconds for which a key is used without a request to the service, and for which it is used while the service is
+# unreachable.
 FRESH: Final = 300.0
 STALE: Final = 3600.0
-_PAUSE: Final = 5.0  # seconds without a question after the service gave no answer
+_PAUSE: Final = 5.0  # seconds without a request after a request without a response
 _MOST: Final = 10_000  # keys in memory
 _MOST_BYTES: Final = 65_536
 _REFUSED: Final = {401, 403}
@@ -44,7 +45,7 @@ class _Answer(msgspec.Struct):
 
 
 class _Known:
-    """A key in memory. `asking`: one question at a time."""
+    """A key in memory. `asking` allows one request at a time."""
 
     __slots__ = ("asked", "asking", "key")
 
@@ -55,8 +56,8 @@ class _Known:
 
 
 class ServiceKey:
-    """The key `name` of the service at `url`. If the service is away, keys in memory are used for an hour; if it
-    refuses, they are forgotten. All else waits for it as for Postgres.
+    """The key `name` of the service at `url`. While the service is unreachable, keys in memory are used for an hour;
+    after a refusal, a key is dropped. All other uses wait for the service, as for Postgres.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
 """Secrets of tools that requests declare, encrypted in rows by keys of owners. Commands show the state of the keys,
-change the master key, and encrypt rows from before it.
+change the master key, and encrypt older rows.
 """
 
 from collections.abc import Sequence

@@ -19,8 +19,8 @@ _BEFORE_ALL: Final[Mapping[str, Any]] = {"id": NO_ID, "owner": "", "digest": b""
 
 @dataclass(frozen=True, slots=True)
 class SecretColumn:
-    """A column with secrets. Rows are read in the order of their key, so that a step is as short in a large table as in
-    a small one.
+    """A column with secrets. Rows are read in the order of their key, so that the duration of a step does not depend on
+    the size of the table.
     """
 
     table: str
@@ -31,7 +31,7 @@ class SecretColumn:
 
 
 def _column(table: str, column: str, begin: Mapping[str, Any]) -> SecretColumn:
-    """`begin` has the key, with values before all others."""
+    """`begin` is a key before all keys of the table."""
     owner = "(SELECT owner FROM chats WHERE chats.id = turns.chat_id)" if table == "turns" else "owner"
     key, place = ", ".join(begin), ", ".join(f":{name}" for name in begin)
     here = " AND ".join(f"{name} = :{name}" for name in begin)
@@ -44,7 +44,7 @@ def _column(table: str, column: str, begin: Mapping[str, Any]) -> SecretColumn:
         SELECT {key}, of_owner, CASE WHEN found ~ '"headers|authorization|"secrets"' THEN found END AS found
         FROM passed ORDER BY {key}
     """
-    # A row that was changed meanwhile is left to the next call.
+    # The next call handles a row that was changed meanwhile.
     write = f"""
         UPDATE {table} SET {column} = CAST(:after AS json) WHERE {here} AND {column}::text = :before RETURNING 1 AS done
     """
@@ -58,8 +58,8 @@ COLUMNS: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class EncryptionStep:
-    """How many rows of a table a step has read, and in how many of them it has encrypted secrets. The key of `failed`
-    owners cannot be unwrapped.
+    """The number of rows of a table that a step has read, and of rows in which it has encrypted secrets. The key of
+    `failed` owners cannot be unwrapped.
     """
 
     table: str
@@ -69,7 +69,7 @@ class EncryptionStep:
 
 
 async def encrypt(database: Database, keys: OwnerKeys) -> AsyncGenerator[EncryptionStep, None]:
-    """Encrypts what is plain. Raises Conflict when a replica appears that cannot decrypt it."""
+    """Encrypts secrets in plain text. Raises Conflict if a new replica cannot decrypt them."""
     for column in COLUMNS:
         place = dict(column.begin)
         while rows := await database.rows(column.read, most=_STEP, **place):

@@ -10,8 +10,7 @@ from turnstream.libraries.secrets.owner_keys import OwnerKeys
 from turnstream.libraries.secrets.sealing import MasterKeys
 from turnstream.storage.database import LONG, Database, Statement
 
-# By the primary key: keys that were wrapped again leave no gap in the order, and a command that was cut off begins with
-# the first one that is left.
+# In the order of the primary key: an interrupted command continues with the first key that was not wrapped again.
 GET_KEYS_OF_OTHERS = Statement(
     """
     SELECT owner, wrapped FROM owner_keys WHERE master <> :master AND owner > :behind ORDER BY owner LIMIT :most
@@ -27,7 +26,9 @@ _STEP = 100
 
 @dataclass(frozen=True, slots=True)
 class RotationStep:
-    """How many keys a step has wrapped by the first master key; and owners whose key no master key here unwraps."""
+    """The number of keys that a step has wrapped by the first master key, and the owners with a key that no master key
+    unwraps.
+    """
 
     rewrapped: int
     failed: tuple[str, ...] = ()
@@ -35,7 +36,7 @@ class RotationStep:
 
 @dataclass(frozen=True, slots=True)
 class KeyCounts:
-    """How many keys of owners there are, and how many of them another master key than the first one wraps."""
+    """The number of owners' keys, and the number of keys wrapped by a master key other than the first."""
 
     every: int
     others: int
@@ -54,14 +55,14 @@ async def rotate(database: Database, masters: MasterKeys) -> AsyncGenerator[Rota
     while rows := await database.rows(GET_KEYS_OF_OTHERS, master=first, behind=behind, most=_STEP):
         done, failed = 0, list[str]()
         for row in rows:
-            # A move leaves the key as it was wrapped, under another name.
+            # A move keeps the wrapped key, under another owner name.
             owner, before = owner_before_move(row["owner"]), row["wrapped"]
             try:
                 wrapped = await masters.wrap(owner, await masters.unwrap(owner, before))
             except CannotOpen:
                 failed.append(row["owner"])
                 continue
-            # An erasure, or another rotation, may have come first.
+            # The key may have been erased, or wrapped by another rotation, meanwhile.
             done += len(await database.rows(REWRAP, owner=row["owner"], master=first, wrapped=wrapped, before=before))
         yield RotationStep(done, tuple(failed))
         behind = rows[-1]["owner"]

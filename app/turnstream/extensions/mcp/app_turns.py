@@ -54,7 +54,7 @@ LIST_APP_CALLS = Statement(
     """
 )
 PUT_APP_CHAT = Statement("UPDATE chats SET of_turn = :turn WHERE id = :chat RETURNING id")
-# The turn looks like one that continues after its first round, but no model call made that round.
+# The turn has the rows of a turn that continues after its first round, but no model call made that round.
 BEGIN_APP_TURN = Statement(
     f"""
     WITH fenced AS (
@@ -120,7 +120,9 @@ async def call_from_app(
 async def _tool_of(
     toolset: Toolset, find: FindConnection, owner: str, server: str, wanted: WantedCall
 ) -> tuple[ToolSpec, str]:
-    """The tool that is called, and its input as JSON text. Tools of a list of one owner share one. Raises NotFound."""
+    """The tool that is called, and its input as JSON text. All tools of an owner's list have a common spec. Raises
+    NotFound.
+    """
     connection = await find(owner, server)
     missing = NotFound(f"The server {server[:100]!r} offers its apps no tool {wanted.name[:100]!r}.")
     if connection is None:

@@ -134,7 +134,7 @@ async def _linked(request: Request) -> Response:
     sign_ins, ask, issuer, actor = await _opened(request)
     name, cookie = _cookie_of(request, sign_ins)
     if request.method == "POST" and cookie is None:
-        # A form on another site is sent without the cookie: nobody can skip the page.
+        # Browsers send a form of another site without the cookie: nobody can skip the page.
         raise _PageRefused(403, "The page of the link was not opened in this browser, or cookies are off.")
     if request.method == "POST" and request.query_params.get("seen") == _digest_of(issuer):
         try:

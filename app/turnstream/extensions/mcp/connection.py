@@ -1,4 +1,4 @@
-"""The connection to one MCP server. It connects again after a failure; its tools stay listed."""
+"""The connection to one MCP server, with reconnection after a failure. Its listed tools remain available."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_STEADY = 10.0  # a connection that lasted for so many seconds is made again at once
+_STEADY = 10.0  # a connection that lasted for this many seconds is renewed without a pause
 _LONGEST_PAUSE = 60.0
 MAX_TOOLS = 500  # of one server
 _NAMED, _NAMED_CHARS = 10, 100  # of tools that are left out, in the log
@@ -40,7 +40,7 @@ _FAILURES = (OSError, ValueError, MCPError, ExceptionGroup)
 
 
 def _shortened(reason: str) -> str:
-    """A sentence of a server."""
+    """A text of a server, cut to size."""
     reason = storable(reason[:_MAX_REASON]).strip()
     return reason if reason.endswith((".", "!", "?")) else f"{reason}."
 
@@ -62,11 +62,11 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class McpTiming:
-    """In seconds. A server has `start_timeout` to start, and `answer_timeout` to list its tools again. After two
-    failures in a row there is a pause before each further try: `pause` at first, then twice that, and so on. Between
-    two lists of tools there is a `pause`, too. The start of this program, and a call, wait up to `connect_timeout` for
-    a try to connect that is under way. A list of tools is kept for `shortest_ttl` at least, and a task is polled after
-    `shortest_poll` at the earliest.
+    """Times in seconds. A server has `start_timeout` to start, and `answer_timeout` to list its tools again. After two
+    consecutive failures, a pause precedes each further connection attempt: `pause` at first, then doubled each time.
+    Two lists of tools are also separated by a `pause`. The start of this program, and a call, wait up to
+    `connect_timeout` for a running attempt. A list of tools is cached for at least `shortest_ttl`, and a task is polled
+    after at least `shortest_poll`.
     """
 
     connect_timeout: float = 5.0
@@ -78,7 +78,7 @@ class McpTiming:
 
 
 class McpConnection:
-    """`run` connects, and connects again after a failure; the `tools` that were listed last stay meanwhile."""
+    """`run` connects, and reconnects after a failure; the last listed `tools` remain available meanwhile."""
 
     def __init__(self, server: McpServer, changes: Changes, timing: McpTiming) -> None:
         self.server = server
@@ -101,7 +101,7 @@ class McpConnection:
     # --- staying connected -------------------------------------------------------------------------------------------
 
     async def run(self) -> NoReturn:
-        """Runs in one task: a client must be left in the task that entered it."""
+        """Connects and reconnects until it is cancelled. One task: only the task that entered a client may leave it."""
         failures = 0
         while True:
             self._connected_at = None
@@ -116,14 +116,14 @@ class McpConnection:
                 if task is not None and task.cancelling():  # a group of the SDK reports the other error alone
                     raise asyncio.CancelledError from None
             failures = 0 if self._was_steady() else failures + 1
-            if failures >= 2:  # the first is forgiven: a server that was there a moment ago is probably back
+            if failures >= 2:  # no pause after the first one: the server may have restarted
                 self._pausing = True
                 self._publish()
                 await asyncio.sleep(jittered(backoff(failures - 1, self._timing.pause, _LONGEST_PAUSE)))
                 self._pausing = False
 
     async def _keep(self, session: McpSession) -> None:
-        """Offers the session to calls until it ends."""
+        """Makes the session available to calls until its end."""
         self._session, self._connected_at = session, monotonic()
         self._publish()
         missing = sorted(set(self.server.tools or ()) - {tool.name for tool in self.tools.values()})
@@ -136,7 +136,7 @@ class McpConnection:
                     async with asyncio.timeout(self._timing.answer_timeout):
                         await self._list_tools(session)
                     self._publish()
-                    await asyncio.sleep(self._timing.pause)  # a server may notify changes all the time
+                    await asyncio.sleep(self._timing.pause)  # a server may notify changes without end
         finally:
             self._session = None
             self._publish()
@@ -146,12 +146,14 @@ class McpConnection:
         if changed := sorted(
             name for name in tools.keys() & self.tools.keys() if tools[name].spec != self.tools[name].spec
         ):
-            # Texts of a server are part of the prompt: a change that nobody has reviewed should be visible.
+            # Texts of a server are part of the prompt: the log shows changes that nobody has reviewed.
             log.warning("mcp.tools_changed", server=self.server.name, tools=changed[:_NAMED], number=len(changed))
         self.tools = tools
 
     async def listed(self, session: McpSession) -> Mapping[str, McpTool]:
-        """The present tools of the server, by their names here. Raises what the session raises, and ValueError."""
+        """The present tools of the server, by their names in this program. Raises ValueError and the exceptions of the
+        session.
+        """
         names, room = self.server.tools, SchemaRoom()
         tools: dict[str, McpTool] = {}
         left_out: dict[str, str] = {}
@@ -195,7 +197,7 @@ class McpConnection:
     async def call(
         self, tool: McpTool, arguments: Mapping[str, Any], progress: ProgressFnT, context: ToolContext
     ) -> types.CallToolResult | Outcome:
-        """Raises ToolError for a call that the server refused, ToolUnavailable when there is no server."""
+        """Raises ToolError for a call that the server refused, and ToolUnavailable without a connection."""
         try:
             if self.server.per_owner:
                 return await self.owner_calls().call(tool.name, arguments, progress, context)
@@ -223,7 +225,9 @@ class McpConnection:
     async def use_for(
         self, context: ToolContext, use: Callable[[McpSession], Awaitable[T]], seconds: float
     ) -> T | Outcome:
-        """Uses a session with the owner's token. The outcome asks for a sign-in. Raises ToolUnavailable."""
+        """Uses a session with the owner's token. An outcome is returned instead if the owner must sign in. Raises
+        ToolUnavailable.
+        """
         try:
             async with asyncio.timeout(seconds):
                 return await self.owner_calls().use(context, use)
@@ -251,7 +255,7 @@ class McpConnection:
         raise ToolUnavailable(f"The MCP server {self.server.name} does not answer as it should: {reason}")
 
     async def offers(self, owner: str, kind: OfferKind) -> OfferList:
-        """A list of the server for an owner. Raises as `use_as` does."""
+        """A list of the server for an owner. Raises the exceptions of `use_as`."""
         return await self.use_as(owner, lambda session: session.offers(kind, self._timing.shortest_ttl))
 
     async def send_task(self, owner: str, request: TaskRequest) -> TaskState | types.EmptyResult:

@@ -15,7 +15,7 @@ from turnstream.libraries.tool_sources.declarations import Declarations
 from turnstream.libraries.tool_sources.tables import PolicyTable
 from turnstream.tools.policy import Policy
 
-MOST_OWN_SERVERS: Final = 10  # that one owner adds
+MOST_OWN_SERVERS: Final = 10  # of one owner
 
 
 class McpTable(PolicyTable):
@@ -71,15 +71,15 @@ class McpServer:
     """An MCP server, started by `command` or reached at `url`.
 
     The names of its tools begin with `prefix`. `tools` selects the offered tools; None offers all. `prompts` and
-    `resources`: whether people may use the server's. `tools`, `read_only` and `policies` use the server's names,
-    without the prefix. `trusted`: the server's read-only and idempotent hints are believed. A question of the server
-    waits `elicitation` seconds for a person; None: questions are refused. `env` and `headers` contain secrets:
-    environment variables are inserted already. With `oauth` each owner signs in, and calls use the owner's token; the
-    request for the list of tools uses `headers`, or with `owner_tools` the owner's token, because each owner has other
-    tools. With `exchange`, the caller's token is exchanged at the issuer instead, for `audience`. Without a `client_id`
-    the client uses its metadata document or registers. `scopes` replace the server's. `issuer` is the only accepted
-    issuer of tokens. The principals `sign_in_by` sign in for owners. `allowed` marks a server of an owner: its address
-    must be among these. Without it the server may name an issuer with a public address.
+    `resources`: whether people may use the prompts and resources of the server. `tools`, `read_only` and `policies` use
+    the server's names, without the prefix. `trusted`: the server's read-only and idempotent hints are believed. A
+    question of the server waits `elicitation` seconds for a person; None: questions are refused. `env` and `headers`
+    contain secrets: environment variables are inserted already. With `oauth` each owner signs in, and calls use the
+    owner's token; the request for the list of tools uses `headers`, or with `owner_tools` the owner's token, because
+    each owner has other tools. With `exchange`, the caller's token is exchanged at the issuer instead, for `audience`.
+    Without a `client_id` the client uses its metadata document or registers. `scopes` replace the server's. `issuer` is
+    the only accepted issuer of tokens. The principals `sign_in_by` sign in for owners. `allowed` marks a server of an
+    owner: its address must be among these. Without it the server may name an issuer with a public address.
     """
 
     name: str

@@ -10,7 +10,7 @@ from turnstream.tools.tool import ToolError, ToolUnavailable
 
 @contextmanager
 def failures_as(field: str) -> Iterator[None]:
-    """The failures of a server, as those of a request with this field."""
+    """Converts failures of a server to refusals of a request with this field."""
     try:
         yield
     except ToolUnavailable as error:

@@ -82,7 +82,7 @@ class Challenge:
 
 
 def challenge_of(response: httpx2.Response) -> Challenge | None:
-    """None for an answer that no sign-in could change."""
+    """The challenge of a refusal; None if a sign-in could not change the answer."""
     insufficient = response.status_code == 403 and _field(response, "error") == "insufficient_scope"
     if response.status_code != 401 and not insufficient:
         return None
@@ -462,7 +462,7 @@ class OAuth:
 
 
 def _issuer_of(server: OAuthResource, protected: ProtectedResourceMetadata | None) -> str | None:
-    """Returns the issuer of the settings, or the first one that the server names. None for a server that names none."""
+    """Returns the issuer of the settings, or the first issuer in the metadata of the server; None without an issuer."""
     named = [] if protected is None else [str(each) for each in protected.authorization_servers]
     if server.issuer is None:
         return named[0] if named else None

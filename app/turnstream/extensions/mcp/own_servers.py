@@ -37,7 +37,7 @@ _NAMED = f"owner = :owner AND server LIKE '{OWN}%'"
 LIST_OWN_SERVERS = Statement(
     f"SELECT server, tokens, signed_in_at FROM sign_ins WHERE {_NAMED} AND tokens IS NOT NULL ORDER BY server"
 )
-# Adding a server accepts the tools that the person has seen.
+# By adding a server, a person accepts the displayed tools.
 PUT_OWN_SERVER = Statement(
     f"""
     INSERT INTO sign_ins (owner, server, tokens, tools, signed_in_at)
@@ -85,7 +85,7 @@ class OwnServers:
         self._tools: Mapping[str, Tool] = {each.spec.name: each for each in decided}
 
     def use(self, database: Database, keys: OwnerKeys, sign_ins: SignIns) -> None:
-        """Called when the server runs: from now on the rows of owners can be read."""
+        """Called when the server runs: afterwards, the rows of owners can be read."""
         self._database, self._keys, self._sign_ins = database, keys, sign_ins
 
     def tools(self) -> Mapping[str, Tool]:
@@ -116,8 +116,9 @@ class OwnServers:
     async def put(
         self, owner: str, name: str, url: str, headers: Mapping[str, str], actor: str | None
     ) -> Sequence[McpTool] | None:
-        """Stores a server after a read of its tools, and returns these. None if the owner has too many servers. Raises
-        ValueError for an address that is not allowed, and ToolUnavailable for a server that does not list its tools.
+        """Stores a server after a read of its tools, and returns the tools. None if the owner has too many servers.
+        Raises ValueError for an address that is not allowed, and ToolUnavailable for a server that does not list its
+        tools.
         """
         assert self._database is not None
         assert self._keys is not None
@@ -166,7 +167,7 @@ class OwnServers:
                 return _unknown(server, lists)
             lists = {server: lists[server]}
         told = []
-        for name, each in lists.items():  # one after the other: two at once could ask the person twice
+        for name, each in lists.items():  # sequentially: two simultaneous lists could ask the person twice
             try:
                 found = await each.find_tools(context, json.dumps({"query": query}))
             except (ToolError, ToolUnavailable) as error:

@@ -92,7 +92,9 @@ class OwnerCalls:
         return result
 
     async def _used(self, token: Token | None, use: Use[T]) -> T | Challenge:
-        """Raises the exceptions of `use`. They are passed around the SDK's task groups, which would wrap them."""
+        """Raises the exceptions of `use`. The exceptions bypass the task groups of the SDK, because a task group would
+        wrap them.
+        """
         bearer, failure, results = None if token is None else Bearer(token.access), None, list[T]()
         try:
             async with session_with(self.server, bearer) as session:

@@ -170,7 +170,7 @@ class OwnerLists:
             ttl, now = _TTL if session.ttl is None else session.ttl, monotonic()
             return _OwnerList({each.name: each for each in listed.values()}, now, now + max(ttl, self._shortest_ttl))
 
-        # A call has its own time limit; this one is for a list without an end.
+        # A call has its own time limit; this limit is for a list without an end.
         return await self._connection.use_for(context, read, self._timeout)
 
     async def _unaccepted(self, context: ToolContext, tools: Mapping[str, McpTool]) -> Outcome | None:

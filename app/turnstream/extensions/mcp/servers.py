@@ -1,4 +1,6 @@
-"""The MCP servers of a replica, as one source of tools. Each reconnects after a failure; its tools stay listed."""
+"""The MCP servers of a replica, as one source of tools. Each server is reconnected after a failure; its listed tools
+remain available.
+"""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,7 +67,7 @@ class McpServers:
         return {each.server.name: each.server for each in self._connections.values() if each.server.oauth}
 
     def use(self, sign_ins: SignIns) -> None:
-        """Called when the server runs: from now on owners can sign in."""
+        """Called when the server runs: afterwards, owners can sign in."""
         self._sign_ins = sign_ins
         for each in self._connections.values():
             each.sign_ins = sign_ins

@@ -69,7 +69,7 @@ class OfferList:
 class McpSession:
     """The session of one connection. Its methods may be called from any task.
 
-    `doubted`: a call failed as if the server were gone; the next list of tools shows whether it is.
+    `doubted`: a call failed as if the server had ended; the next list of tools shows whether the server is alive.
     """
 
     def __init__(self, server: McpServer) -> None:
@@ -99,7 +99,9 @@ class McpSession:
                 pass
 
     def _forget(self, *kinds: OfferKind) -> None:
-        """A new dictionary: a list that is being read belongs to the old one."""
+        """Drops cached lists. Creates a new dictionary, because a list that is being read belongs to the old
+        dictionary.
+        """
         self._offers = {kind: kept for kind, kept in self._offers.items() if kind not in kinds}
 
     async def wait_for_refresh(self, shortest: float) -> None:
@@ -198,7 +200,9 @@ class McpSession:
 
     @contextmanager
     def _unasked(self) -> Iterator[None]:
-        """Requests outside of a turn: nobody answers their questions, least of all the person of another call."""
+        """Encloses requests outside of a turn: nobody answers their questions, in particular not the person of another
+        call.
+        """
         self._asking.append(None)
         try:
             yield
@@ -209,7 +213,7 @@ class McpSession:
             self._asking.remove(None)
 
     async def listen(self) -> None:
-        """Keeps a subscription open: some servers announce changes of their lists only there."""
+        """Keeps a subscription open: some servers notify changes of their lists only by a subscription."""
         capabilities = self.client.server_capabilities
         tools, prompts, resources = (
             bool(each is not None and each.list_changed)
@@ -240,7 +244,7 @@ class McpSession:
         context: ClientRequestContext,  # noqa: ARG002, the SDK names it
         params: types.ElicitRequestParams,
     ) -> types.ElicitResult | types.ErrorData:
-        """Asks the person a question of the server. If the question's call is ambiguous, nobody is asked."""
+        """Asks the person a question of the server. If the call of the question is ambiguous, no person is asked."""
         ask = asking.get()
         if ask is None and len(self._asking) > 1:
             log.warning("mcp.elicitation_unclear", server=self._server.name, calls=len(self._asking))
@@ -296,7 +300,7 @@ class McpSession:
         raise ToolError(f"{tool} sends the person to a page again and again.")
 
     async def _visit(self, error: MCPError) -> bool:
-        """Sends the person to the pages that a server requires. False if they were not visited."""
+        """Sends the person to the pages that a server requires. False if the person has not visited all pages."""
         try:
             pages = UrlElicitationRequiredError.from_error(error.error).elicitations
         except ValueError:
@@ -314,7 +318,7 @@ class McpSession:
 
 @asynccontextmanager
 async def session_with(server: McpServer, bearer: Bearer | None = None) -> AsyncIterator[McpSession]:
-    """The task that entered it must leave it."""
+    """A session with the server. The task that enters the context must also leave it."""
     session = McpSession(server)
     client = Client(
         transport(server, session.end, bearer),

@@ -46,12 +46,12 @@ from turnstream.tools.tool import SignIn, ToolUnavailable
 log = structlog.get_logger(__name__)
 
 _PENDING: Final = timedelta(minutes=10)  # between the page of the link and the callback
-_LEASE: Final = timedelta(seconds=30)  # the time between the page of the link and the callback
-_WAIT: Final = 40.0  # the lease of the refreshing replica: longer than its request to the issuer
-_LOOK: Final = 0.1  # the longest wait for another replica's refresh, in seconds
-_EARLY: Final = timedelta(seconds=30)  # seconds between two reads of the row claimed by that replica
-OWN: Final = "own:"  # tokens are refreshed this long before their end
-_MOST_REASON: Final = 500  # the prefix of a server that an owner has added
+_LEASE: Final = timedelta(seconds=30)  # of the refreshing replica: longer than its request to the issuer
+_WAIT: Final = 40.0  # the longest wait for the refresh of another replica, in seconds
+_LOOK: Final = 0.1  # seconds between two reads of the row that the other replica has claimed
+_EARLY: Final = timedelta(seconds=30)  # the time before their end at which tokens are refreshed
+OWN: Final = "own:"  # the prefix of the name of a server that an owner has added
+_MOST_REASON: Final = 500  # characters of an error text
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ LIST_SIGN_INS = Statement(
     WHERE owner = :owner AND tokens IS NOT NULL AND server NOT LIKE '{OWN}%' ORDER BY server
     """
 )
-# Digests of the tools that an owner has accepted. `seen` are those that the new ones replace.
+# Digests of the tools that an owner has accepted. The new digests replace `seen`.
 GET_ACCEPTED = Statement("SELECT tools FROM sign_ins WHERE owner = :owner AND server = :server")
 ACCEPT_TOOLS = Statement(
     """
@@ -272,7 +272,7 @@ class SignIns:
         if stored is not None:
             return Token(new.access_token, stored["version"], new.scopes)
         # Meanwhile the owner signed out, or in; or the answer of the write was lost. Tokens are not revoked while the
-        # row exists: its next version may belong to the same consent.
+        # row exists: the next version of the row may belong to the same consent.
         found = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
         if found is None or found["tokens"] is None:
             await self.oauth.revoke(server, new)
@@ -280,7 +280,7 @@ class SignIns:
         return await self._token_of(found, server)
 
     async def _write(self, statement: Statement, **values: Any) -> Row | None:
-        """The issuer accepts a refresh token once: so the result is written as soon as Postgres is reachable."""
+        """Writes the result as soon as Postgres is reachable: the issuer accepts a refresh token only once."""
         return await retry_while_unavailable(partial(self._database.row, statement, **values))
 
     async def _token_of(self, row: Row, server: OAuthResource) -> Token | None:
@@ -288,7 +288,9 @@ class SignIns:
         return None if grant is None else Token(grant.access_token, row["version"], grant.scopes)
 
     async def _grant_of(self, row: Row, server: OAuthResource) -> OAuthTokens | None:
-        """None after a change of the server's address, or without the key. The tokens stay: both may return."""
+        """None after a change of the server's address, or without the key. The tokens are kept: address and key may be
+        restored.
+        """
         try:
             return await self._opened(row["owner"], server, row["tokens"], OAuthTokens)
         except CannotOpen as error:
@@ -306,7 +308,7 @@ class SignIns:
             row = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
             if row is None or row["tokens"] is None or row["version"] == seen:
                 return
-            if await self._token_of(row, server) is None:  # the call would ask again, for ever
+            if await self._token_of(row, server) is None:  # the call would ask for a sign-in without end
                 return
             async with self._database.transaction() as connection:
                 await self._answer(connection, owner, server)
@@ -400,7 +402,7 @@ class SignIns:
         return True
 
     async def _answer(self, connection: Transaction, owner: str, server: OAuthResource) -> Collection[UUID]:
-        """Answers the waiting calls. Returns their chats. The page of the link has admitted only approvers."""
+        """Answers the waiting calls. Returns their chats. The page of the link admits only approvers."""
         principals = self._database.signed_principals(server.sign_in_by)
         values = {"server": server.name, "answer": _ANSWER, "principals": principals}
         rows = await connection.rows(ANSWER_SIGN_INS, owner=owner, **values)

@@ -120,14 +120,16 @@ class McpTask:
             raise
 
     def detach(self, context: ToolContext, created: CreatedTask) -> Outcome:
-        """The job stores the id of the task before the first poll."""
+        """Detaches the job with the id of the task as its handle, before the first poll."""
         pause = TaskPause(self._interval(created.poll_interval_ms), created.status_message)
         return self._detach(context, pause, set(), is_new=context.job is None)
 
     async def resume(self, context: ToolContext) -> types.CallToolResult | Outcome:
-        """Polls the task of a job once. A question of the server becomes one of the job, which then holds no slot."""
+        """Polls the task of a job once. A question of the server becomes a question of the job, which releases its
+        slot.
+        """
         handle = context.handle
-        if handle.get("new"):  # it was made inside the turn, and its job is due at once
+        if handle.get("new"):  # the task was created inside the turn, and its job is due at once
             return self._detach(context, TaskPause(handle["pause"]), set())
         answered, given = set(handle["answered"]), dict(handle.get("given", {}))
         if handle.get("asked") is not None:
@@ -239,7 +241,7 @@ class McpTask:
         return None if self.seconds is None else question_of(params, self.seconds)
 
     async def _update(self, responses: Mapping[str, Any]) -> bool:
-        """Sends answers. Returns False if they may not have arrived."""
+        """Sends answers. Returns False if the answers may be lost."""
         try:
             await self.send(_request("tasks/update", self.id, inputResponses=responses))
         except (ToolUnavailable, MCPError):
@@ -247,7 +249,7 @@ class McpTask:
         return True
 
     async def cancel(self) -> None:
-        """Asks the server once to stop. It may continue nevertheless."""
+        """Requests the cancellation once. The server may continue the task nevertheless."""
         with suppress(ToolUnavailable, TimeoutError):
             async with asyncio.timeout(_TIME_TO_CANCEL):
                 await self.stop()

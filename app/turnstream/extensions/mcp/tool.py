@@ -47,7 +47,7 @@ McpCall = Callable[["McpTool", Mapping[str, Any], ProgressFnT, ToolContext], Awa
 @dataclass(frozen=True, slots=True)
 class McpTool:
     """`name` is the server's own name for the tool. `call` uses the present connection. `output` is the declared schema
-    of structured content. A `hidden` tool is only for apps of the server, one that is not `for_apps` only for models.
+    of structured content. A `hidden` tool is only for apps of the server; a tool without `for_apps` is only for models.
     """
 
     job_kind: ClassVar = "mcp_task"
@@ -114,7 +114,9 @@ def tool_of(
     room: SchemaRoom,
     task: Callable[[str, str], McpTask] | None = None,
 ) -> McpTool:
-    """Raises ValueError for a tool with too long texts, or with an invalid schema or one without `room`."""
+    """Raises ValueError for a tool with too long texts, with an invalid schema, or with a schema that exceeds the
+    `room`.
+    """
     if tool.execution is not None and tool.execution.task_support == "required":
         raise ValueError("it works only as a task of the protocol 2025-11-25, which 2026-07-28 has replaced")
     hints = tool.annotations if server.trusted else None
@@ -154,8 +156,8 @@ def _json(schema: dict[str, Any]) -> str:
 
 
 def tool_name(prefix: str, name: str) -> str:
-    """A name that providers accept. A changed name ends in a digest of the original, so that two names never become
-    equal.
+    """A name that providers accept. A changed name ends in a digest of the original name, so that two tools never get
+    the same name.
     """
     full = prefix + name
     if is_name(full):

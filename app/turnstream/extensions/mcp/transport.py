@@ -69,7 +69,7 @@ class _WatchedStream:
 
     @property
     def last_context(self) -> Context | None:
-        """The SDK's client handles a message in this context, if the stream has one."""
+        """The context in which the SDK's client handles a message, if the stream has a context."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
@@ -108,8 +108,8 @@ class MessageTooLong(httpx2.SSEError, httpx2.StreamError):
 
 
 class Bearer:
-    """The token of an owner on one connection. `challenge` is the refusal of the server, if it came before an accepted
-    call: the call was not made.
+    """The token of an owner on one connection. `challenge` is the refusal of the server, if the server has accepted no
+    call before: the call was not made.
     """
 
     def __init__(self, token: str) -> None:
@@ -225,7 +225,7 @@ class _WeighedBody(httpx2.AsyncByteStream):
                 ends = [(seen.find(end), seen.rfind(end)) for end in self._ends if end in seen]
                 if weight + weight_of(seen[: min(ends)[0]] if ends else piece) > MAX_MESSAGE_BYTES:
                     raise MessageTooLong(TOO_LONG)
-                # Between the first and the last end no message is too long: a piece is too small for one.
+                # A message between the first and the last end cannot be too long: a piece is shorter than the limit.
                 weight = weight_of(seen[max(end for _, end in ends) :]) if ends else weight + weight_of(piece)
                 last = seen[-3:]
             yield chunk
@@ -239,7 +239,7 @@ class _WeighedBody(httpx2.AsyncByteStream):
 
 @asynccontextmanager
 async def _over_stdio(server: McpServer) -> AsyncIterator[TransportStreams]:
-    """Starts the process in its own group. It ends when its standard input ends, or is killed.
+    """Starts the process in its own group. The process exits at the end of its standard input, or is killed.
 
     The SDK's client for stdio would read lines of any length into memory.
     """
@@ -266,7 +266,7 @@ async def _over_stdio(server: McpServer) -> AsyncIterator[TransportStreams]:
             try:
                 await asyncio.wait([writing], timeout=_TIME_TO_EXIT)  # the last messages, such as a cancellation
                 await _stop(process)
-            finally:  # the shield stops the SDK's cancellations, but not a task's
+            finally:  # the shield blocks cancellations by the SDK, but not the cancellation of the task
                 _kill(process, signal.SIGKILL)
                 reading.cancel()
                 writing.cancel()

@@ -88,7 +88,7 @@ async def compact_response(request: Request) -> Response:
 
 
 def _said(items: Sequence[InputItem]) -> list[Json]:
-    """The messages of the user, without earlier summaries: the new one covers these."""
+    """The messages of the user, without earlier summaries: the new summary covers them."""
     said: list[Json] = []
     for item in items:
         if isinstance(item, MessageItem) and item.role == "user" and not is_summary(item):

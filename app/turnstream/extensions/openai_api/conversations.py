@@ -75,9 +75,7 @@ async def delete_conversation(request: Request) -> Response:
 
 
 async def list_items(request: Request) -> Response:
-    """A page of items. Each exchange has at least one item, so at most as many exchanges are read as the page may have
-    items.
-    """
+    """A page of items. Each exchange has at least one item, so the page size also limits the exchanges."""
     services, owner = services_and_owner(request)
     chat = await _chat_of(request, services, owner)
     turns, limit = services.storage.turns, limit_of(request, 20, 100)

@@ -34,7 +34,7 @@ from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.owners.accounts import CallPlace
 from turnstream.storage.owners.charges import Charges
 
-_CALL = "1"  # its name in the ledger: each request has one
+_CALL = "1"  # the name of the only call of each request in the ledger
 _OPENAI = "https://api.openai.com/v1"
 _READ_TIMEOUT = 60.0  # seconds
 _MOST_BYTES = 64_000_000  # of an answer: 2,048 vectors of 3,072 dimensions in base64 have 34 MB

@@ -92,7 +92,7 @@ def error_json(error: RequestRefused, rename: Rename = param_of) -> Json:
 
 async def refusal(request: Request, error: RequestRefused, rename: Rename = param_of) -> Response:
     """The response to a refused request: 422 of this server becomes 400, as at OpenAI."""
-    ours = await refused(request, error)  # which counts refused logins, and needs the headers
+    ours = await refused(request, error)  # counts refused logins, and sets headers
     status = 404 if error.code == "unknown_model" else 400 if error.status == 422 else error.status
     headers = {name: value for name, value in ours.headers.items() if not name.startswith("content-")}
     return Response(to_json(error_json(error, rename)), status, headers, media_type="application/json")

@@ -3,8 +3,8 @@
 A response starts with its turn, or after a wait for its client. It ends with the turn, or at the next wait for the
 client: for outputs of functions, or for approvals. A number counts events. For deltas, whose lengths depend on the
 reader, it counts their characters: a delta has the number of its last character. The attempt that wrote the content is
-the band of its numbers, and each cut block raises the band by one. So numbers increase along a log, and are the same on
-every replica, before and after a crash. The band identifies numbers of voided content, and numbers of an attempt that
+the band of its numbers, and each cut block raises the band by one. So numbers increase along a log, and are equal on
+all replicas, before and after a crash. The band identifies numbers of voided content, and numbers of an attempt that
 this database does not have.
 """
 
@@ -112,7 +112,7 @@ class ResponseEvents:
         self._given = 0  # output indexes
         self._items: list[_Item] = []
         self._open: _Item | None = None
-        self._taken_back: list[_Item] = []  # by a reset, until the next mark is known
+        self._taken_back: list[_Item] = []  # the items voided by a reset, until the next mark is known
         self._starts: dict[int, int] = {}
         self._running: dict[tuple[int, str], _Item] = {}
         self._usages: list[Any] = []
@@ -151,7 +151,7 @@ class ResponseEvents:
         return self._object(turn, state=state)
 
     def take(self, event: Event | Notice) -> Iterator[Json]:
-        """The events of a mark or a reset. A block may come without deltas: its end has the whole text."""
+        """Yields the events of a mark or a reset. A block may arrive without deltas: its end has the whole text."""
         waits = self._projection.waits
         step = self._projection.take(event)
         if self._taken_back and isinstance(step, Begin) and self._goes_on(step):
@@ -203,7 +203,7 @@ class ResponseEvents:
             yield {"type": type, "sequence_number": number, **members}
 
     def _caught_up(self, number: int) -> Iterator[Json]:
-        """Before the first event for the reader: if its content was voided, all that remains."""
+        """Yields the present response before the reader's first event, if content of the reader was voided."""
         known, self._after = self._after, -1
         is_taken_back = number // BAND > known // BAND and number % BAND <= known % BAND and known >= 0
         if is_taken_back or self._lost:
@@ -226,7 +226,7 @@ class ResponseEvents:
             if not text:
                 return b""
             before = _frames(self._caught_up(first))
-        elif first <= self._last:  # of a block that was retracted and continues
+        elif first <= self._last:  # the block was retracted, and continues
             text = text[self._last - first + 1 :]
             if not text:
                 return b""
@@ -264,7 +264,7 @@ class ResponseEvents:
     def _begin_block(self, begin: Begin) -> Iterator[Json]:
         start = begin.start
         if start.type == TOOL_RESULT:
-            return  # its attempt differs from the attempt of the part that it may end
+            return  # the result may end a part, and may have another attempt than the part
         self._reach(start.attempt)
         self._starts[start.index] = self._position
         json = self._new_item(begin)
@@ -292,7 +292,7 @@ class ResponseEvents:
         )
 
     def _new_item(self, begin: Begin) -> Json | None:
-        """Returns the item that starts with this block, as far as known then; None if the block is none."""
+        """Returns the item that starts with this block, in its known state; None if the block is no item."""
         turn, start = self._turn(), begin.start
         place = start.index, start.attempt
         if start.type == TEXT and not self._is_structured:
@@ -318,7 +318,7 @@ class ResponseEvents:
 
     def _close_block(self, closed: Closed) -> Iterator[Json]:
         item, self._open, block = self._open, None, closed.block
-        if block.interrupted:  # readers may have had more of it, so the following events have numbers of their own
+        if block.interrupted:  # readers may have had more text, so the following events get other numbers
             self._band += 1
         match closed:
             case CallResult():
@@ -372,7 +372,7 @@ class ResponseEvents:
         self._starts[result.index] = self._position
         if not is_server_call(closed.runner, result.name, self._roles):
             return
-        if key not in self._running and call is not None:  # its call was before a wait
+        if key not in self._running and call is not None:  # the call came before a wait
             arguments = function_of(call)["arguments"]
             json = self._server_call(SERVER, call.name, arguments, result.index, result.attempt)
             if self._projection.asked.get(key) == "approval":
@@ -390,7 +390,7 @@ class ResponseEvents:
             yield from self._done(item, **result)
 
     def _ask(self, event: ActionRequired) -> Iterator[Json]:
-        """Approvals are separate items. Client functions have theirs already."""
+        """Approvals are separate items. Calls of client functions already have an item."""
         for action in event.actions:
             call = self._projection.calls.get((event.round, action.tool_use_id))
             if action.kind == "approval" and call is not None:
@@ -403,7 +403,7 @@ class ResponseEvents:
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def _pass_wait(self, result: Block, waits: int) -> Iterator[Json]:
-        """The end of the part before the client's first answer, and the start of the next one."""
+        """The end of the part before the client's first answer, and the start of the next part."""
         if self._part == waits and self._end is None:
             yield from self._finish(ResponseState("completed"))
         self._band = 0
@@ -424,7 +424,7 @@ class ResponseEvents:
         yield from self._event(f"response.{type}", response=response)
 
     def _whole_message(self, text: str) -> Iterator[Json]:
-        """The output of a structured turn, which is valid only at the end."""
+        """The message with the output of a structured turn: the output is valid only at the end."""
         turn = self._turn()
         place = len(turn.blocks), turn.attempt
         yield from self._begin_item(self._new_message(*place), *place)
@@ -441,7 +441,7 @@ class ResponseEvents:
         self._running = {key: item for key, item in self._running.items() if item.block < reset.index}
 
     def _goes_on(self, begin: Begin) -> bool:
-        """Whether the block was voided only because readers had more of its text than the rows. Then it is the same
+        """Whether the voided block continues: its rows had less text than the readers. A continued block is the same
         item, and its known part is not sent again.
         """
         item, start = self._taken_back[0], begin.start
@@ -454,8 +454,8 @@ class ResponseEvents:
         return True
 
     def _end_taken_back(self) -> Iterator[Json]:
-        """Voided items end as incomplete, and are not in the response. No output index is reused: the SDK refuses this.
-        The items after them are from a later attempt.
+        """Ends voided items as incomplete; the response does not contain them. No output index is reused, because the
+        SDK refuses a repeated index. Later items are from a later attempt.
         """
         if self._after < 0:
             for item in self._taken_back:

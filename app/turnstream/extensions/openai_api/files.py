@@ -23,7 +23,7 @@ from turnstream.storage.owners.uploads import Upload
 
 # The accepted purposes of a file: input of the model. Other purposes start jobs that this server does not have.
 PURPOSES = ("user_data", "assistants", "vision")
-_USUAL = PURPOSES[0]  # of uploads without one
+_USUAL = PURPOSES[0]  # of uploads without a purpose
 _LONGEST_NAME = 1_000  # characters
 _MOST_PARTS = 20
 _ROOM = 10_000  # bytes of a form around its file

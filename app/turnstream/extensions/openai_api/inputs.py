@@ -82,8 +82,8 @@ def items_of(given: str | Sequence[InputItem] | None) -> Sequence[InputItem]:
 
 
 async def split_input(items: Sequence[InputItem], places: Sequence[str] | None = None) -> Input:
-    """Separates the new part from the part that the server may have. `places` are the fields of the items. Raises
-    RequestRefused.
+    """Separates the new part of the input from the part that the server may have stored. `places` are the fields of the
+    items. Raises RequestRefused.
     """
     found, portions = Input(items), Portions()
     places = places or [f"input.{number}" for number in range(len(items))]

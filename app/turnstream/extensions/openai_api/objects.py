@@ -95,7 +95,7 @@ def chat_of_conversation(id: str) -> UUID | None:
 
 
 def parts_of(turn: Turn) -> int:
-    """The number of responses in a turn: one, plus one per round its client answered."""
+    """The number of responses in a turn: one, plus one for each round with answers of the client."""
     return 1 + len({ask.round for ask in turn.asks if ask.is_marked and ask.answer is not None})
 
 
@@ -230,7 +230,7 @@ def role_tools(turn: Turn) -> frozenset[str]:
 
 
 def is_server_call(runner: Runner | None, name: str | None, roles: frozenset[str]) -> bool:
-    """Whether a call, or its result, is shown as one without a part for the client."""
+    """Whether a call or its result is shown as a call of the server, in which the client has no part."""
     return runner == "provider" or (runner == "server" and name not in roles)
 
 
@@ -251,7 +251,7 @@ def custom_tools(turn: Turn) -> frozenset[str]:
 
 
 def custom_input(arguments: str) -> str:
-    """The input of a custom tool. A model may write arguments that are not JSON: then all of them are the input."""
+    """The input of a custom tool. If the arguments of the model are not JSON, the whole text is the input."""
     with suppress(msgspec.DecodeError):
         found = msgspec.json.decode(arguments)
         if isinstance(found, dict) and isinstance(found.get("input"), str):

@@ -43,8 +43,8 @@ from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The chat of a response, None for a new one, and the response before. `named`: by the request, not by the items of
-    its input.
+    """The chat of a response, None for a new one, and the response before. `named`: the request names the response, not
+    only the items of its input.
     """
 
     chat: UUID | None = None
@@ -85,7 +85,7 @@ class Posting:
             history, answer = past_items(input.history), past_items(input.last_answer)
             found = await find_place(self._services, self._identity, history, answer)
         if found is None and input.origin is not None and not await self._is_edited(input.origin):
-            # A part of the conversation, sent by its ids: a digest would not find it.
+            # The input contains a part of the conversation by ids: a digest would not match the history.
             return await self._follow(Place(input.origin.chat, input.origin)) or (await self._post(_FOREIGN), 0)
         place = Place(found.chat, ResponseId(found.chat, found.turn, found.part)) if found else _FOREIGN
         answered = await self._follow(place) or (await self._post(_FOREIGN), 0)
@@ -166,7 +166,7 @@ class Posting:
 
     async def _answer(self, place: Place) -> tuple[Turn, int] | None:
         """Stores the answers of the input; returns the turn, and its part after them. An accompanying message becomes a
-        steer of the running turn. None if no call waits for them, and the input has the calls.
+        steer of the running turn. Returns None if no call waits for the answers, and the input contains the calls.
         """
         services, identity, origin = self._services, self._identity, place.origin
         has_calls = not place.named and self._has_calls()
@@ -248,6 +248,6 @@ def _check_nothing_waits(turn: Turn, answered: Sequence[str]) -> None:
 
 
 def is_to_be_stored(services: Services, sent: ResponseIn | ChatIn) -> bool:
-    """As requested, or by the operator's setting of its model. Raises RequestRefused."""
+    """Whether to store the response: as requested, or by the operator's setting of the model. Raises RequestRefused."""
     resolver = services.resolver
     return resolver.models.check(sent.model or resolver.defaults.model).stores if sent.store is None else sent.store

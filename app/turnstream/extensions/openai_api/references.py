@@ -23,7 +23,7 @@ async def with_referenced(services: Services, identity: Identity, items: Sequenc
     wanted = {place for place in places if place is not None}
     known: dict[str, Json] = {}
     branches = 0
-    for place in reversed(places):  # the last one's branch has most of the others
+    for place in reversed(places):  # the branch of the last reference contains most of the other items
         if place is None or place not in wanted:
             continue
         if branches == _MOST_BRANCHES:

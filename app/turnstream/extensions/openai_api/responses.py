@@ -118,7 +118,7 @@ async def delete_response(request: Request) -> Response:
     """Deletes the turn of the response, and the later responses."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
-    identity_of(request).require_reach(id.chat)  # with its descendants
+    identity_of(request).require_reach(id.chat)  # also to the descendants of the turn
     await delete_turn(services, owner, turn)
     return Response(to_json({"id": str(id), "object": "response", "deleted": True}), media_type="application/json")
 
@@ -127,7 +127,7 @@ async def list_input_items(request: Request) -> Response:
     """The input of the response: the client's message, or its answers to calls."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
-    identity_of(request).require_reach(id.chat)  # a question is not part of the turn that answers it
+    identity_of(request).require_reach(id.chat)  # the answered question is not part of the turn
     assert turn.parent_id is not None
     user_turn = await services.storage.turns.get(owner, id.chat, turn.parent_id)
     items = input_items_of(user_turn, turn, id.part)

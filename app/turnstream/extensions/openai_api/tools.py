@@ -67,14 +67,14 @@ def offered(
     resolver = services.resolver
     checked = resolver.models.check(model or resolver.defaults.model)
     if any(parameter.name == "include" for parameter in resolver.models.parameters(checked.id)):
-        return given, []  # it has the Responses API, the home of these tools
+        return given, []  # the provider has the Responses API, which defines these tools
     places = [place for place, tool in enumerate(given or ()) if _is_offer(tool)]
     kept = given and [tool for tool in given if not _is_offer(tool)]
     return kept, [f"tools[{place}]" for place in places]
 
 
 def allowed(given: Sequence[ToolIn] | None, choice: AllowedIn) -> Sequence[ToolIn]:
-    """Returns the tools that a choice allows. Raises RequestRefused if it is none of them."""
+    """Returns the tools that a choice allows. Raises RequestRefused if the choice allows none of the given tools."""
     wanted = [(each.type, _name_of(each)) for each in choice.tools or ()]
     kept = [
         tool

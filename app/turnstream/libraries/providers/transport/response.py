@@ -28,8 +28,7 @@ class ModelResponse:
 
 @asynccontextmanager
 async def open_response(response: httpx2.Response) -> AsyncIterator[ModelResponse]:
-    """Yields a response of httpx2. Requests ask for uncompressed bodies, but a gateway may compress them nevertheless.
-    """
+    """Yields a response of httpx2. Requests ask for uncompressed bodies, but a gateway may compress them."""
     chunks = response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
     assert isinstance(chunks, AsyncGenerator)
     async with aclosing(chunks):
