@@ -1,6 +1,6 @@
 """The state of all replicas and owners for operators, and the actions of operators. The audit trail has each action.
 
-The figures cover the last hour. The newest calls of the ledger lead to rounds and turns by their keys; older rows are
+The figures cover the last hour. Rounds and turns are read by the keys of the newest calls in the ledger; older rows are
 not read. A minute is represented by up to `SAMPLE` calls.
 """
 
@@ -97,8 +97,8 @@ FIND_TURN = Statement(
     WHERE turns.id = :turn AND role = 'assistant' FOR NO KEY UPDATE OF turns
     """
 )
-# The run on the old replica ends at its next comparison with the rows, or at its next write. This is no recovery:
-# nothing has failed.
+# The run on the old replica ends at its next comparison with the rows, or at its next write. No recovery is counted: no
+# run has failed.
 REQUEUE_TURN = Statement(
     "UPDATE turns SET status = 'queued', replica = NULL WHERE id = :turn AND status = 'running' RETURNING status"
 )
@@ -148,7 +148,7 @@ class MinuteFigures:
 
 @dataclass(frozen=True, slots=True)
 class ModelFigures:
-    """The sampled calls of a model: the number of `cut_off` ones, and seconds to the first text."""
+    """The sampled calls of a model: the number of `cut_off` calls, and seconds to the first text."""
 
     model: str
     calls: int
@@ -180,7 +180,7 @@ class ToolFigures:
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """The last hour of all replicas. Minutes without a call are left out."""
+    """The last hour of all replicas. Minutes without a call are omitted."""
 
     minutes: Sequence[MinuteFigures]
     models: Sequence[ModelFigures]

@@ -32,10 +32,10 @@ from turnstream.libraries.usage_sums import UsageFigures, UsageGroup, figures_js
 from turnstream.llm.models.catalog import Models
 from turnstream.storage.database import Database
 
-_LOOK = 2.0  # seconds between two reads of a viewer, and between two makings of `now`
-_HOURS = 10.0  # seconds between two makings of `hour`
+_LOOK = 2.0  # seconds between two reads of a viewer, and between two computations of `now`
+_HOURS = 10.0  # seconds between two computations of `hour`
 _SPENDS = 60.0
-_MOST_EFFORT = 20  # the pause is at least this multiple of the time for making a part
+_MOST_EFFORT = 20  # the pause is at least this multiple of the time that a part takes
 _PATIENCE = 1.0  # seconds for which a viewer waits for a new version of a part
 _MOST_TURNS = 50  # of each status
 _MOST_SPENDERS = 10
@@ -43,8 +43,8 @@ _SHOWN: Sequence[Status] = ("running", "waiting", "queued")
 
 
 class _Part:
-    """A part of the overview as JSON. It is made on demand, every `every` seconds, and less often if that took more
-    than a twentieth of the time.
+    """A part of the overview as JSON. A part is computed on demand, every `every` seconds, or less often if the
+    computation takes more than a twentieth of the time.
     """
 
     def __init__(self, make: Callable[[], Awaitable[BaseModel]], every: float) -> None:
@@ -55,7 +55,7 @@ class _Part:
         self._json = b""
 
     async def get(self) -> bytes:
-        """Returns the part, perhaps the previous version while the next one is being made. Raises StorageError."""
+        """Returns the part, perhaps the previous version while the next version is computed. Raises StorageError."""
         now, making = monotonic(), self._making
         if making is None and now >= self._due:
             making = self._making = asyncio.create_task(self._renew())
@@ -97,7 +97,7 @@ class Overview:
         return {name: await part.get() for name, part in self._parts.items()}
 
     async def frames(self, parts: Mapping[str, bytes]) -> AsyncGenerator[bytes, None]:
-        """The events of a stream until it is cancelled: all `parts`, then each changed one."""
+        """The events of a stream until it is cancelled: all `parts`, then each changed part."""
         sent: Mapping[str, bytes] = {}
         while True:
             changed = [(name, part) for name, part in parts.items() if sent.get(name) != part]
@@ -105,7 +105,7 @@ class Overview:
                 yield b"".join(b"event: %b\ndata: %b\n\n" % (name.encode(), part) for name, part in changed)
             sent = parts
             await asyncio.sleep(_LOOK)
-            with suppress(StorageError):  # the page shows how old its figures are
+            with suppress(StorageError):  # the page shows the age of its figures
                 parts = await self.parts()
 
     async def _now(self) -> NowOut:

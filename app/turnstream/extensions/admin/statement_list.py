@@ -12,7 +12,7 @@ from turnstream.storage.database import Statement
 _PACKAGE = Path(__file__).parents[2]
 # A generic plan: the values for EXECUTE are all null here.
 _ANY_VALUES = "SET plan_cache_mode = force_generic_plan"
-_UNPLANNED = re.compile(r"\s*LOCK\b")  # PREPARE refuses these
+_UNPLANNED = re.compile(r"\s*LOCK\b")  # PREPARE refuses such statements
 _TYPES = "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = $1"
 
 
@@ -28,7 +28,7 @@ def statements() -> Mapping[str, Statement]:
         inner = ".".join(path.relative_to(_PACKAGE).with_suffix("").parts)
         short = inner.removeprefix("storage.").removeprefix("extensions.")  # Postgres cuts names after 63 bytes
         for name, value in vars(import_module(f"turnstream.{inner}")).items():
-            if re.search(rf"^{name}\b", text, re.MULTILINE):  # not an imported one
+            if re.search(rf"^{name}\b", text, re.MULTILINE):  # not an imported statement
                 found |= dict(_in(f"{short}.{name}", value))
     # A table in databases of earlier versions.
     return {name: each for name, each in found.items() if " alembic_version" not in each.sql}

@@ -11,8 +11,8 @@ from turnstream.llm.models.api import ProviderSpec
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`variables` of the environment that replace it, as in the SDK. `needed`: required even with a `base_url`;
-    `in_address`: only required without it.
+    """`variables` of the environment replace a missing option, as in the SDK. `needed`: required even with a
+    `base_url`; `in_address`: only required without it.
     """
 
     variables: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
         "anthropic-foundry": {"resource": Option(("ANTHROPIC_FOUNDRY_RESOURCE",), in_address=True)},
         "anthropic-google-cloud": {
             "location": Option(("ANTHROPIC_GOOGLE_CLOUD_LOCATION",)),
-            # The SDK can derive it from the credentials.
+            # The SDK can derive the option from the credentials.
             "project": Option(("ANTHROPIC_GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_PROJECT")),
             "workspace": Option(("ANTHROPIC_GOOGLE_CLOUD_WORKSPACE_ID",), in_address=True),
         },
@@ -55,8 +55,8 @@ PACKAGES = {
 
 
 def values_of(spec: ProviderSpec) -> Mapping[str, str | None]:
-    """Returns the value of each option, from the file of models, else from the environment. Raises ConfigError if one
-    is missing.
+    """Returns the value of each option, from the file of models, else from the environment. Raises ConfigError for a
+    missing option.
     """
     environment, found = read_environment(), dict[str, str | None]()
     for name, option in OPTIONS[spec.api.name].items():

@@ -41,7 +41,7 @@ class CloudProvider(AnthropicProvider):
 
     def __init__(self, *, name: str, failures: tuple[type[Exception], ...] = (), **common: Any) -> None:
         self.name = name
-        # By RuntimeError and its own exception the SDK reports missing credentials.
+        # The SDK reports missing credentials by RuntimeError, and by its own exception.
         self._failures: tuple[type[Exception], ...] = (*failures, RuntimeError, anthropic.AnthropicError)
         super().__init__(None, **common)
 
@@ -58,8 +58,8 @@ class CloudProvider(AnthropicProvider):
 
 
 class VertexProvider(CloudProvider):
-    """The model is in the path, and the version in the body. The SDK would do this with a copy of the whole
-    conversation.
+    """The model is in the path, and the version in the body. The SDK would copy the whole conversation for
+    this change.
     """
 
     _beta_query = ""

@@ -83,7 +83,9 @@ def identity_of(link: Link, owner: str) -> Identity:
 
 
 def links_of(signer: LinkSigner, database: Database) -> CallLinks:
-    """Makes the links of a call: one for each approver, else one for the owner. They are the same on each call."""
+    """Makes the links of a call: one for each approver, else one for the owner. Repeated calls return the
+    same links.
+    """
 
     async def links(turn: UUID, tool_use_id: str) -> Sequence[Mapping[str, str]]:
         row = await database.row(GET_LINKED_ASK, turn=turn, tool_use_id=tool_use_id)
@@ -112,7 +114,7 @@ def _text(value: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Raises ValueError for another encoding of the same bytes."""
+    """Decodes a part of a token. Raises ValueError for a second encoding of the same bytes."""
     value = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     if _text(value) != text:
         raise ValueError("not the only spelling")

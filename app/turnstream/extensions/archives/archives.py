@@ -46,11 +46,11 @@ NIL = UUID(int=0)
 _LAST = "end.json"
 
 _BATCH = 200  # rows
-_FILE_BYTES = 4_000_000  # at most, and one more row
+_FILE_BYTES = 4_000_000  # a file may exceed the limit by one row
 
 _OF_TURNS: Final = "turn_id IN (SELECT id FROM turns WHERE chat_id = :chat)"
 _BY_PATH: Final[Mapping[Path | None, str]] = {"chat_id": "chat_id = :chat", "turn_id": _OF_TURNS}
-# Of the owner's own rows, the part that belongs to a chat.
+# The condition for the rows of a chat, for tables with an owner.
 _BY_TABLE: Final = {
     "chats": "id = :chat AND owner = :owner",
     "idempotency_keys": f"owner = :owner AND {_OF_TURNS}",
@@ -77,7 +77,7 @@ _IMPORTED: Final[Mapping[str, Mapping[str, str]]] = {
         "replica": "NULL",
         "cancel_requested": "row.cancel_requested OR row.status IN ('queued', 'running')",
     },
-    # The original server may continue with it.
+    # The original server may still run the schedule.
     "schedules": {"paused": "coalesce(row.paused, 'person')"},
     # Of an encrypted text, only the path is searched.
     "documents": {"searchable": f"CASE WHEN starts_with(row.content, '{TEXT_MARK}') THEN 0 ELSE row.searchable END"},
@@ -104,7 +104,7 @@ _CONVERTED: Final = {
 _CONTENTS: Final = {
     contents.table: contents for contents in (UPLOADS, DOCUMENTS, BLOCKS, CHATS, REQUESTS, SCHEDULES, ASKS, STEERS)
 }
-# Ids that belong to rows of a chat. If the chat's own id is taken, they change with it.
+# Ids that belong to rows of a chat. If the id of the chat is taken, these ids change, too.
 _WITH_IDS = frozenset({"chats", "turns", "steers", "grants", "schedules"})
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -215,7 +215,7 @@ class ArchiveHead(msgspec.Struct, frozen=True):
 
 
 class _CutOff(Exception):
-    """The archive ends within a chat; nothing of that chat is stored."""
+    """The archive ends within a chat; no row of that chat is stored."""
 
 
 class _Keys(msgspec.Struct, frozen=True):
@@ -397,7 +397,7 @@ class ImportCounts:
 
 
 class OwnerImport:
-    """Imports the files of an archive. A second import of the same archive completes the first one, and imports nothing
+    """Imports the files of an archive. A second import of the same archive completes the first one, and imports no row
     twice.
     """
 
@@ -514,7 +514,7 @@ class OwnerImport:
             counts.moved[id] = now
 
     def _line(self, table: str, line: bytes, chat: UUID, *, moves: bool) -> str:
-        """Returns a line with the ids of rows here. Raises ValueError for a row that would go into another chat."""
+        """Returns a line with the ids of rows here. Raises ValueError for a row with a reference to another chat."""
         id = _keys.decode(line).id
         if moves and table in _WITH_IDS and id is not None:
             self._ids[str(id).encode()] = str(_moved(id, self._owner)).encode()

@@ -72,8 +72,8 @@ async def _write(source: OwnerExport, file: IO[bytes], section: Section, begin: 
 
 
 def _place_to_continue(file: IO[bytes], archive: Path, head: bytes) -> tuple[Section, UUID, int]:
-    """Returns the section and the id to continue with, and their offset in the file: those of the last group of files,
-    which may be incomplete. Raises ConfigError for a file that must not be overwritten.
+    """Returns the section, the id and the offset in the file of the last group of files, which may be incomplete: the
+    export continues there. Raises ConfigError for a file that must not be overwritten.
     """
     group, offset = ("documents", ""), 0
     beginning = file.read(len(head))

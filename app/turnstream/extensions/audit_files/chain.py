@@ -20,7 +20,7 @@ BEGIN = "0" * 64
 
 @dataclass(frozen=True, slots=True)
 class ChainedEntry:
-    """A line of the file. `head` is the hash of the line, and `previous` of the next one; `size` is in bytes."""
+    """A line of the file. `head` is the hash of the line, and the `previous` of the next line; `size` is in bytes."""
 
     number: int
     entry: dict[str, Any]

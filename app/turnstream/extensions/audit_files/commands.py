@@ -28,8 +28,8 @@ EXPORTED = "audit.exported"
 _PAGE = 500
 
 SHORT_WAIT = Statement("SELECT set_config('lock_timeout', '5s', true)")
-# An entry gets its id before its transaction commits. After this lock is taken, all smaller ids are committed or will
-# never be.
+# An entry gets its id before its transaction commits. When this lock is granted, all smaller ids are committed, or will
+# never be committed.
 AWAIT_WRITERS = Statement("LOCK TABLE audit IN SHARE MODE")
 GET_LAST_ID = Statement("SELECT coalesce(max(id), 0) AS id FROM audit")
 GET_ENTRIES = Statement(

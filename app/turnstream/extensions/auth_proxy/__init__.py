@@ -35,5 +35,5 @@ async def _way(settings: Settings) -> AsyncIterator["Authenticate | None"]:
     yield TrustedProxy(secret, given.scopes(), *headers, prefix).identity_of
 
 
-# The ways to authenticate are tried in the order of these names: the proxy before an issuer.
+# Authenticators run in the order of these names: the proxy before an issuer.
 EXTENSION = Extension("auth_proxy", "a proxy that logs people in", settings=AuthProxySettings, way=_way)

@@ -41,7 +41,7 @@ class TrustedProxy:
 
 
 def _single(request: Request, name: str) -> str | None:
-    """Raises Unauthorized for a repeated header: one of them may be the client's own."""
+    """Raises Unauthorized for a repeated header: the client may have sent one of the values."""
     values = request.headers.getlist(name)
     if len(values) > 1:
         raise Unauthorized(f"`{name}` must be sent once.")

@@ -27,7 +27,7 @@ _EXPOSED = (
 
 
 def allowed_origins(settings: BrowserSettings) -> frozenset[str]:
-    """The origins whose pages may call the API. Raises ConfigError for an invalid one: `*` would admit all pages."""
+    """The origins whose pages may call the API. Raises ConfigError for an invalid origin: `*` would admit all pages."""
     origins = frozenset((settings.cors_origins or "").replace(",", " ").split())
     if wrong := sorted(origin for origin in origins if not _ORIGIN.fullmatch(origin)):
         raise ConfigError(
@@ -49,7 +49,7 @@ def cross_origin(settings: BrowserSettings) -> Sequence[Middleware]:
             CORSMiddleware,
             allow_origins=origins,
             allow_methods=("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"),
-            allow_headers=("*",),  # the requested ones: SDKs send headers of their own
+            allow_headers=("*",),  # all requested headers: SDKs send additional headers
             allow_credentials=settings.cors_credentials,
             expose_headers=_EXPOSED,
         ),

@@ -8,7 +8,7 @@ from turnstream.storage.database import Database, Statement
 from turnstream.storage.owners.tokens import STORED_TOKEN, Tokens
 from turnstream.storage.rows import to_json
 
-# Without a row the exchanged token was deleted meanwhile. Each new one removes some expired ones, and adds an audit
+# Without a row the exchanged token was deleted meanwhile. Each new token removes some expired tokens, and adds an audit
 # entry.
 CREATE_BROWSER_TOKEN = Statement(
     """
@@ -39,9 +39,9 @@ CREATE_BROWSER_TOKEN = Statement(
 
 
 async def create_for_browser(database: Database, tokens: Tokens, identity: Identity, actor: str | None = None) -> str:
-    """Creates a short-lived token for `identity`, in exchange for its credential. If that is a stored token, the new
-    one is deleted with it. `actor` is the caller, for the audit trail, if different. Raises Unauthorized if the stored
-    token no longer exists.
+    """Creates a short-lived token for `identity`, in exchange for its credential. If the credential is a stored token,
+    the new token is deleted with it. `actor` is the caller, for the audit trail, if different. Raises Unauthorized if
+    the stored token no longer exists.
     """
     kind, mark, parent = (identity.credential or "").partition(":")
     id, token, digest = tokens.new("tb")

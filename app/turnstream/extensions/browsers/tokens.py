@@ -19,8 +19,8 @@ from turnstream.storage.owners.tokens import BROWSER_TOKEN
 @dataclass(frozen=True, slots=True)
 class TokensInBrowsers:
     """Authenticates only tokens of POST /api/tokens. `in_urls`: also in URLs of streams, for tokens that may only read.
-    `cookie`: the name of a cookie. It is accepted only from pages of this server's origin and of `origins`, because
-    browsers send it with requests of any page.
+    `cookie`: the name of a cookie. The cookie is accepted only from pages of this server's origin and of `origins`,
+    because browsers send cookies with requests of any page.
     """
 
     stored: StoredTokens
@@ -61,7 +61,7 @@ class TokensInBrowsers:
 
 def _taken_from_url(request: Request) -> str | None:
     """Returns the token of the address, and removes it from the address, so that no later log contains it. The check of
-    running streams reads it again.
+    running streams uses the same token.
     """
     found: str | None = getattr(request.state, URL_PARAMETER, None)
     query = request.scope["query_string"].decode("latin-1")

@@ -1,9 +1,9 @@
 """The move of an owner between cells: all its rows, from one Postgres into another.
 
 Rows that no longer change are copied ahead (owner_ahead.py). Then the owner is held: the API refuses changes, running
-turns return to the queue, and no replica claims them. Then the rest is copied, in one transaction of each database. The
-transaction of the old cell commits first: it gives the rows the name of a departed owner, so no request finds them, and
-nothing is lost if the transaction of the new cell fails. The move is then repeated, from the departed owner.
+turns return to the queue, and no replica claims them. Then the rest is copied, in one transaction in each database. The
+transaction of the old cell commits first: the rows get the name of a departed owner, so no request finds them, and no
+row is lost if the transaction of the new cell fails. The move is then repeated, from the departed owner.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ GET_COLUMNS = Statement(
     WHERE table_schema = current_schema() AND table_name = ANY(CAST(:tables AS text[])) ORDER BY 1
     """
 )
-# They would run a turn without those tools that its request does not contain (`keep_tool_set`).
+# Such replicas would run a turn without the tools that its request does not contain (`keep_tool_set`).
 GET_REPLICA_WITHOUT_TOOL_SETS = Statement(
     "SELECT address FROM replicas WHERE NOT reads_tool_sets AND lease_until > now() - interval '5 minutes' LIMIT 1"
 )
@@ -94,7 +94,7 @@ RUNNING = Statement(
 )
 LOCK_MOVE = Statement("SELECT FROM moves WHERE owner = :owner AND held_until > clock_timestamp() FOR UPDATE")
 LOCK_CHATS = Statement("SELECT id FROM chats WHERE owner = :owner FOR UPDATE", timeout=_COPY)
-# Exchanges that wait for the lock compare this time. It is a microsecond later, and still before every later change.
+# Exchanges that wait for the lock compare this time. The time is a microsecond later, and before every later change.
 DEPART_CHATS = Statement(
     "UPDATE chats SET owner = :departed, updated_at = updated_at + interval '1 microsecond' WHERE owner = :owner",
     timeout=_COPY,
@@ -298,7 +298,7 @@ class OwnerMove:
                 )
 
     async def _mark_key(self) -> None:
-        """Copies under the previous key could never be decrypted: they are deleted."""
+        """Deletes copies under a previous key: no replica could decrypt them."""
         key, name = await self._source.row(GET_KEY, owner=self._owner), arriving_name(self._owner)
         marked = await self._target.row(GET_KEY, owner=name)
         if marked is not None and (key is None or marked["created_at"] != key["created_at"]):

@@ -11,7 +11,7 @@ from turnstream.stream.chat_cursor import ChatCursor
 
 _FORM = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{12})?\.((?:[0-9a-f]{1,16}:[0-9-]*)(?:,[0-9a-f]{1,16}:[0-9-]*)*)?")
 
-# The most turns of a chat that are streamed at once. Newer ones follow when there is room.
+# The most turns of a chat that are streamed at once. Newer turns follow when other turns have ended.
 MOST_OPEN = 100
 # The most turns in a cursor: more than are streamed, because the page of a chat may show more. A cursor of this size
 # still fits into the headers that servers and proxies accept.

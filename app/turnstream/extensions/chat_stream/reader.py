@@ -27,11 +27,11 @@ from turnstream.stream.reader import PORTION, TurnReader
 from turnstream.stream.wakeup import wait_for_any
 
 _BATCH = 50
-# The characters of each text of a user turn that are read with the turn, and of a longer one at once: a reader that is
-# slow holds no more of it.
+# The characters of each text of a user turn that are read with the turn, and later in each portion of a longer text: a
+# slow reader has no more of the text in memory.
 _BEGINNING = 8192
 _TEXT_PORTION = 131_072
-# A placeholder in a frame for the rest of a text. No client can guess it.
+# An unguessable placeholder in a frame for the rest of a text.
 _REST = secrets.token_hex(16)
 
 
@@ -102,7 +102,7 @@ class ChatReader:
             id, turn = found[place], None
             with suppress(NotFound):
                 turn = None if id is None else await self._turns.get(self._owner, self._chat, id)
-            if turn is None:  # it was deleted; the first query of changes finds this
+            if turn is None:  # the turn was deleted; the first query of changes detects the deletion
                 del cursor.open[place]
             elif position is None:
                 self._first += self._frames_of_turn(turn, place)
@@ -133,17 +133,19 @@ class ChatReader:
             if idle and self._marks_end and not self._more:
                 self._marks_end = False
                 yield self._encode(CAUGHT_UP, None)
-            elif idle:  # then there was no await since the reads, and no notification is missed
+            elif idle:  # no await since the reads, so no notification is missed
                 await wait_for_any(self._wakeup, *(reader.view.wakeup for reader in self._readers.values()))
 
     @property
     def _has_room(self) -> bool:
-        """Whether one more turn may be read. An ended turn is sent completely first: one at a time is in memory."""
+        """Whether one more turn may be read. An ended turn is sent completely first, so that only one ended turn is in
+        memory.
+        """
         return len(self._readers) < MOST_OPEN and not any(reader.view.ended for reader in self._readers.values())
 
     async def _query_changes(self) -> bytes:
         is_notified = self._wakeup.number != self._seen
-        self._seen = self._wakeup.number  # before the query: a notification during it makes the next one due
+        self._seen = self._wakeup.number  # before the query: a notification during the query causes another query
         update = await retry_while_unavailable(
             partial(self._changes.after, self._owner, self._chat, self._cursor.place, _BATCH)
         )
@@ -175,7 +177,8 @@ class ChatReader:
                     turn, cut = await retry_while_unavailable(
                         partial(self._turns.beginning, self._owner, self._chat, new, _BEGINNING)
                     )
-            # It was deleted meanwhile, or moved behind a turn that the client may lack: the next query finds this.
+            # The turn was deleted meanwhile, or moved behind a turn that the client may lack: the next query detects
+            # the change.
             if turn is None or place_of(turn) != place:
                 self._more = True
                 break

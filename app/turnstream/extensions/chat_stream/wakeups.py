@@ -1,4 +1,4 @@
-"""Wake-ups for the readers of chats, on every replica. Polls of the rows replace lost ones."""
+"""Wake-ups for the readers of chats, on every replica. Polls of the rows replace lost notifications."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -143,7 +143,7 @@ def _events_of(answer: Answer, usage: Mapping[str, Any]) -> list[Mapping[str, An
 
 
 async def _unread(body: bytes) -> AsyncIterator[bytes]:
-    """Streams the body, as from a network: interceptors must receive it in parts."""
+    """Streams the body, as from a network: interceptors must receive the body in parts."""
     yield body
 
 

@@ -1,4 +1,4 @@
-"""The script of the demo: it obeys commands, and otherwise calls the real tools of the library.
+"""The script of the demo executes commands; without a command, it calls the real tools of the library.
 
 Its next step depends only on the request: the tools called since the last user message, and their results.
 """
@@ -45,7 +45,7 @@ Blocks = list[Sequence[Part]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one request. The first `times` calls of its turn have the `failure`; without `times` all do."""
+    """The answer to one request. The first `times` calls of its turn have the `failure`; without `times`, all calls."""
 
     blocks: Blocks
     failure: Failure | None = None
@@ -196,7 +196,7 @@ def _report(calls: Mapping[str, _ToolCall], words: Sequence[str], path: str | No
 
 
 def _lines_about(excerpt: str, words: Sequence[str]) -> str:
-    """Returns the lines around the one with the most keywords, without their line numbers."""
+    """Returns the lines around the line with the most keywords, without their line numbers."""
     lines = [line.partition("\t")[2] for line in excerpt.splitlines() if "\t" in line] or excerpt.splitlines()
     best = max(range(len(lines)), key=lambda place: sum(word in lines[place].lower() for word in words), default=0)
     start = max(0, best - 2)
@@ -227,6 +227,6 @@ def _short(question: str) -> str:
 
 
 def _is_added(text: str) -> bool:
-    """True for a text of the server that is sent as the user's."""
+    """True for a text of the server in the role of the user."""
     named = (part.partition("{")[0] for part in (ROUNDS_LEFT, ONE_ROUND_LEFT, NO_ROUND_LEFT, REPORTED))
     return text in {GO_ON, GO_ON_FROM_BEGUN, GIVEN_UP} or text.startswith(tuple(named))

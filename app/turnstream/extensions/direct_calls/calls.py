@@ -187,7 +187,7 @@ def _head(request: httpx2.Request) -> tuple[object, ...]:
 
 
 class _BelowSdk(httpx2.AsyncBaseTransport):
-    """Answers an SDK's request instead of the network on demand, otherwise passes it on."""
+    """Answers an SDK's request instead of the network on demand, otherwise passes the request on."""
 
     def __init__(self, network: httpx2.AsyncClient) -> None:
         self._network = network

@@ -15,7 +15,7 @@ from turnstream.libraries.providers.transport.failures import LOST
 _OF_CONNECTIONS = {"proxy", "proxy_auth", "proxy_headers", "server_hostname"}
 Connect = Callable[[], Awaitable[aiohttp.connector.Connection]]
 
-_LONGEST = 300.0  # seconds; the connection does not wait for a longer tool
+_LONGEST = 300.0  # seconds; the connection is not kept for a longer tool
 _CHECK = 5.0  # seconds between two checks whether the provider has closed the connection
 
 
@@ -39,12 +39,12 @@ async def pooled_connection(
 
 @asynccontextmanager
 async def kept_open(connect: Connect) -> AsyncIterator[None]:
-    """Holds a connection, pooled or new, until the block ends. Afterwards the pool has it."""
+    """Holds a connection, pooled or new, until the block ends. Afterwards, the connection is in the pool."""
     over = asyncio.Event()
     keeper = asyncio.create_task(_hold(connect, over))
     try:
         yield
-        over.set()  # waits for a connection attempt: the next call would need as long for its own
+        over.set()  # waits for a connection attempt: an attempt of the next call would take as long
     except BaseException:
         keeper.cancel()
         raise
@@ -53,7 +53,7 @@ async def kept_open(connect: Connect) -> AsyncIterator[None]:
 
 
 async def _hold(connect: Connect, over: asyncio.Event) -> None:
-    with suppress(TimeoutError, *LOST):  # the call itself will raise and name the failure
+    with suppress(TimeoutError, *LOST):  # the call itself will raise the failure
         async with asyncio.timeout(_LONGEST):
             while not over.is_set():
                 connection = await connect()

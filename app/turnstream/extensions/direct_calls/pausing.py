@@ -4,7 +4,7 @@ import asyncio
 
 import aiohttp
 
-_MOMENT = 0.005  # seconds; a reader that returns sooner gets each piece as it arrives
+_MOMENT = 0.005  # seconds; a reader that returns sooner receives each piece at its arrival
 
 
 class PausingReader:
@@ -33,8 +33,8 @@ class PausingReader:
         return data
 
     def _pause(self) -> None:
-        """Pauses the socket, unless the response is complete: then its connection may already belong to another one.
-        The connection's own limit is lifted: it would treat the pause as a silence of the server.
+        """Pauses the socket, unless the response is complete: the connection may then belong to another response
+        already. The connection's own limit is lifted: it would treat the pause as a silence of the server.
         """
         connection = self._response.connection
         protocol = None if connection is None else connection.protocol

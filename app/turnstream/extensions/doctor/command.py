@@ -157,7 +157,7 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
             for source in sources:
                 if isinstance(source, CheckedSource):
                     found += [_pinged(*each) for each in (await source.failures()).items()]
-    # Several checks may read one setting: its fault is shown once.
+    # Several checks may read the same setting: its fault is shown once.
     first = {each.text: each for each in reversed(found)}
     return [each for each in found if each.status != "fault" or each is first[each.text]]
 
@@ -218,7 +218,7 @@ def _metrics(settings: Settings) -> Finding:
 
 
 async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[Finding | Database]:
-    """Yields the open database at the end, if it has tables."""
+    """Yields findings, and at the end the open database if it has tables."""
     try:
         check_present(settings)
     except ConfigError as error:

@@ -33,8 +33,8 @@ _REPLICAS = "SELECT to_jsonb(replicas)->>'configuration' AS configuration FROM r
 
 @dataclass(frozen=True, slots=True)
 class PostgresFacts:
-    """`connections` are those for ordinary users. `unlike` lists the configured values in which live replicas differ.
-    `clock_ahead` is in seconds, negative if Postgres is behind.
+    """`connections` are the connections for ordinary users. `unlike` lists configured values that differ between live
+    replicas. `clock_ahead` is in seconds, negative if Postgres is behind.
     """
 
     version: str

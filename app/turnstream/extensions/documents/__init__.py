@@ -28,7 +28,7 @@ def _tools(_: Settings, database: "Database") -> "Sequence[Tool]":
 
 
 def _work(context: Context) -> Work:
-    """Offers sample documents if the scripted model answers: it has no other subject."""
+    """Offers sample documents if the scripted model answers: the model can only answer about documents."""
     if "demo" not in context.models.listed():
         return Work()
 

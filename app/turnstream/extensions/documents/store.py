@@ -23,7 +23,7 @@ PUT_DOCUMENT = Statement(
 )
 # Writes of documents of an owner are sequential, so that two do not use the same free space.
 LOCK_DOCUMENTS = Statement("SELECT pg_advisory_xact_lock(hashtextextended(:owner, 36))")
-# An encrypted one is stored in base64.
+# An encrypted document is stored in base64.
 COUNT_OTHERS = Statement(
     f"""
     SELECT count(*) AS documents, coalesce(sum(
@@ -40,8 +40,8 @@ LIST_DOCUMENTS = Statement(
     ORDER BY path COLLATE "C" LIMIT :limit
     """
 )
-# A document matches with any of the words, and ranks first with all: a model's query is no filter. Only the words
-# select the snippet: before PostgreSQL 16 a phrase of a hundred words keeps ts_headline busy for minutes.
+# A document matches with any of the words, and ranks first with all words: the query of a model is no filter. Only the
+# words select the snippet: before PostgreSQL 16 a phrase of a hundred words keeps ts_headline busy for minutes.
 SEARCH_DOCUMENTS = Statement(
     """
     WITH query AS (
@@ -87,7 +87,7 @@ class Documents(DocumentTexts):
     async def put_within(
         self, owner: str, path: str, content: str, plan: Plan
     ) -> tuple[DocumentInfo, bool] | ReachedLimit:
-        """The same, unless the owner's documents would then exceed the plan's limit."""
+        """Writes a document, unless the owner's documents would then exceed the plan's limit."""
         return await self._put(owner, path, content, _SEARCHABLE, plan)
 
     async def _put(

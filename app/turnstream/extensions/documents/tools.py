@@ -150,7 +150,7 @@ def _files(folder: Traversable, prefix: str) -> list[tuple[str, str]]:
 
 
 def _reach(context: ToolContext) -> str:
-    """The common prefix of the paths that the call may read. Raises ToolError if it may read none."""
+    """The common prefix of the paths that the call may read. Raises ToolError if the call may read no document."""
     if context.documents is None:
         raise ToolError("This conversation cannot reach the user's library: its token does not allow documents.")
     return context.documents
@@ -164,7 +164,7 @@ def _clean(path: str) -> str:
 
 
 def listing(documents: Sequence[Entry], folder: str = "") -> str:
-    """The documents as an indented tree; one level of it for many documents. All of them must be below `folder`."""
+    """The documents as an indented tree; only one level for many documents. All documents must be below `folder`."""
     size = sum(document.size for document in documents)
     rows = list(_tree(documents) if len(documents) <= _MAX_ROWS else _level(documents, folder))
     head = f"{_count(len(documents), 'document')}, {_count(size, 'character')}{folder and f', in {folder}/'}"

@@ -35,8 +35,8 @@ class Embedded:
     def master_key(self, *, make: bool) -> tuple[str, str] | None:
         from turnstream.extensions.embedded.key_file import text_of
 
-        # Outside of the cluster: no dump and no base backup contains it. In the folder, because people keep and move
-        # that.
+        # Outside of the cluster: no dump and no base backup contains it. In the folder, because people move the whole
+        # folder.
         file = self.folder.absolute() / "master.key"
         return (str(file), text_of(file)) if make or file.exists() else None
 

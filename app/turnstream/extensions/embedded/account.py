@@ -13,7 +13,7 @@ from turnstream.domain.errors import ConfigError
 ELSEWHERE = "name another folder with TURNSTREAM_DATA_DIR, or your own server with DATABASE_URL"
 
 _UNPRIVILEGED = ("postgres", "nobody")
-# initdb and pg_ctl find their companions with access(2), which without this ignores the capability just granted.
+# initdb and pg_ctl find other programs with access(2). Without this bit, access(2) ignores the granted capability.
 _ALSO_ACCESS = "--securebits=+no_setuid_fixup"
 _TRY = """
     "$0" --version >/dev/null || exit
@@ -37,7 +37,9 @@ class Account:
 
 
 def account_for(cluster: Path, program: str, *folders: Path | str) -> Account:
-    """The owner of `cluster` if it exists, else one without rights. It can run `program` and reach `folders`."""
+    """The owner of `cluster` if it exists, else an account without rights. The account can run `program` and open
+    `folders`.
+    """
     owner = cluster.stat() if cluster.exists() else None
     if os.geteuid() != 0:
         if owner and owner.st_uid != os.geteuid():
@@ -49,7 +51,7 @@ def account_for(cluster: Path, program: str, *folders: Path | str) -> Account:
 
 
 def _borrowed(uid: int, gid: int, program: str, folders: tuple[Path | str, ...]) -> Account:
-    """The account without any right of root's if that is enough; else with the right to open a folder such as /root."""
+    """The account without the rights of root if it suffices; else with the right to open a folder such as /root."""
     setpriv = shutil.which("setpriv") or "setpriv"
     become = (setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups")
     enter_folders = ("--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override", _ALSO_ACCESS)

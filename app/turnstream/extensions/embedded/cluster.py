@@ -96,7 +96,7 @@ class Cluster:
         new.rename(self.folder)
         descriptor = os.open(home, os.O_RDONLY)
         try:
-            os.fsync(descriptor)  # now the new name is on disk
+            os.fsync(descriptor)  # writes the new name to disk
         finally:
             os.close(descriptor)
 

@@ -94,7 +94,8 @@ class EmbeddedPostgres:
                 self._use = use = _open(self._folder / "users.lock")
                 _wait(lambda: _locked(use, fcntl.LOCK_SH), "another process took too long to stop the server")
                 with _closing(_open(self._folder / "server.lock")) as lock:
-                    # If it neither answers nor is gone, it starts or stops for a process that was killed meanwhile.
+                    # A server without a response and with live processes starts or stops for a process that was killed
+                    # meanwhile.
                     _wait(lambda: self._cluster.accepts() or _locked(lock), "the server did not answer")
                     if not self._cluster.accepts():
                         self._cluster.start(lock)
@@ -104,8 +105,8 @@ class EmbeddedPostgres:
             raise
 
     def start_again(self) -> bool:
-        """Starts the server if none of its processes is left, as after `kill -9`. Returns whether it did. The caller
-        must have entered the context.
+        """Starts the server if none of its processes is left, as after `kill -9`. Returns whether the server was
+        started. The caller must have entered the context.
         """
         with _explained(self._folder), _closing(_open(self._folder / "server.lock")) as lock:
             if not _locked(lock):
@@ -171,7 +172,7 @@ def _explained(folder: Path) -> Iterator[None]:
 
 
 async def _to_its_end(work: Callable[[], _Result]) -> _Result:
-    """Runs `work` in a thread to its end, even when cancelled: an abandoned start would leave a server that nobody
+    """Runs `work` in a thread to its end, even when cancelled: an abandoned start would leave a server that no process
     stops.
     """
     running = asyncio.ensure_future(asyncio.to_thread(work))

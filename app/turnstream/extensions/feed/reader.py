@@ -78,7 +78,7 @@ class OwnerFeed:
         self._changes: OwnerChanges | None = None
 
     def changes(self, database: Database) -> OwnerChanges:
-        """The changes for requests. `database` is that of the API, which is always the same."""
+        """The changes for requests. `database` is the database of the API, which is always the same."""
         self._changes = self._changes or OwnerChanges(database)
         return self._changes
 
@@ -108,7 +108,7 @@ class FeedReader:
         self._encode = encode
         self._number = wakeup.number
         self._cursor = FeedCursor(_EPOCH)
-        # The rows of the last query. A row in the same state at the next query has been sent.
+        # The rows of the last query. A row with the same state at the next query was sent before.
         self._seen_at = _EPOCH
         self._chats: Mapping[UUID, datetime] = {}
         self._deleted: dict[UUID, datetime] = {}
@@ -119,7 +119,7 @@ class FeedReader:
         """Finds the changes since `cursor`, and the open turns."""
         now, settled = await self._changes.time()
         open_turns = await self._changes.open_turns(self._owner)
-        # If the clock has shown a time twice, that time does not identify the changes that the client has.
+        # If the clock has repeated a time, the time does not identify the changes that the client has.
         is_known = (
             cursor and now - DELETIONS_KEPT < cursor.time < now + OVERLAP and CLOCK.in_order(cursor.time) == cursor.time
         )
@@ -153,7 +153,7 @@ class FeedReader:
                 async with asyncio.timeout(_LOOK):
                     while self._wakeup.number == self._number:
                         await self._wakeup.wait()
-            self._number = self._wakeup.number  # before the read: a change during it causes another one
+            self._number = self._wakeup.number  # before the read: a change during the read causes another read
             known = [turn.id for turn in self._open]
             update = await retry_while_unavailable(
                 partial(self._changes.since, self._owner, self._seen_at, known, self._chats)

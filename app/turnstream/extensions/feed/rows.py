@@ -41,9 +41,8 @@ GET_MARK = Statement(
 # pooler.
 _MOMENT = "SELECT now(), CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) AS oldest"
 GET_MOMENT = Statement(_MOMENT)
-# The first join always gives a row, and with it the moment before the read, even if no chat has changed. Only chats
-# that are not `known` in this state are read in full: while a transaction is open, each read finds the same chats
-# again.
+# The first join always returns a row with the time before the read, even if no chat has changed. Only chats that are
+# not `known` in this state are read in full: while a transaction is open, each read finds the same chats again.
 GET_CHANGED_CHATS = Statement(
     f"""
     WITH moment AS MATERIALIZED ({_MOMENT}), found AS MATERIALIZED (
@@ -116,15 +115,15 @@ class TurnStatus:
 
     @property
     def changes(self) -> bool:
-        """Whether it is open, or has background calls."""
+        """Whether the turn is open, or has background calls."""
         return self.status in OPEN or self.jobs > 0
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerUpdate:
-    """`found` has all new or changed chats, with the times of their rows; `chats` those that were not known in this
-    state; `deleted` the deleted ones, with the time. This update or an earlier one has all changes written before
-    `seen_at`.
+    """`found` has all new or changed chats, with the times of their rows; `chats` has the chats that were not known in
+    this state; `deleted` has the deleted chats, with the time. This update or an earlier one has all changes written
+    before `seen_at`.
     """
 
     seen_at: datetime
@@ -160,8 +159,8 @@ class OwnerChanges:
         most: int | None = None,
     ) -> OwnerUpdate | None:
         """Returns the chats created, changed or deleted since the update of `seen_at` (and some before it), the new
-        turns in them, and `turns`, each in its present state. None if one of these exceeds `most`. `known` are the
-        chats of the previous update.
+        turns in them, and `turns`, each in its present state. None if one of these lists exceeds `most`. `known` are
+        the chats of the previous update.
         """
         since = seen_at - OVERLAP
         limit = None if most is None else most + 1
@@ -210,7 +209,7 @@ class OwnerChanges:
         """
         now: datetime = moment["now"]
         oldest = now - LATEST_COMMIT
-        # Backwards: it is nearly always the last mark. A mark is after `now` if the database's clock was set back, or
-        # if another read came in between.
+        # Backwards: the result is nearly always the last mark. A mark is after `now` if the database's clock was set
+        # back, or if another read came in between.
         ended = (time for time, number in reversed(self._marks) if number < moment["oldest"])
         return CLOCK.in_order(min(max(next(ended, oldest), oldest), now))

@@ -16,7 +16,7 @@ _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 class GoogleTokens:
-    """The first call finds the credentials. They are refreshed by one thread at a time, as required."""
+    """The first call finds the credentials. One thread at a time refreshes them, as the library requires."""
 
     def __init__(self) -> None:
         self._credentials: Any = None

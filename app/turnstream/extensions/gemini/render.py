@@ -31,7 +31,7 @@ from turnstream.llm.conversation.messages import GO_ON
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.raw_json import members_of
 
-# The API documents it for calls of other models, without a signature.
+# The documented value for calls of other models, which have no signature.
 _UNSIGNED = "skip_thought_signature_validator"
 _CALL_RULES = CallRules(re.compile(r".+", re.DOTALL), longest_name=64)
 
@@ -136,7 +136,7 @@ def _reply(blocks: Sequence[Block], model: str) -> Iterator[Any]:
 
 
 def _texts(text: str, own: Mapping[str, Any], signed: Json, thought: Json) -> Iterator[Json]:
-    """Yields the part of a signature that came apart from the text before it."""
+    """Yields the part of a signature that arrived separately from its text."""
     start = own.get("signed_from", len(text)) if signed else len(text)
     if text[:start].strip():
         yield {"text": text[:start], **thought}
@@ -145,7 +145,7 @@ def _texts(text: str, own: Mapping[str, Any], signed: Json, thought: Json) -> It
 
 
 def _own_data(block: Block) -> Mapping[str, Any]:
-    """Returns the members of a block that this adapter marked; none for any other."""
+    """Returns the members of a block that this adapter marked; none for any other block."""
     if block.data is None or provider_of(block) != PROVIDER:
         return {}
     members: Mapping[str, Any] = json.loads(block.data)
@@ -160,7 +160,7 @@ def _response(block: Block, ids: Mapping[str | None, Any], names: Mapping[str | 
 
 
 def _files_of(results: Iterable[Block]) -> Iterator[Json]:
-    """Yields the files of results, behind all results: older models accept none inside."""
+    """Yields the files of results, behind all results: older models accept no files inside of results."""
     for block in results:
         if files := [part for part in parts_of(block) if part["type"] in FILES]:
             yield {"text": f"Returned by {block.name}:"}

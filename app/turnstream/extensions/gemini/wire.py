@@ -198,7 +198,7 @@ class GeminiWire(Wire):
         if not piece.text:
             if piece.thoughtSignature is None:
                 return
-            if type != self._open or self._sealed:  # it belongs to no text
+            if type != self._open or self._sealed:  # the signature belongs to no text
                 self._end_open(parts)
                 self._add_whole("gemini_signature", raw, parts)
                 return
@@ -244,7 +244,7 @@ class GeminiWire(Wire):
     def _read_call(self, members: dict[str, Raw], parts: list[Part]) -> None:
         try:
             call = _call.decode(members["functionCall"])
-        except msgspec.ValidationError:  # a call in pieces, which is only sent on request
+        except msgspec.ValidationError:  # a call in pieces, which the API sends only on request
             parts.append(Unknown(to_json(members)))
             return
         self._called = True
@@ -306,7 +306,7 @@ class GeminiWire(Wire):
         self.ended = True
 
     def _add_sources(self, parts: list[Part]) -> None:
-        """Adds the sources, which come at the end, to the last text of the reply, or to an empty one."""
+        """Adds the sources, which arrive at the end, to the last text of the reply, or to an empty text."""
         if self._open != TEXT:
             self._begin(TEXT, parts)
         text = "".join(self._pieces)
@@ -329,8 +329,8 @@ class GeminiWire(Wire):
 
 
 def usage_of(usage: dict[str, Any]) -> dict[str, Any]:
-    """Returns the usage of a turn. `input_tokens` are those not read from a cache. The prompts of the provider's tools
-    count as input, and thoughts as output.
+    """Returns the usage of a turn. `input_tokens` excludes tokens read from a cache. The prompts of the provider's
+    tools count as input, and thoughts as output.
     """
     prompt, cached = _count(usage, "promptTokenCount"), _count(usage, "cachedContentTokenCount")
     output, thoughts = _count(usage, "candidatesTokenCount"), _count(usage, "thoughtsTokenCount")

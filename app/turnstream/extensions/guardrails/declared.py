@@ -74,7 +74,7 @@ class GuardTable(_GuardTable):
 
     @property
     def then(self) -> Ruling:
-        """The ruling about a failing text, by the `action`."""
+        """The ruling about a violating text, by the `action`."""
         match self.action:
             case "replace":
                 return Replace(self.text)

@@ -11,9 +11,9 @@ from turnstream.libraries.guards.guard import EndTurn, Mask, Pass, Passage, Ruli
 PatternKind = Literal["keys", "cards", "phones", "emails"]
 Found = Callable[[str], Iterator[tuple[int, int]]]
 
-# Characters. A possible match that may still grow is held back, and found, up to this length.
+# Characters. A match that may still grow is delayed, and can be found, up to this length.
 _LONGEST: Final = 8_000
-# Before a passage: a pattern examines one character there. A span that begins there is matched in the whole text.
+# Characters before a passage: a pattern examines one of them. A span that begins there is matched in the whole text.
 CONTEXT: Final = 64
 
 _KEY = re.compile(

@@ -45,7 +45,7 @@ class CheckSession:
         return self._http
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-        """The body of the answer. Raises CheckAnswer for any but 200."""
+        """The body of the answer. Raises CheckAnswer for any status but 200."""
         http = await asyncio.shield(self._opened())
         sent = {"content-type": "application/json", "user-agent": "turnstream", **headers, **TRACING.outgoing()}
         async with http.post(url, data=body, headers=sent, allow_redirects=False) as response:

@@ -109,7 +109,7 @@ class HttpClient:
         await self._free.close()
 
     async def post(self, request: HttpRequest) -> HttpResponse:
-        """Returns the answer, whatever its status. Raises UrlRefused, AnswerTooLong or HostUnreachable."""
+        """Returns the answer, with any status. Raises UrlRefused, AnswerTooLong or HostUnreachable."""
         try:
             return await self._follow(request)
         except ClientConnectorError as error:

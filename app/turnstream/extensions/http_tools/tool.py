@@ -50,8 +50,8 @@ _CHARSETS = frozenset({"us-ascii", "iso-8859-1", "windows-1252", "utf-16"})
 
 @dataclass(frozen=True, slots=True)
 class HttpTool:
-    """`allowed` are the internal addresses for its calls. They are signed with `signing_secret`, if any. With an
-    `access` they contain the token of the owner.
+    """`allowed` are the internal addresses for its calls. Calls are signed with `signing_secret`, if any. With an
+    `access`, calls contain the token of the owner.
     """
 
     spec: ToolSpec
@@ -215,7 +215,7 @@ def _authorization(token: Token) -> dict[str, str]:
 
 
 def _is_unauthorized(answer: HttpResponse) -> bool:
-    """Whether the service itself refused the token: other origins do not get it."""
+    """Whether the service itself refused the token: other origins do not get the token."""
     return answer.status == HTTPStatus.UNAUTHORIZED and answer.challenge is not None
 
 
@@ -289,7 +289,7 @@ def _text(answer: HttpResponse) -> str | None:
 
 
 def _without(secrets: Mapping[str, str], text: str) -> str:
-    """Hides the secrets in a text, or in JSON: a service may repeat refused ones."""
+    """Hides the secrets in a text, or in JSON: a service may repeat refused secrets in its answer."""
     for value in secrets.values():
         for secret in (value, value.rpartition(" ")[2]):
             if len(secret) >= _SHORTEST_SECRET:

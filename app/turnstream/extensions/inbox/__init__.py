@@ -1,4 +1,4 @@
-"""Calls that wait for a person: those of all chats, and those of other owners."""
+"""Calls that wait for a person, in all chats of the person, and in chats of other owners."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -63,8 +63,8 @@ class Approvals:
         return [_ask_from(row, await self._input_of(row)) for row in rows]
 
     async def _input_of(self, row: Row) -> str:
-        """The function returns an encrypted input in its stored form. It returned the ask, so the block may be shown,
-        too.
+        """The function returns an encrypted input in its stored form. The person may see the ask, so the person may
+        also see the block.
         """
         found: str = row["input"] or ""
         if not found.startswith(TEXT_MARK):

@@ -1,4 +1,4 @@
-"""Handler that lists the tool calls, of all chats, that wait for an answer of their owner."""
+"""The handler that lists the tool calls of all chats that wait for an answer of their owner."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 

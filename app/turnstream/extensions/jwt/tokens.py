@@ -28,7 +28,7 @@ KEY_TYPES: Final = {
 }
 _LONGEST_TOKEN: Final = 16_384
 _MOST_REMEMBERED: Final = 10_000
-# The library does not use the database's clock, and does not support several audiences.
+# These claims are checked here: the library does not use the database's clock, and does not support several audiences.
 _OPTIONS: Final[jwt.types.Options] = {
     "require": ["exp", "iss"],
     "verify_aud": False,

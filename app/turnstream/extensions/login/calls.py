@@ -214,7 +214,8 @@ async def _callback(request: Request, sign_in: LoginFlow) -> Response:
         raise _LoginRefused(400, "The address must have `state`, and either `code` or `error`, each once.")
     cookie = _pending(sign_in, key_of(state))
     pending = PendingLogin.decoded(request.cookies.get(cookie, ""))
-    # Each issuer has its own callback address: the answer of one cannot pass for that of another.
+    # Each issuer has its own callback address, so that the answer of one issuer is never accepted as the answer of
+    # another.
     if pending is None or pending.issuer != request.path_params["issuer"] or pending.issuer not in sign_in.providers:
         raise _LoginRefused(
             403, "This login was not begun in this browser, is too old, or was completed already. Are cookies off?"

@@ -33,7 +33,7 @@ _LONGEST_NAME: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class PendingLogin:
-    """A started login: only a cookie of the browser has it."""
+    """A started login, stored only in a cookie of the browser."""
 
     issuer: str
     state: str = field(repr=False)

@@ -192,7 +192,7 @@ class OpenIdProvider:
 
 
 async def check_provider(issuer: LoginIssuer) -> str:
-    """Describes the features of an issuer. Raises ValueError if nobody can sign in there."""
+    """Describes the features of an issuer. Raises ValueError if sign-ins at the issuer are impossible."""
     async with httpx2.AsyncClient(timeout=5.0, follow_redirects=False) as client:
         keys = IssuerKeys(issuer.url, None, client)
         found = await keys.read()
@@ -232,7 +232,7 @@ class _BoundedAnswer(httpx2.AsyncByteStream):
 
 
 async def _bounded(response: httpx2.Response) -> None:
-    """Limits the body before it is read. It must not be compressed: a small body could expand."""
+    """Limits the body before the read. A compressed body is refused, because a small body could expand."""
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("the answer is compressed, which was not asked for")
     assert isinstance(response.stream, httpx2.AsyncByteStream)

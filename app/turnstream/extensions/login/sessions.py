@@ -101,7 +101,7 @@ def cookie_of(request: Request, logins: Logins) -> str | None:
 
 class SessionCookies:
     """Authenticates cookies of sessions, for pages of this server's own origin. One query at a time reads all waiting
-    cookies, so that invented ones cost one connection at most.
+    cookies, so that invented cookies use at most one connection.
     """
 
     def __init__(self, database: Database, logins: Logins, scopes: LoginScopes) -> None:
@@ -122,7 +122,7 @@ class SessionCookies:
         # Over http browsers send no Sec-Fetch-Site, except to this machine.
         check_origin_of_cookie(request, self._logins.cookie("session"), self._origins)
         digest = digest_of(cookie)
-        # An open tab keeps its streams, and reconnects them: this is no sign of its person.
+        # An open tab keeps and reconnects its streams without an action of the person.
         if not getattr(getattr(request.state, "endpoint", None), "is_stream", False):
             self._used.add(digest)
         row = await self._find(digest)
@@ -131,7 +131,7 @@ class SessionCookies:
         return self._identity_from(row)
 
     def _identity_from(self, row: Row) -> Identity:
-        """Scopes removed from a role in the settings are lost at once; added ones come with the next login."""
+        """Scopes removed from a role in the settings are lost at once; added scopes are granted at the next login."""
         expires_at: datetime = row["expires_at"]
         return Identity(
             row["owner"],
@@ -154,7 +154,7 @@ class SessionCookies:
     async def _look_up(self, digest: bytes) -> Row | None:
         asked, self._asked = self._asked | {digest}, set()
         used, self._used = self._used, set()
-        counted = OF_REQUEST.set(False)  # for many cookies; one connection at most
+        counted = OF_REQUEST.set(False)  # one query for many cookies uses one connection
         try:
             rows = await self._database.rows(FIND_SESSIONS, hashes=list(asked), used=list(used), idle=self._logins.idle)
         finally:

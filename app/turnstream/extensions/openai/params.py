@@ -47,7 +47,9 @@ def names_of_tools(request: ModelRequest) -> frozenset[str]:
 def tool_choice(
     params: Mapping[str, Any], request: ModelRequest, named: Callable[[object], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Returns the members that limit the choice of tools. `named` gives the API's form of a single tool's choice."""
+    """Returns the members that limit the choice of tools. `named` returns the API's form of the choice of a single
+    tool.
+    """
     if not (request.tools or request.provider_tools):
         return {}
     if not request.may_use_tools:

@@ -38,8 +38,8 @@ _REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-generation-i
 
 
 class OpenAIProvider(Adapter):
-    """The common part of both APIs. `base_url` ends before the `path`; `headers` are sent with every request;
-    `read_timeout` is in seconds.
+    """The common part of the adapters to both APIs. `base_url` ends before the `path`; `headers` are sent with every
+    request; `read_timeout` is in seconds.
     """
 
     path: str

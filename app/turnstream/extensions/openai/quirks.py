@@ -1,4 +1,4 @@
-"""Differences of compatible servers from OpenAI that their answers do not show."""
+"""Differences between compatible servers and OpenAI that answers do not reveal."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -25,12 +25,12 @@ _OF_OPEN_MODELS = frozenset({"min_p", "repetition_penalty", "top_k"})
 class Quirks:
     """The form of a request. The default is OpenAI's.
 
-    `max_tokens` is the member for the length of an answer, `thinking` the one for the reasoning effort (None: not
-    sent), and `seed` the one for a seed. `params` are parameters of this server that others lack
+    `max_tokens` is the member for the length of an answer, `thinking` the member for the reasoning effort (None: not
+    sent), and `seed` the member for a seed. `params` are parameters of this server that others lack
     (turnstream.extensions.openai.parameters), `more_params` those of the operator. With `thoughts_go_back` the model's
     own thoughts are sent back. `call_ids` must match a whole call id. `after_tools` is an assistant text between
     results and a user message, for servers that refuse a user message directly behind a tool message. `unsupported`
-    members are never sent, `extra` ones always.
+    members are never sent, `extra` members always.
     """
 
     max_tokens: str = "max_completion_tokens"

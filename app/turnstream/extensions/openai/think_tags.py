@@ -49,7 +49,7 @@ class ThinkTags:
         return parts
 
     def end(self) -> list[Part]:
-        """Returns the held text if nothing follows."""
+        """Returns the held text at the end of the stream."""
         parts: list[Part] = []
         if self._state == "undecided":
             self._begin_answer(self._opened.key, parts)

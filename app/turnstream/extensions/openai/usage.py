@@ -13,7 +13,7 @@ _DETAILS = {
 
 
 def usage_of(usage: object) -> dict[str, Any]:
-    """Returns the reported ones of `input_tokens`, `output_tokens`, `cache_read_input_tokens`,
+    """Returns the reported members of `input_tokens`, `output_tokens`, `cache_read_input_tokens`,
     `cache_creation_input_tokens`, `output_tokens_details.thinking_tokens` and, from a gateway that bills, `cost`.
     """
     if not isinstance(usage, Mapping):
@@ -27,7 +27,7 @@ def usage_of(usage: object) -> dict[str, Any]:
         # Some servers do not count reasoning as output: then the total is the sum of all three.
         output += reasoning if _first(usage, "total_tokens") == prompt + output + reasoning else 0
     cached = (read or 0) + (written or 0)
-    if prompt is not None and cached <= prompt:  # else the server counts cached tokens separately
+    if prompt is not None and cached <= prompt:  # otherwise the server counts cached tokens separately
         prompt -= cached
     cost = usage.get("cost")
     figures = {

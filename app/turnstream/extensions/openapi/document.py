@@ -126,7 +126,7 @@ class OpenApi:
     def text(self, server: str, version: Version) -> bytes:
         """Returns JSON text. The addresses of the calls are relative to `server`."""
         if (server, version) not in self._texts:
-            self._texts.clear()  # for another prefix; most servers have one
+            self._texts.clear()  # for another prefix; most servers have a single prefix
             self._texts[server, version] = to_json({**self.document(version), "servers": [{"url": server}]})
         return self._texts[server, version]
 
@@ -199,7 +199,7 @@ class OpenApi:
 
 
 def _open_choices(schema: Any) -> None:
-    """A choice without a tag that the document can name: more than one option may match, so `oneOf` would be wrong."""
+    """A choice without a tag for the document: several options may match, so `oneOf` would be wrong."""
     if isinstance(schema, dict):
         if "oneOf" in schema and "discriminator" not in schema:
             schema["anyOf"] = schema.pop("oneOf")
@@ -293,7 +293,7 @@ def _foreign_answers(endpoint: Endpoint, foreign: Foreign, refs: Refs) -> Json:
 
 
 def problems(endpoint: Endpoint) -> set[int]:
-    """The refusals to expect: the call's own, and the common ones of such calls."""
+    """The expected refusals: refusals of this call, and the common refusals of such calls."""
     common = set() if endpoint.open else {401, 403, 421, 500, 503}
     if endpoint.takes is not None:
         common |= {413, 415}

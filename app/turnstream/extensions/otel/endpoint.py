@@ -16,9 +16,7 @@ _PATIENCE = 5.0  # seconds
 
 
 async def check_endpoint(ping: bool) -> str:
-    """Returns the verified facts. Only a connection is tried: whether spans are accepted is unknown. Raises
-    ConfigError.
-    """
+    """Returns the verified facts. Only the connection is verified, not the acceptance of spans. Raises ConfigError."""
     if find_spec("opentelemetry.sdk") is None:
         raise ConfigError(
             "TURNSTREAM_TRACES is set, and no SDK of OpenTelemetry is installed, so spans go nowhere: pip install"
@@ -44,7 +42,7 @@ async def check_endpoint(ping: bool) -> str:
 
 
 def _address(variable: str, endpoint: str) -> tuple[str, int]:
-    """A name with only a port is an address of gRPC."""
+    """An address with only a name and a port is an address of gRPC."""
     try:
         url = urlsplit(f"http://{endpoint}" if _BARE.fullmatch(endpoint) else endpoint)
         if url.scheme in _PORTS and url.hostname:

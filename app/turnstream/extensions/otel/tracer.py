@@ -1,5 +1,5 @@
 """Spans and metrics of OpenTelemetry, by its conventions for generative AI. They are sent to the SDK of the process
-(set up by `opentelemetry-instrument`, or an embedding program); without one its API drops them.
+(set up by `opentelemetry-instrument`, or an embedding program); without an SDK, the API drops them.
 """
 
 import logging
@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 
 
 class _Isolated:
-    """Encloses calls of the SDK. Samplers, processors and propagators are foreign code: their exceptions cost spans,
-    and fail neither turn nor request.
+    """Encloses calls of the SDK. Samplers, processors and propagators are foreign code: after an exception, spans are
+    lost, but no turn and no request fails.
     """
 
     def __enter__(self) -> None: ...

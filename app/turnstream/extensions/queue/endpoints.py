@@ -38,7 +38,7 @@ async def change_entry(request: Request) -> Response:
     sent, _ = await read_body(request, QueueChange)
     entries = {entry.id: entry for entry in await _queued(services).of_chat(owner, chat)}
     blocks, answer, before = None, None, entries.get(id)
-    if before is not None:  # else the statement finds its position
+    if before is not None:  # otherwise the statement finds its position
         with suppress(NotFound):
             turn = await services.storage.exchanges.answer(owner, chat, before.turn)
             check_turn(turn)

@@ -29,7 +29,7 @@ class QueueEntry:
 
     @property
     def version(self) -> str:
-        """A digest of the displayed members: a mere move keeps it."""
+        """A digest of the displayed members: a move does not change the digest."""
         shown = [self.kind, *(part for block in self.blocks for part in (block.type, block.text, block.data))]
         return sha256(repr(shown).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 

@@ -35,7 +35,7 @@ from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import OPEN_STATUSES, WITH_TOOLS, block_from, columns_of, steer_from, to_json, turn_from
 from turnstream.storage.runs.record import ADD_BLOCKS
 
-# A question with another answer was delivered with that one. A turn started by a report has no message.
+# A question with another answer was delivered with the other answer. A turn started by a report has no message.
 _PAIRS = """
     SELECT question.id AS question, question.parent_id AS after, question.created_at, turns.id AS answer,
         turns.cancel_requested,
@@ -114,7 +114,7 @@ PLACE_AGAIN = Statement(
     RETURNING turns.id
     """
 )
-# The descendants of a turn are deleted with it, so it must be the last one.
+# The descendants of a turn are deleted with the turn, so the turn must be the last in its line.
 DELETE_PAIR = Statement(
     """
     DELETE FROM turns WHERE id = :question AND chat_id = :chat AND NOT EXISTS (
@@ -142,7 +142,7 @@ KEY_OF_STEER = Statement(
     WHERE turn_id = :turn AND steer_id = :entry RETURNING key
     """
 )
-# It outlasts a withdrawn message, so that a repeated POST does not restore the message.
+# The key outlasts a withdrawn message, so that a repeated POST does not restore the message.
 DETACH_KEY = Statement(
     "UPDATE idempotency_keys SET turn_id = NULL, steer_id = :entry WHERE turn_id = :answer RETURNING key"
 )
@@ -269,7 +269,7 @@ class _Queue:
         line = line_of(self.pairs, behind[-1].question) if behind else []
         if place.entry is not None and place.entry not in {other.question for other in line}:
             raise _no_place()
-        # Without a position it follows its turn, which may be in the line itself.
+        # Without a position, the message follows its turn, which may itself be in the line.
         before_it = {other.question if place.entry else other.answer: i for i, other in enumerate(line, 1)}
         number = before_it.get(place.entry or entry.turn, 0)
         before = line[number - 1].answer if number else entry.turn
@@ -295,7 +295,7 @@ class _Queue:
 
 class QueuedMessages:
     def __init__(self, database: Database, everything: Database) -> None:
-        """`everything` is not limited to the owner of the request."""
+        """The connection `everything` is not limited to the owner of the request."""
         self._database = database
         self._everything = everything
         self._exchanges = Exchanges(database)

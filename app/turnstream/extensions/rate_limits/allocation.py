@@ -42,9 +42,9 @@ class KeyState:
 
 @dataclass(frozen=True, slots=True)
 class ShareRequest:
-    """A replica's report and request. `spent` is what its calls have used since the last exchange; it is negative if
-    they used less than was assumed. `need` is the need of its next call, `wanted` that of all its waiting calls.
-    `remaining` is the lowest amount reported by headers, `blocked` the provider's requested wait in seconds.
+    """A replica's report and request. `spent` is the amount that its calls have used since the last exchange; negative
+    if the calls used less than assumed. `need` is the need of its next call, `wanted` the need of all its waiting
+    calls. `remaining` is the lowest amount reported by headers, `blocked` the provider's requested wait in seconds.
     """
 
     replica: str

@@ -96,7 +96,7 @@ def report_of(headers: Mapping[str, str]) -> ReportedLimits | None:
         left = _number(headers.get(f"anthropic-ratelimit-{theirs}-remaining"))
         window = _MINUTE
         if theirs == "tokens" and limits[1:3] != [math.inf, math.inf]:
-            continue  # the stricter of the two above
+            continue  # the stricter of both limits is used above
         if limit is None:
             limit = _number(headers.get(f"x-ratelimit-limit-{ours}"))
             left = _number(headers.get(f"x-ratelimit-remaining-{ours}"))

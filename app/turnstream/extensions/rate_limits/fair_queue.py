@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """The first item of one owner is before the second of another."""
+    """The first item of an owner precedes the second item of any other owner."""
 
     def __init__(self) -> None:
         self._owners: OrderedDict[str, deque[T]] = OrderedDict()
@@ -36,7 +36,7 @@ class FairQueue(Generic[T]):
             self._owners.move_to_end(owner)
 
     def heads(self, most: int) -> list[T]:
-        """The next items in order; approximately this many."""
+        """The next items in order, at most `most`."""
         found: list[T] = []
         for place in range(most):
             row = [waiting[place] for waiting in self._owners.values() if len(waiting) > place]

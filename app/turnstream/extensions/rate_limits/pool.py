@@ -44,7 +44,8 @@ from turnstream.llm.provider import MessageDelta, MessageStarted, ModelRequest, 
 
 log = structlog.get_logger(__name__)
 
-# A share is used for a shorter time than it is reserved: the store's clock determines its end.
+# A share is used for a shorter time than its reservation, because the store's clock determines the end of the
+# reservation.
 _USED = 0.8 * LEASE
 _SET_ASIDE = 300.0  # seconds for which a refused key is not used
 _NOTICE = 5.0  # seconds between two notices of a waiting call
@@ -108,7 +109,7 @@ class KeyAccount:
         self._held = NONE
         self._spent = NONE
         self._remaining = UNLIMITED
-        self._blocked = 0.0  # the provider asked for this wait; not yet reported
+        self._blocked = 0.0  # the wait requested by the provider, not yet reported
         self._blocked_until = 0.0
         self._until = 0.0
         self._learned = False  # limits unknown to the store
@@ -158,7 +159,7 @@ class KeyAccount:
         self._remaining = self._remaining.least(report.remaining)
 
     def block(self, seconds: float) -> None:
-        """The provider refused a call because of its limit. No replica uses the key for this many seconds."""
+        """Blocks the key on all replicas for `seconds`: the provider refused a call because of its limit."""
         self._blocked = max(self._blocked, seconds)
         self._blocked_until = max(self._blocked_until, monotonic() + seconds)
 
@@ -215,7 +216,7 @@ class _ModelQueue:
         self.waiting: FairQueue[_Waiting] = FairQueue()
         self._known = asyncio.Lock()
         self._is_known = False
-        self._calls = 1  # the assumption counts as one
+        self._calls = 1  # the assumption counts as one call
         self.output = _FIRST_OUTPUT
         self.ratio = 1.0  # the ratio of counted to estimated input
 
@@ -303,11 +304,11 @@ class KeyPool:
         return await self._usable()[0].provider.count(request)
 
     def kept_open(self) -> AbstractAsyncContextManager[None]:
-        """Only with a single key. Of several, the next call's key is unknown."""
+        """Only with a single key. With several keys, the key of the next call is unknown."""
         return kept_open(self.keys[0].provider) if len(self.keys) == 1 else nullcontext()
 
     async def discard(self, retained: Mapping[str, Any]) -> None:
-        """Cancels an answer with the key that has it: rows do not name that key."""
+        """Cancels an answer with the key that requested the answer: rows do not name the key."""
         refusal: ProviderError | None = None
         for key in self.keys:
             try:
@@ -352,7 +353,9 @@ class KeyPool:
                 account.observe(headers)
 
     def _usable(self) -> Sequence[PoolKey]:
-        """The keys that are not excluded; all if each one is: a refusal with its reason is more useful than a wait."""
+        """The keys that are not excluded; all keys if every key is excluded: a refusal with its reason is more useful
+        than a wait.
+        """
         now = monotonic()
         return [key for key in self.keys if key.refused_until <= now] or self.keys
 
@@ -372,7 +375,7 @@ class KeyPool:
         return refused
 
     def _take(self, model: _ModelQueue, need: Amounts) -> tuple[KeyAccount, Amounts] | None:
-        """Books the need on the key with the most left."""
+        """Books the need on the key with the largest remaining amount."""
         usable = self._usable()
         accounts = [account for account in model.accounts if account.key in usable] if len(self.keys) > 1 else None
         for account in sorted(accounts, key=_by_capacity, reverse=True) if accounts else model.accounts:
@@ -381,7 +384,7 @@ class KeyPool:
         return None
 
     async def _admitted(self, model: _ModelQueue, request: ModelRequest) -> tuple[KeyAccount, Amounts, float]:
-        """Waits until a key has enough left for the call, in the order of owners."""
+        """Waits until the remaining amount of a key suffices for the call, in the order of owners."""
         estimated = 0.0
         if any(account.limits.limits_tokens for account in model.accounts):
             estimated = float(tokens_of(request.size))
@@ -451,8 +454,8 @@ class KeyPool:
     def _settle(
         self, model: _ModelQueue, account: KeyAccount, booked: Amounts, estimated: float, used: "_Used | None"
     ) -> None:
-        """Books the difference to the call's actual use. A call without a reply has used one request, no tokens. If the
-        provider reports no usage of a reply, the estimate is used.
+        """Books the difference to the call's actual use. A call without a reply has used one request and no tokens. If
+        the provider reports no usage of a reply, the estimate is used.
         """
         if used is None:
             account.add(Amounts(0, -booked.input, -booked.output, -booked.tokens))

@@ -15,8 +15,8 @@ from turnstream.extensions.rate_limits.amounts import RateLimits
 from turnstream.storage.database import Database, Statement, retry_while_unavailable
 from turnstream.storage.rows import from_json, to_json
 
-# The clock is Postgres': the clocks of replicas may differ. It may be read before the lock is granted, so the time of a
-# state never goes back.
+# The clock is Postgres': the clocks of replicas may differ. The clock may be read before the lock is granted, so an
+# update never decreases the time of a state.
 LOCK_RATE = Statement(
     """
     SELECT state, extract(epoch FROM clock_timestamp())::float8 AS now FROM provider_rates WHERE key = :key FOR UPDATE

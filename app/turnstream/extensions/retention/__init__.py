@@ -1,4 +1,4 @@
-"""Retention: unused uploads are deleted, and chats and uploads after some days."""
+"""Retention: the deletion of unused uploads, and of chats and uploads after some days."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -56,7 +56,7 @@ _CHATS = 10  # of an owner
 async def old_chats(database: Database, days: float) -> AsyncGenerator[int, None]:
     """Deletes chats whose last change is more than `days` ago."""
     age = timedelta(days=days)
-    begin, again = "", True  # the owner to continue behind, or with
+    begin, again = "", True  # the last owner, and whether the next step includes this owner
     while rows := await database.rows(GET_OLD_CHATS, begin=begin, again=again, owners=_OWNERS, age=age, most=_CHATS):
         removed = 0
         for chat in [row["id"] for row in rows if row["id"] is not None]:

@@ -9,7 +9,7 @@ from turnstream.storage.database import LONG, Database, Statement
 from turnstream.storage.retention import NO_ID, ROWS
 from turnstream.storage.rows import MAY_NAME_UPLOADS, OPEN_STATUSES
 
-KEPT: Final = 24 * 3600.0  # seconds for sending it with a message
+KEPT: Final = 24 * 3600.0  # the time in seconds to send an upload with a message
 
 GET_OLD_UPLOADS = Statement(
     """
@@ -40,7 +40,7 @@ def _named(table: str, key: Sequence[str], content: str, condition: str) -> Stat
     )
 
 
-# Turns are in the order of creation: those added during the read come last.
+# Turns are in the order of creation: turns that are added during the read come last.
 NAMED: Final[Sequence[tuple[Statement, Mapping[str, Any]]]] = (
     (
         _named("asks", ["turn_id", "round", "tool_use_id"], "answer->>'layout'", "answer->>'layout' IS NOT NULL"),

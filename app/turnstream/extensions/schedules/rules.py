@@ -26,7 +26,7 @@ class Rule:
     zone: str
 
     def ticks(self, after: datetime) -> Iterator[datetime]:
-        """The ticks after an instant. Ticks of an interval are counted from there. Raises RequestRefused."""
+        """The ticks after an instant. Ticks of an interval are counted from this instant. Raises RequestRefused."""
         if self.every is not None:
             step, tick = timedelta(seconds=self.every), after
             while True:

@@ -277,7 +277,7 @@ class DueSchedules:
         return [_pending(row) for row in rows]
 
     async def opened(self, run: PendingRun) -> PendingRun:
-        """Returns the run with its decrypted request. Only for one run: others must not wait for a locked key. Raises
+        """Returns the run with its decrypted request. Only one run: other runs must not wait for a locked key. Raises
         Conflict and StorageUnavailable.
         """
         if (codec := self._database.codec) is None:
@@ -303,7 +303,7 @@ class DueSchedules:
         return row is not None and row["paused"] == "failures" and row["failures"] == most
 
     async def end_runs(self, limit: int, most: int, note: Callable[[str], None]) -> Sequence[UUID]:
-        """Ends the runs with ended turns, and returns the schedules that this pauses."""
+        """Ends the runs with ended turns, and returns the schedules that are paused by their failures."""
         paused = []
         async with self._database.transaction() as transaction:
             rows = sorted(await transaction.rows(END_RUNS, limit=limit), key=lambda row: row["tick"])

@@ -34,7 +34,7 @@ FIND_TRIGGER = Statement(
     " WHERE id = :id AND trigger IS NOT NULL",
     opens=[SCHEDULES],
 )
-# Replicas of the version before do not find it due.
+# For replicas of the version before, the trigger is never due.
 INSERT_TRIGGER = Statement(
     f"""
     WITH made AS (
@@ -202,7 +202,7 @@ class Triggers:
     async def add_secret(
         self, owner: str, actor: str, id: UUID, secret: tuple[str, str], now: float, keep_seconds: float
     ) -> Row:
-        """`secret` is its id and its stored form."""
+        """`secret` is the id and the stored form of the new secret."""
         async with self._database.transaction() as transaction:
             before = _found(await transaction.row(LOCK_TRIGGER, owner=owner, id=id), id)
             rule = TriggerRule.read(before["trigger"]).with_secret(*secret, now, keep_seconds)

@@ -10,7 +10,7 @@ from turnstream.storage.database import Statement, Transaction
 from turnstream.storage.owners.documents import DocumentInfo
 
 # Word beginnings come before parts inside of words, then words in the path, then whole words. The binary form of a
-# vector is created three times as fast as its text, and is compared first. A part of a stem does not find it.
+# vector is created three times as fast as its text, and is compared first. A part of a stem does not match.
 SEARCH_OWNERS_DOCUMENTS = Statement(
     f"""
     WITH sought AS MATERIALIZED (

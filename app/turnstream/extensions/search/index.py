@@ -20,7 +20,7 @@ from turnstream.storage.contents import CHATS, IS_SEALED
 from turnstream.storage.database import LONG, Database, Row, Statement, Transaction
 
 # The most windows per page, by whether words are also matched inside of others. Such matches start when all chats with
-# the words' beginnings are found, and wait for the next page if these fill this one.
+# the words' beginnings are found, on the next page if these chats fill the page.
 _WINDOWS = (False, False, True)
 
 # The most unindexed texts of an owner that a search indexes first.
@@ -44,7 +44,7 @@ _PAGE = """
     """
 _searches = partial(Statement, timeout=SEARCH_ANSWER_TIMEOUT, opens=[CHATS])
 SEARCH_CHATS = _searches(_PAGE.format(function="search_matches"))
-# This finds none of those chats.
+# SEARCH_INSIDE excludes the chats that SEARCH_CHATS finds.
 SEARCH_INSIDE = _searches(_PAGE.format(function="search_inside"))
 # The first occurrence of the first of `words` in a text of the turn; else of a word with the same stem.
 GET_EXCERPTS = Statement(
@@ -201,7 +201,7 @@ class IndexReads(TextSearch):
             return await best_documents(connection, owner, words, prefix, limit)
 
     async def _index_of(self, owner: str) -> None:
-        """On a standby nothing can be indexed."""
+        """Indexes no text: a standby is read-only."""
 
 
 class SearchIndex(IndexReads):

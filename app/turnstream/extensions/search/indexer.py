@@ -16,7 +16,9 @@ _INTERVAL = 1.0  # seconds between two polls of a replica
 
 
 class SearchIndexer:
-    """Runs in every replica; one of them indexes at a time. Pending texts are rows, so a kill loses none."""
+    """Runs in every replica; one of them indexes at a time. Pending texts are rows, so a killed process loses
+    no text.
+    """
 
     def __init__(self, search: SearchIndex) -> None:
         self._search = search
@@ -31,7 +33,7 @@ class SearchIndexer:
                 log.error("search.too_long", error=str(error), seconds=LONG)
                 await asyncio.sleep(LONG)
             except StorageUnavailable:
-                pass  # the next poll finds it
+                pass  # the next poll finds the texts
 
     async def look(self) -> None:
         """Indexes all waiting texts. After an import its pauses are as long as its work."""

@@ -33,7 +33,7 @@ RENEW_ERASURE = Statement(
 
 class Erasures:
     """`delete_files` deletes the files of a turn on this machine, and returns their number. If a replica does not renew
-    its claim for `lease` seconds, another one repeats the erasure. Two at once are harmless.
+    its claim for `lease` seconds, another one repeats the erasure. Two simultaneous erasures are harmless.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ SCOPES_OF: Final[Mapping[MemberRole, frozenset[Scope]]] = {
     "write": frozenset({"read", "send", "chat"}),
     "approve": frozenset({"read", "send", "chat", "approve"}),
 }
-# The calls of members, and the least role for each. All other calls of a chat are for its owner.
+# The calls of members, and the least role for each. All other calls of a chat require its owner.
 LEAST_ROLE: Final[Mapping[str, MemberRole]] = {
     "GET /api/chats/{chat}": "read",
     "GET /api/chats/{chat}/turns": "read",
@@ -83,7 +83,7 @@ LIST_MEMBERS = Statement(
     WHERE chat_id = :chat AND owner = :owner ORDER BY chat_members.created_at, member
     """
 )
-# The calls that the role may answer: no sign-in, which is the owner's, and none with approvers of its own.
+# The calls that the role may answer: no sign-in, because only the owner signs in, and no call with approvers.
 LIST_MEMBERSHIPS = Statement(
     f"""
     SELECT chat_members.chat_id AS chat, owner, title, chat_members.role, chat_members.created_at, updated_at, (

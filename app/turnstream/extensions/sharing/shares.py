@@ -140,7 +140,7 @@ class Shares:
 
     async def content(self, secret: str, read: Callable[[Row], Awaitable[SharedContent]]) -> SharedContent:
         """Returns the content of a link. `read` makes it from the row of the link. Requests within a second share one
-        read, so that many readers of a link cost the database no more than one. Raises NotFound.
+        read, so that many readers of a link cause no more queries than one reader. Raises NotFound.
         """
         digest, now = _digest(secret), monotonic()
         until, task = self._recent.get(digest, (0.0, None))

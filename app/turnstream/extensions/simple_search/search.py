@@ -1,5 +1,5 @@
-"""A search without an index: it finds word beginnings in titles, messages of people and documents; the most recently
-changed come first.
+"""A search without an index for word beginnings in titles, messages of people and documents. The most recently changed
+results are first.
 """
 
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ FIND_DOCUMENTS = Statement(
 
 
 class SimpleSearch(TextSearch):
-    """The search that reads the messages of an owner. A text is found only if it has all words."""
+    """The search that reads the messages of an owner. A text matches only with all words."""
 
     def __init__(self, database: Database, places: Places | None = None) -> None:
         self._database = database

@@ -31,7 +31,7 @@ def _standby(settings: Settings) -> "Standby | None":
 
 
 async def _check(settings: Settings, _models: "Models", ping: bool) -> str:
-    """Without a working standby the server works: the primary answers."""
+    """Without a working standby, the primary answers."""
     standby = _standby(settings)
     if standby is None:
         return "none"

@@ -48,7 +48,8 @@ T = TypeVar("T")
 PATIENCE = 2.0
 # Seconds without a new try after the standby did not answer.
 _PAUSE = 5.0
-# Renewals of the lease within the allowed age of a standby: its reads are older than the last renewal in them.
+# Renewals of the lease within the allowed age of a standby: the reads of the standby are older than the last visible
+# renewal.
 _RENEWALS = 5
 
 # Errors of a single read. A conflict with recovery (for example a vacuum on the primary) cancels a query; between two
@@ -67,7 +68,7 @@ GET_LEASE = Statement("SELECT lease_until FROM replicas WHERE id = :replica")
 
 class StandbyMoment(Database):
     """One snapshot of the standby. It has all commits of `age` seconds ago, and all before `time` of the database. The
-    age is infinite, and the time unknown, if it shows no renewal of this replica.
+    age is infinite, and the time unknown, if the snapshot contains no renewal of this replica.
     """
 
     def __init__(self, transaction: Transaction, renewal: Renewal | None) -> None:
@@ -107,7 +108,7 @@ class Standby:
             yield StandbyReads(database, replica, renewals, self._staleness)
 
     async def examined(self) -> str:
-        """Describes its delay. Raises ConfigError for a server that is not a standby of the primary."""
+        """Describes the delay of the standby. Raises ConfigError for a server that is not a standby of the primary."""
         async with database_url(self._settings) as primary:
             lag = await standby_lag(self._url, session_url(self._settings, primary), self._staleness)
         if lag is None:
@@ -126,7 +127,9 @@ class StandbyReads:
         self._circuit = Circuit(1, _PAUSE, monotonic)
 
     async def read(self, request: Request, primary: ReadStorage, work: Callable[[ReadStorage], Awaitable[T]]) -> T:
-        """An answer of the standby is at most as old as the standby and the client allow. It has the header `Age`."""
+        """Returns an answer of the standby with the header `Age`, at most as old as the standby and the
+        client allow.
+        """
         accepted = accepted_staleness(request)
         if not accepted:
             return await work(primary)
@@ -193,7 +196,7 @@ async def standby_lag(url: str, primary: str, most: float) -> float | None:
     """
     try:
         async with (
-            single_connection(url, statement_cache_size=0) as connection,  # it may pass a pooler
+            single_connection(url, statement_cache_size=0) as connection,  # the connection may use a pooler
             single_connection(primary) as other,
         ):
             if await connection.fetchval(_SYSTEM) != await other.fetchval(_SYSTEM):

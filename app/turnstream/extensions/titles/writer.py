@@ -38,8 +38,8 @@ _MOST_WAITING = 1000
 
 
 class TitleWriter(Hooks):
-    """As a hook it gets first answers; `run` asks `model` for their titles. Owners share the simultaneous calls: none
-    waits for the chats of another one. `notify` wakes the readers of an owner and a chat.
+    """The hook receives first answers; `run` asks `model` for their titles. Owners share the simultaneous calls: no
+    owner waits for the chats of another owner. `notify` wakes the readers of an owner and a chat.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The tool `read_result`: it reads the rest of a cut result."""
+"""The tool `read_result` reads the rest of a cut result."""
 
 from typing import Annotated, Protocol
 from uuid import UUID

@@ -29,7 +29,7 @@ PUT_CACHED = Statement(
     """,
     seals=[TOOL_CACHE],
 )
-# The newest answers stay.
+# The newest answers are kept.
 EVICT = Statement(
     """
     WITH ranked AS (

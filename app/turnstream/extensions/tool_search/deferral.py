@@ -18,7 +18,7 @@ from turnstream.tools.tool import Outcome, Tool, ToolContext, tool
 
 _MOST_FOUND = 20
 _MORE_NAMES = 15  # of further tools, without their definitions
-_LEAST_GROUP = 3  # tools with a common prefix that have a separate line
+_LEAST_GROUP = 3  # tools with a common prefix that get a separate line
 _MOST_LINES = 40
 _MOST_NAMES = 4  # of a line
 # The search of the provider, and its mark on searchable tools.
@@ -50,7 +50,7 @@ async def call_tool(
     input: Annotated[dict[str, Any] | None, Field(description="its input, by its schema")] = None,  # noqa: ARG001
 ) -> Outcome:
     """Calls a tool that find_tools has found."""
-    # A call with the name of a tool of the turn never arrives here: it is a call of that tool.
+    # A call with the name of a tool of the turn never arrives here: such a call runs the named tool.
     names = [spec.name for spec in context.offered if not spec.client and spec.role is None]
     like = get_close_matches(name, names, 3)
     hint = f" Tools of similar names: {', '.join(like)}." if like else ""
@@ -114,7 +114,9 @@ def _undone(request: TurnRequest) -> TurnRequest:
 
 
 def _is_own(spec: ToolSpec) -> bool:
-    """Whether it is one of the two tools, and not another tool with that name. Only the description differs."""
+    """Whether the tool is one of the two tools, and not another tool with the same name: only the description
+    differs.
+    """
     own = _OWN.get(spec.name)
     return own is not None and replace(spec, description=own.spec.description) == own.spec
 

@@ -16,7 +16,7 @@ from turnstream.libraries.extension_metrics import LOOP_HELD_SECONDS
 log = structlog.get_logger(__name__)
 
 PAUSE = 0.05  # seconds between two requests for a sign of life of the loop
-LIMIT = 0.02  # seconds without one after which the stack of the loop's thread is read
+LIMIT = 0.02  # seconds without a sign of life after which the stack of the loop's thread is read
 _LOGGED = 0.1  # seconds
 _LONG = 1.0  # seconds after which a block is logged before its end, since it may never end
 
@@ -40,7 +40,7 @@ class LoopWatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Does not wait for the thread, which may wait for this loop."""
+        """Stops the watch without a wait for its thread, because the thread may wait for this loop."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -48,7 +48,7 @@ class LoopWatch:
             answered, asked, used = Event(), self._time(), _processor_seconds(self._watched)
             try:
                 self._loop.call_soon_threadsafe(answered.set)
-            except RuntimeError:  # it was closed
+            except RuntimeError:  # the loop was closed
                 return
             if not answered.wait(LIMIT):
                 where = _place(sys._current_frames().get(self._watched), self._package)

@@ -20,7 +20,7 @@ class TransactionWatch:
     async def run(self) -> None:
         """Checks until it is cancelled."""
         while True:
-            with suppress(StorageUnavailable):  # the next check finds it
+            with suppress(StorageUnavailable):  # the next check repeats the read
                 await self.look()
             await asyncio.sleep(_INTERVAL)
 

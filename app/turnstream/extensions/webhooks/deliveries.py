@@ -61,7 +61,9 @@ class WebhookPolicy:
 
 
 class WebhookDeliveries(Hooks):
-    """Delivers webhooks of one kind. As a hook it is woken by turns that end here; polls find others."""
+    """Delivers webhooks of one kind. The hook wakes the delivery when a turn ends here; polls find the webhooks of
+    other replicas.
+    """
 
     def __init__(
         self, webhooks: Webhooks, receiver: Receiver, policy: WebhookPolicy, call_links: CallLinks | None = None
@@ -109,7 +111,7 @@ class WebhookDeliveries(Hooks):
             await self._record(webhook, await self._post(http, webhook))
         finally:
             if self._running == self._policy.at_once:
-                self._woken.set()  # others may wait for this slot
+                self._woken.set()  # other webhooks may wait for this slot
             self._running -= 1
 
     async def _post(self, http: aiohttp.ClientSession, webhook: Webhook) -> int | str:
@@ -189,6 +191,6 @@ def body_of(webhook: Webhook, kind: WebhookKind = "ended", root_path: str = "") 
             "ended_at": webhook.ended_at,
             "url": url,
         }
-    else:  # the status may have changed since, and is omitted
+    else:  # the status may have changed since the event, and is omitted
         data = {**turn, "calls": webhook.calls, "since": webhook.happened_at, "url": url}
     return msgspec.json.encode({"type": f"turn.{kind}", "timestamp": webhook.happened_at, "data": data})

@@ -128,7 +128,7 @@ class Webhooks:
         await self._database.rows(WEBHOOK_DELIVERED[self.kind], turn=webhook.turn, number=webhook.number, answer=answer)
 
     async def failed(self, webhook: Webhook, answer: str, wait: float) -> None:
-        """Makes it due again in `wait` seconds, unless another replica has claimed it meanwhile."""
+        """Makes the webhook due again in `wait` seconds, unless another replica has claimed it meanwhile."""
         await self._database.rows(
             WEBHOOK_FAILED[self.kind],
             turn=webhook.turn,

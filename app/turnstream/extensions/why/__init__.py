@@ -1,4 +1,4 @@
-"""Reasons why an answer does not move."""
+"""Reasons why an answer does not progress."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
 _PATIENCE = 2.0  # seconds for an answer that is not a stream
-# Seconds for the head of a forwarded answer: a turn's journal is more expensive than the wait.
+# Seconds for the head of a forwarded answer: a read of the turn's journal is more expensive than the wait.
 _HEAD_PATIENCE = 10.0
 # Headers of one connection, or of a body that is not forwarded; not of the request or answer itself.
 _OF_THE_CONNECTION = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"date"})
@@ -46,7 +46,7 @@ class FromNeighbours:
         self._address = (str(path), None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A missing client is no proof: a reset connection of the network has none either.
+        # A missing client is no proof: a reset connection of the network has no client either.
         if scope["type"] == "http" and scope["server"] == self._address:
             address = dict(scope["headers"]).get(_CLIENT, b"").decode("latin-1")
             port, _, host = address.partition(" ")
@@ -71,7 +71,7 @@ class UnixNeighbours:
         self.own = Neighbour(number, replica, folder / f"{number}.{replica}")
 
     def living(self) -> Sequence[Neighbour]:
-        """The other processes. A killed process may still be among them; it refuses connections."""
+        """The other processes. The list may contain a killed process, which refuses connections."""
         found = []
         for path in self._folder.iterdir():
             number, _, replica = path.name.partition(".")
@@ -83,10 +83,10 @@ class UnixNeighbours:
     def listening(self, app: ASGIApp) -> Iterator[tuple[ASGIApp, socket.socket]]:
         path = self.own.socket
         for left in path.parent.glob(f"{self.own.number}.*"):
-            left.unlink()  # of a killed process
+            left.unlink()  # the socket of a killed process
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
-            path.chmod(0o600)  # nobody can connect before it listens
+            path.chmod(0o600)  # no process can connect before the socket listens
             yield FromNeighbours(app, path), listener
             path.unlink(missing_ok=True)
 

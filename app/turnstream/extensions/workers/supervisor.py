@@ -47,7 +47,7 @@ class Processes:
                 group.create_task(self._keep(number))
 
     def stop(self) -> None:
-        """The first call lets running turns end, the second does not: like signals to a single process."""
+        """The first call lets running turns end, the second call stops them, like two signals to a single process."""
         is_second = self._stopping.is_set()
         self._stopping.set()
         for process in self._running.values():
@@ -97,7 +97,8 @@ class Processes:
 
     async def _watch(self, number: int, process: asyncio.subprocess.Process, notices: socket.socket) -> None:
         """Runs from the start of a process until it begins to stop. Its silence is counted in pauses of this loop, not
-        in time: if the machine or all processes stood still, this counts as one pause and kills none of them.
+        in time: if the machine or all processes were suspended, the suspension counts as one pause, and no process is
+        killed.
         """
         while await asyncio.get_running_loop().sock_recv(notices, 100) != READY.encode():
             pass
@@ -115,7 +116,7 @@ class Processes:
         process.kill()
 
     def _patience(self) -> float:
-        """The supervisor of this process, which gets the others' notices, may have a shorter limit."""
+        """The supervisor of this process, which receives the notices of all processes, may have a shorter limit."""
         return min(self.lease, patience_of_supervisor() or self.lease)
 
     async def _started(self, number: int) -> asyncio.subprocess.Process:

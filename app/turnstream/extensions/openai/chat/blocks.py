@@ -1,7 +1,7 @@
 """Blocks from the deltas of Chat Completions, which name only the member that they extend, not a block. Pure.
 
-A change of the member ends a text or a thought. A call with complete arguments is closed when something else begins;
-otherwise it stays open, because the rest may come between other deltas.
+A change of the member ends a text or a thought. A call with complete arguments is closed at the start of another
+member; an incomplete call stays open, because the rest may arrive between other deltas.
 """
 
 from collections.abc import Sequence
@@ -68,20 +68,20 @@ class Blocks:
         self._executed: dict[int, str] = {}  # ids of calls by number
 
     def append_text(self, member: str, text: str, parts: list[Part]) -> None:
-        """Adds to a text or a thought, depending on the delta's member."""
+        """Appends to a text or a thought, depending on the delta's member."""
         if member != self._member:
             self._begin(member, parts)
         parts.append(BlockText(self._key, text))
 
     def append_annotations(self, annotations: Sequence[Raw], parts: list[Part]) -> None:
-        """Adds sources to the open text, or to an empty one."""
+        """Adds sources to the open text, or to an empty text."""
         if self._member != "content":
             self._begin("content", parts)
         parts.append(BlockData(self._key, "provider", PROVIDER))
         parts += [BlockData(self._key, "annotations", annotation, append=True) for annotation in annotations]
 
     def annotate(self, annotations: Sequence[Raw], parts: list[Part]) -> None:
-        """Adds sources to the last text of the answer, if it ends with one."""
+        """Adds sources to the last text of the answer, if the answer ends with a text."""
         if self._member == "content":
             self.append_annotations(annotations, parts)
 
@@ -173,8 +173,8 @@ class Blocks:
         else:
             found = next((call for call in reversed(self.calls) if call.index == fragment.index), None)
         if found and fragment.name and found.state != "unnamed":
-            # A named fragment with another id begins a new call. So does a fragment behind a complete call, if it has
-            # no id, or repeats the id and has its own arguments.
+            # A named fragment with another id begins a new call. A fragment behind a complete call also begins a new
+            # call, if the fragment has no id, or repeats the id with new arguments.
             if fragment.id and found.sent_id:
                 more = found.is_whole and (fragment.arguments or "").strip()
                 return None if more or fragment.id != found.sent_id else found

@@ -1,6 +1,6 @@
 """Rendering of model requests as chat completion requests. Pure.
 
-A message has the same bytes in every request, and the arguments of a call are the streamed ones.
+A message has the same bytes in every request, and a call has its streamed arguments.
 """
 
 import json

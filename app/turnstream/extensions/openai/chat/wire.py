@@ -103,7 +103,7 @@ _lax_chunk = msgspec.json.Decoder(_Chunk, strict=False)
 
 
 class ChatWire(Wire):
-    """`finished` when the finish reason is known: some servers send nothing after it. `failure` is the decoded failure.
+    """`finished` when the finish reason is known: some servers send no later event. `failure` is the decoded failure.
     `seed` makes ids for calls without one.
     """
 
@@ -214,7 +214,9 @@ class ChatWire(Wire):
             blocks.append_call(_fragment(_ToolCall(0, None, delta.function_call)), parts)
 
     def _read_done(self, parts: list[Part]) -> None:
-        """Ends the message. Without a finish reason and with an incomplete call it stays open: then it was cut."""
+        """Ends the message. A message with an incomplete call and without a finish reason stays open, because it was
+        cut.
+        """
         if not self._started:
             return
         if self.finished or all(call.is_whole or not call.arguments for call in self._blocks.calls):

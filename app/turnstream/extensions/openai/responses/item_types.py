@@ -9,9 +9,9 @@ from turnstream.llm.provider import Part
 
 CUSTOM = "custom_tool_call"
 FUNCTION = "function_call"
-PROGRAM = "program"  # calls our tools; its result comes after theirs
+PROGRAM = "program"  # calls our tools; the result of the program follows the results of these tools
 
-# Calls with a separate result item, from a tool of the provider, or from one that no tool here returns.
+# Calls with a separate result item, either of a tool of the provider, or of a type that no tool here returns.
 AWAITED = frozenset(
     {
         "apply_patch_call",
@@ -68,7 +68,7 @@ class Item:
     tool keeps its parts in `held`, and its final form in `final`, until its owner is known.
 
     Servers count pieces within the item, over the whole answer, or per delta (vLLM), so a number does not identify a
-    piece. If pieces are announced, each announcement begins one; otherwise each new number does.
+    piece. If pieces are announced, each announcement begins a piece; otherwise, each new number begins a piece.
     """
 
     __slots__ = (

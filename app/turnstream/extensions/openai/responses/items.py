@@ -95,7 +95,7 @@ class Items:
             case "server call":
                 name = known.name or stem_of(item.kind)
                 self._add_opened(item, _server_call(item.key, item.id, name), parts)
-            case _:  # opened by its first delta, or at its end
+            case _:  # the item is opened by its first delta, or at its end
                 pass
         return item
 
@@ -111,7 +111,7 @@ class Items:
             item.piece_ended = True
 
     def append(self, place: int, id: str | None, member: str, number: int | None, text: str, parts: list[Part]) -> None:
-        """Adds to a member of an item."""
+        """Appends to a member of an item."""
         if not text or (item := self._find_or_open(place, id, member, parts)) is None:
             return
         if item.role == "thought" and member == "text":
@@ -139,7 +139,7 @@ class Items:
         self._complete(item, known, raw, parts)
 
     def _complete(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
-        raw = Raw(decode_text(raw).encode())  # without bytes that cannot be stored
+        raw = Raw(decode_text(raw).encode())  # drops bytes that cannot be stored
         match item.role:
             case "message":
                 self._close_message(item, known, parts)
@@ -150,7 +150,7 @@ class Items:
             case "server call":
                 self._close_server_call(item, known, raw, parts)
             case "output":
-                # Its call is the named one, else the last one of its type.
+                # The call of the result is the named call, else the last call of the same type.
                 stem = stem_of(item.kind)
                 calls = [call for call in self._awaited if call.stem == stem and known.call_id in {call.id, None}]
                 call = calls[-1] if calls else _Awaited(stem, known.call_id, self._thought)
@@ -240,7 +240,7 @@ class Items:
             rest = rests[member].popleft()
             self._catch_up(item, member, rest, parts)
             annotations = piece.annotations or []
-            if rest.text or piece is finals[-1][2]:  # its block is the open one
+            if rest.text or piece is finals[-1][2]:  # the block of the piece is open
                 for annotation in annotations[annotated:]:
                     parts += _own(item.key, "annotations", annotation, append=True)
                 if known.phase:

@@ -113,7 +113,7 @@ def _params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
 
 
 def _reasoning(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Some accounts may not see summaries, so one is only requested if the turn displays it."""
+    """Some accounts may not see summaries, so a summary is requested only if the turn displays it."""
     effort = given.get("reasoning_effort") or reasoning_effort(given)
     reasoning = {"effort": effort} if effort else {}
     if mapping(given.get("thinking")).get("display") == "summarized":
@@ -200,7 +200,7 @@ class _Items:
         return type != ""
 
     def _thought(self, item: Raw) -> Raw | None:
-        """Drops a thought without content: only an id, unknown unless the provider stored it."""
+        """Drops a thought that has only an id, unless the provider has stored the thought."""
         thought = _item.decode(item)
         if not (self._stored or thought.encrypted_content or thought.content):
             return None

@@ -29,7 +29,7 @@ Connect = Callable[[], Awaitable[Socket | None]]
 
 _LONGEST_WAIT = 300.0  # seconds; after longer tools a turn needs another connection
 _LONGEST_USE = 55 * 60.0  # seconds; the provider ends a connection after an hour
-_MOST_WAITING = 5_000  # connections of one provider; beyond that, the oldest is closed
+_MOST_WAITING = 5_000  # connections of one provider; above this number, the oldest connection is closed
 # Members of a body for the other transport only.
 _OF_HTTP = ("stream", "stream_options", "background")
 # The provider no longer has the response, or requires another connection.
@@ -114,7 +114,7 @@ class Chain:
         try:
             behind = [_item.decode(item) for item in body.items[self.count :]]
             output = [_item.decode(item) for item in self.output]
-        except msgspec.DecodeError:  # of another server, in its own form
+        except msgspec.DecodeError:  # from another server, in another form
             return None
         reply = list(takewhile(lambda item: not item.is_new, behind))
         new = behind[len(reply) :]
