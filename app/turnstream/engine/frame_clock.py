@@ -10,7 +10,7 @@ from turnstream.telemetry import FRAME_TICK_SECONDS, LOOP_LAG_SECONDS
 
 Frames = Literal["by-load", "calm", "cheap"]
 
-# The load of one core that starts the ticks, and the load that stops them. The second one is lower, because ticks
+# The load of one core that starts the ticks, and the load that stops them. The second load is lower, because ticks
 # reduce the load. Shorter ticks add latency and hardly reduce the load.
 BUSY = 0.6
 IDLE = 0.25
@@ -64,7 +64,7 @@ class FrameClock:
             wall, cpu = wall_now, cpu_now
 
     def observe(self, busy: float) -> None:
-        """Sets the tick by the load (0 to 1) of the last sample. It is smoothed: a single burst starts no ticks."""
+        """Sets the tick by the smoothed load (0 to 1) of the samples: a single burst starts no ticks."""
         self._load = 0.7 * self._load + 0.3 * busy
         if self._follows_load:
             if self._load >= BUSY:

@@ -16,7 +16,7 @@ from turnstream.tools.tool import Outcome
 log = structlog.get_logger(__name__)
 
 TIMEOUT = 5.0  # seconds for one call of one hook
-_STOP_TIMEOUT = 0.1  # seconds for a cancelled hook; then it is abandoned
+_STOP_TIMEOUT = 0.1  # seconds for a cancelled hook; then the hook is abandoned
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ _METHODS: Mapping[type[HookEvent], str] = {
 
 
 class Hooks:
-    """The base class of hooks; every method may be overridden. Hooks observe: they cannot change a turn."""
+    """The base class of hooks; every method may be overridden. Hooks only observe a turn."""
 
     async def before_tool(self, event: BeforeTool) -> None:
         """Called before a tool call runs in this process."""
@@ -108,7 +108,7 @@ class Hooks:
 
 
 class HookRunner:
-    """Calls all hooks in their order. It catches their failures, and stops each after `timeout` seconds."""
+    """Calls all hooks in their order. Catches the failures of hooks, and stops each after `timeout` seconds."""
 
     def __init__(self, hooks: Sequence[Hooks] = (), timeout: float = TIMEOUT) -> None:
         self._hooks = hooks

@@ -23,7 +23,7 @@ from turnstream.telemetry import MODEL_BREAKER_OPEN, PROVIDER_CALL_SECONDS
 log = structlog.get_logger(__name__)
 
 _MOST_BREAKERS = 1000
-# Failures of a reply. They do not show that the provider is down.
+# Failures of a reply. Such failures do not show that the provider is down.
 _OF_THE_REPLY = frozenset({"empty_summary", "no_summary", "tool_use_failed"})
 
 

@@ -116,7 +116,7 @@ class Recorder:
         self.stage, self.stage_since = stage, monotonic()
 
     def begin_round(self, round: Round) -> None:
-        """Shows readers the round. Its first blocks, its end or the round writer write the row."""
+        """Shows readers the round. The row is written with its first blocks or its end, or by the round writer."""
         self.view.begun, self.view.unreserved = (round,), None
         self.view.begin_round(round)
 
@@ -290,7 +290,7 @@ class Recorder:
     @_write
     async def apply_steers(self, steers: Sequence[Steer], round: int) -> bool:
         """Turns the steers, and the reports of jobs, into blocks behind the results of `round`. Returns False, without
-        a change, if the user changed one of them after they were read.
+        a change, if the user has changed a steer since the read.
         """
         spoken = [(steer, block) for steer in steers for block in steer.blocks]
         first = len(self.turn.blocks)

@@ -32,9 +32,9 @@ _MOST_BLOCKS = 500
 
 
 class Reply:
-    """The reply to `request`. It continues the cut text of `continued` (`text_to_continue`). `begun` is called at its
-    first part, `closed` with each block after its row is written. A reply of more than `max_chars` is cut off. With a
-    `gate`, only the text after the gate is recorded; `taken_back` is awaited before recorded text is voided.
+    """The reply to `request`, which continues the cut text of `continued` (`text_to_continue`). `begun` is called at
+    its first part, `closed` with each block after its row is written. A reply of more than `max_chars` is cut off. With
+    a `gate`, only the text after the gate is recorded; `taken_back` is awaited before recorded text is voided.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Reply:
             self._unwritten.keep(kept)
 
     def _past_seam(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """Drops the delayed text of an interrupted reply: it may be part of a repetition."""
+        """Drops the delayed text of an interrupted reply: the text may be part of a repetition."""
         assert self._seam is not None
         passed = self._seam.feed(parts)
         if self._seam.decided:

@@ -96,7 +96,7 @@ class Requests:
         else:
             messages = await offload(size, build_messages, path, model, may_use_tools=step.tools, known=self._entries)
         needed = upload_ids_in(messages)
-        # Drops the files that this request does not need: they are large.
+        # Drops the files that this request does not need, because files are large.
         contents = {id: content for id, content in self._contents.items() if id in needed}
         if missing := needed - contents.keys():
             contents |= await retry_while_unavailable(lambda: self._uploads.contents(missing))

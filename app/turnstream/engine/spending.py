@@ -89,7 +89,7 @@ class Spending:
         self._held = None
 
     async def forget(self, turn: Turn, call: str) -> None:
-        """Returns the reservation for the request of a call without a plan's limit: it failed without a reply."""
+        """Returns the reservation of a call without a plan's limit: the call failed without a reply."""
         await retry_while_unavailable(lambda: self._accounts.release_call(turn.id, call))
 
 

@@ -109,8 +109,8 @@ class ToolGate:
         return self.first_of_same(call, [b for b in blocks if b.is_call and b.round == call.round]) is None
 
     def asks(self, calls: Sequence[Block], now: datetime) -> list[Ask]:
-        """The asks for the calls of a round that need a person. They are created together, before any call of the round
-        has a result, and never later.
+        """The asks for the calls of a round that need a person. All asks are created together and only once, before any
+        call of the round has a result.
         """
         round = calls[0].round
         results = [block.round for block in self.turn.blocks if block.type == TOOL_RESULT]

@@ -228,7 +228,7 @@ class TurnRun:
         except asyncio.CancelledError:
             if self.stop_cause is None:
                 raise
-            # The cancellation is handled; it must not interrupt the next steps.
+            # The handled cancellation must not interrupt the next steps.
             self.task.uncancel()
         except (ClaimLost, MemoryError):
             raise

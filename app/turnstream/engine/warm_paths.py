@@ -1,4 +1,4 @@
-"""Paths in memory: those of recently ended turns, for the next turns."""
+"""Paths of recently ended turns in memory, for the next turns."""
 
 import asyncio
 from collections import OrderedDict
@@ -48,7 +48,7 @@ class WarmPaths:
         return found
 
     def keep(self, path: Sequence[Turn], entries: KnownEntries) -> None:
-        """Keeps a path of ended turns. It replaces the path that it continues."""
+        """Keeps a path of ended turns. A longer path replaces the path that it continues."""
         before = self._drop(path[-3].id) if len(path) > 2 else None
         new = path if before is None else path[-2:]
         self._drop(path[-1].id)
@@ -74,7 +74,7 @@ class WarmPaths:
 
 
 def _size_of(turn: Turn) -> int:
-    """Its approximate bytes. A character takes one to four. Tools of the server are shared by all turns."""
+    """The approximate bytes of a turn. A character takes one to four. Tools of the server are shared by all turns."""
     size = _TURN + _BLOCK * len(turn.blocks)
     # A path may have tens of thousands of blocks, so a value of a rare type must cost no call.
     texts = [

@@ -38,7 +38,7 @@ _CLAIM = 50
 _ANY_NUMBER = 2**31 - 1
 
 # Seconds without other claims after a claim of suspects; doubled after each further death, up to the longest. Most
-# turns that kill their process do so at once: they repeat the same call.
+# turns that kill their process do so at once, because the same call is repeated.
 _APART = 3.0
 _LONGEST_APART = 60.0
 # The longest pause in seconds before a turn with failing runs runs again.
@@ -104,7 +104,7 @@ class Isolation:
         self._at_once = 1
 
     def holds(self, running: Collection[UUID], now: float) -> bool:
-        """Whether no other turn may start now."""
+        """Whether no turn may start now."""
         return now < self._until and any(turn in running for turn in self._suspects)
 
     def includes(self, turn: UUID) -> bool:

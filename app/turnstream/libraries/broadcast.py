@@ -17,7 +17,7 @@ _MOST_AT_ONCE = 200  # keys in one notification, which has room for 8000 bytes; 
 
 
 class CountedWakeup(Wakeup):
-    """A wake-up with a count in `number`: it shows a wake-up during a read of the rows."""
+    """A wake-up with a count in `number`. A changed count shows a wake-up during a read of the rows."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -55,8 +55,8 @@ class OutputFormat(BaseModel):
 class Parameter:
     """A parameter, by its name in a turn. `type` is an annotation for pydantic whose JSON Schema needs no `$defs`.
 
-    A `guarded` one can raise costs, or access the operator's account: it needs the operator's permission. `refused_by`
-    matches ids of models that refuse it; `why` is the reason.
+    A `guarded` parameter can raise costs, or access the operator's account, and needs permission. `refused_by` matches
+    ids of models that refuse it; `why` is the reason.
     """
 
     name: str

@@ -107,7 +107,7 @@ class LiveView:
         return text[offset - start : offset - start + LONGEST_DELTA]
 
     def append(self, text: str) -> None:
-        """Adds text to the open block. This is the token path."""
+        """Adds text to the open block: the token path."""
         ends = self._ends
         self._pieces.append(text)
         ends.append((ends[-1] if ends else 0) + len(text))

@@ -57,7 +57,7 @@ class TurnReader:
 
     @property
     def is_current(self) -> bool:
-        """Whether the client has the whole content of the view. This costs less than an empty `look`."""
+        """Whether the client has the whole content of the view. The check costs less than an empty `look`."""
         view, cursor = self.view, self._cursor
         return (
             self._knows_running
@@ -122,7 +122,7 @@ class TurnReader:
         return frames
 
     async def wait(self) -> None:
-        """Waits until there may be more. Called when a look would return nothing, with no await in between."""
+        """Waits until there may be more. Called after a `look` without frames, with no await in between."""
         if self.fed:
             await self.view.wakeup.wait()
         else:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 class Wakeup:
-    """Wakes all waiting tasks, once. A notification without a waiting task is lost: look first, then wait, without an
+    """Wakes all waiting tasks, once. A notification without a waiting task is lost: query first, then wait, without an
     await in between.
     """
 

@@ -11,7 +11,7 @@ from turnstream.storage.database import Database
 
 
 class ActivityReports:
-    """One statement every few seconds, if there is something to report; no delta and no turn waits for it."""
+    """One statement every few seconds while the replica has activity; no delta and no turn waits for it."""
 
     def __init__(self, activity: Callable[[], Mapping[UUID, Activity]], database: Database, replica: UUID) -> None:
         self._activity = activity

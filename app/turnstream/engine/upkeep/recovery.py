@@ -26,9 +26,9 @@ SWEEP = 60.0  # seconds between two searches for turns whose replica has no row
 
 
 class ReplicaMonitor:
-    """Watches the other replicas. It renews the lease (`lease` in seconds) after a third of it, or after `renewal`
-    seconds if that is sooner. `missed` is sent again when all other replicas know this replica and notify it. `drain`
-    is sent at each renewal while the row has the order to drain.
+    """Watches the other replicas. Renews the lease (`lease` in seconds) after a third of it, or after `renewal` seconds
+    if that is sooner. `missed` is sent again when all other replicas know this replica and notify it. `drain` is sent
+    at each renewal while the row has the order to drain.
     """
 
     def __init__(

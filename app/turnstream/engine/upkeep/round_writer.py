@@ -1,5 +1,5 @@
-"""The round writer: one statement per tick stores the new rounds of all running turns, and another one reserves the
-requests of model calls without a reply.
+"""The round writer: one statement per tick stores the new rounds of all running turns, and another statement reserves
+the requests of model calls without a reply.
 """
 
 import asyncio

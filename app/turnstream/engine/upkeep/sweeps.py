@@ -1,5 +1,5 @@
-"""Sweeps delete rows that are too old or no longer needed. Each sweep has its own task: it may take long, and the lease
-must not wait. One replica sweeps at a time, in small steps, and each step is followed by a longer rest.
+"""Sweeps delete rows that are too old or no longer needed. Each sweep has its own task: a sweep may take long, and the
+lease must not wait. One replica sweeps at a time, in small steps, and each step is followed by a longer rest.
 """
 
 import asyncio

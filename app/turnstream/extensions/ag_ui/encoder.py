@@ -114,7 +114,7 @@ class RunEncoder:
         return encode(events)
 
     async def snapshot(self, before: Sequence[Json], ids: ClientIds) -> bytes:
-        """Returns all messages: those before the turn, and the turn's content so far. Later events are sent at once."""
+        """Returns all messages: the earlier messages, and the turn's content so far. Later events are sent at once."""
         self.collects = False
         blocks, begin = [closed.block for closed in self._projection.closed], self._projection.open
         if begin is not None and begin.start.type in {TEXT, THINKING} | CALLS:

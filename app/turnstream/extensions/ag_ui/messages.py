@@ -244,7 +244,7 @@ def result_message(turn: UUID, closed: Closed) -> Json | None:
             if block.client_data is not None:
                 noted["data"] = parsed(block.client_data)
         case Close(runner=str()) if block.interrupted:
-            id, content, noted = f"{id}.result", "interrupted", {"is_error": True}  # its index is that of its call
+            id, content, noted = f"{id}.result", "interrupted", {"is_error": True}  # the index of its call
         case Close():
             return None
     metadata = {"metadata": noted} if noted else {}

@@ -1,4 +1,4 @@
-"""Agents as tools: each call posts a turn in a chat of its own; the answer of that turn is the result."""
+"""Agents as tools: each call posts a turn in a new chat, and the answer of the turn is the result of the call."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -89,8 +89,8 @@ WAKE_PARENT = Statement(
     SELECT id, pg_notify({CHANNEL}, '{JOBS}') FROM woken
     """
 )
-# A child is needed until its job is over. It is the first turn of its chat: the messages of a person who continues the
-# chat have the same labels.
+# A child is needed until its job is over. Only the first turn of the chat is the child: the messages of a person who
+# continues the chat have the same labels.
 GET_UNWANTED = Statement(
     f"""
     SELECT turns.id, pg_notify({CHANNEL}, '{UPDATED} ' || turns.id) FROM chats JOIN turns ON chat_id = chats.id

@@ -1,4 +1,4 @@
-"""The tool of an agent. It is a background tool: a call holds no slot while the agent works."""
+"""The tool of an agent, as a background tool: a call holds no slot while the agent works."""
 
 import json
 from collections.abc import Mapping

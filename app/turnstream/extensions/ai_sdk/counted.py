@@ -16,9 +16,9 @@ class CountedEncoder:
     """Encodes a turn so that its n-th chunk is the same on every connection: text is cut at fixed offsets, and notices
     are omitted. The first `skip` chunks are not sent.
 
-    A later attempt may have voided chunks of the client's count. It has its own marks; if one is skipped, the stream
-    ends with an error (`is_lost`), and the client must read the answer from its beginning. `before` is the attempt
-    before the stream's first one, `now` returns the turn.
+    A later attempt may have voided chunks of the client's count. Such an attempt has its own marks; if a mark is
+    skipped, the stream ends with an error (`is_lost`), and the client must read the answer from its beginning. `before`
+    is the attempt before the stream's first one, `now` returns the turn.
     """
 
     def __init__(self, encoder: UiEncoder, skip: int, before: int, now: Callable[[], Turn]) -> None:

@@ -111,8 +111,8 @@ async def storage_refusal(request: Request, error: StorageUnavailable) -> Respon
 def failure(
     request: Request, error: tuple[str, str], wait: float | None = None, since: datetime | None = None
 ) -> Response:
-    """The response if the turn has failed. The turn had retries of its own; the SDKs would post the message again. At
-    `since` the provider requested a `wait` in seconds.
+    """The response if the turn has failed. The SDKs must not post the message again: the turn has already retried its
+    calls. At `since` the provider requested a `wait` in seconds.
     """
     return _response(request, *error, _STATUSES[error[0]], {"x-should-retry": "false", **wait_headers(wait, since)})
 

@@ -263,7 +263,7 @@ class AskedOptions:
 
 
 def options_of(services: Services, sent: CountIn, *, betas: bool, continues: bool = False) -> AskedOptions:
-    """`continues`: `system` and `tools` default to those of the answer before. Raises RequestRefused."""
+    """`continues`: the defaults of `system` and `tools` are the values of the answer before. Raises RequestRefused."""
     resolver = services.resolver
     model = resolver.models.check(sent.model)
     params = {name: value for name in _PARAMS if (value := getattr(sent, name, None)) is not None}

@@ -1,4 +1,4 @@
-"""The use case of a message: it is posted behind its history, or waiting calls get their results."""
+"""The use case of a message: a post behind its history, or the results of waiting calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ _PLACE = "messages"
 
 @dataclass(frozen=True, slots=True)
 class MessagePosting:
-    """One request for a message. Without `stores`, a chat that begins with it is deleted after its end."""
+    """One request for a message. Without `stores`, a chat that begins with the message is deleted after the answer."""
 
     services: Services
     identity: Identity

@@ -44,7 +44,7 @@ OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
     }
 )
 
-# The packages that find credentials, and their extras; with a key they are not needed.
+# The packages that find credentials, and their extras; a provider with a key needs no package.
 PACKAGES = {
     "anthropic-aws": ("boto3", "aws"),
     "anthropic-bedrock": ("boto3", "aws"),

@@ -412,7 +412,7 @@ class OwnerImport:
     ) -> None:
         """`owner` replaces the owner of the archive. `keep` stores a further file of a turn, or returns False.
         `check_chat` raises ValueError for a row of a chat that must not be stored. Unless the archive is `trusted`, its
-        grants and the approvals of waiting turns are omitted: they decide about tool calls.
+        grants and the approvals of waiting turns are omitted, because both decide about tool calls.
         """
         self._database = database
         self._owner = owner or ""

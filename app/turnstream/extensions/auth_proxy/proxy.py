@@ -1,4 +1,4 @@
-"""A proxy that has authenticated the request: it names the owner in a header, and proves its identity by a secret."""
+"""Authentication by a proxy, which names the owner in a header, and proves its identity by a secret."""
 
 import hmac
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The cell of this server: it refuses owners of other cells, and changes of a moving owner."""
+"""The cell of this server refuses owners of other cells, and changes of a moving owner."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -11,7 +11,7 @@ from turnstream.extensions.cells.moves import LOOK, Move, Moves
 
 class Cell:
     """This server as one cell of several: rejects calls for owners of other cells, and follows the moves of owners.
-    `release` gives the running turns of owners back to the queue.
+    `release` returns the running turns of owners to the queue.
     """
 
     def __init__(self, name: str, moves: Moves, release: Callable[[Collection[str]], None]) -> None:

@@ -1,4 +1,4 @@
-"""Ended turns, tool sets, files and documents of a moving owner: they are copied ahead, while the owner still works.
+"""The copy of ended turns, tool sets, files and documents of a moving owner, while the owner still works.
 
 In the new cell they belong to another name (`arriving_name`), so that no request finds them. When the owner is held,
 both cells are compared: new and changed rows are copied, deleted rows are deleted, and all get the owner's name. The
@@ -254,7 +254,7 @@ _TOOL_SETS: Final = _Copied(
     ),
     live=("used_at",),
 )
-# Each table after those that its rows refer to.
+# Each table follows the tables that its rows refer to.
 COPIED: Final[Mapping[str, _Copied]] = {
     "chats": _CHATS,
     "turns": _TURNS,

@@ -84,7 +84,7 @@ HOLD = Statement(
     RETURNING owner
     """
 )
-# The lock is granted when all transactions that write one of these tables have ended. Later ones are refused by the
+# The lock is granted when all transactions that write one of these tables have ended. Later writes are refused by the
 # trigger (`refuse_owner_who_moves`), or by the gate of the API.
 AWAIT_WRITERS = Statement("LOCK TABLE chats, uploads, documents IN SHARE MODE")
 SHORT_WAIT = Statement("SELECT set_config('lock_timeout', '2s', true)")
@@ -132,7 +132,7 @@ class _Table:
 
 
 def _moved_tables() -> Iterator[_Table]:
-    """Each table after those that its rows refer to."""
+    """The tables in order: each table follows the tables that its rows refer to."""
     for table in ALL_TABLES.values():
         ownership, columns = table.ownership, stored_columns(table.name)
         if ownership.path is not None and ownership.nature in _MOVED:

@@ -54,7 +54,9 @@ def sources_of(services: Services) -> Sources:
 
 
 def frame(item: ChatItem, cursor: ChatCursor | None) -> bytes:
-    """One SSE frame. An event of a turn equals that of the turn's own stream, with the additional member `turn`."""
+    """One SSE frame. An event of a turn equals the event in the turn's own stream, with the additional member
+    `turn`.
+    """
     position = b"" if cursor is None else b"id: %b\n" % str(cursor).encode()
     if isinstance(item, EventOfTurn) and isinstance(item.event, BlockDelta):  # the token path
         delta = item.event

@@ -75,7 +75,7 @@ class ChatNews:
 
     async def turns_known(self, chat: UUID, last: int, open: Collection[int]) -> Mapping[int, UUID | None] | None:
         """Returns the turns at the places `open`, None for a deleted one. Returns None if the chat never had exactly
-        these open turns up to the place `last`: it is another chat, or the database was restored.
+        these open turns up to the place `last`: the cursor is from another chat, or the database was restored.
         """
         places = [*open, last]
         times = list(map(_time_of, places))

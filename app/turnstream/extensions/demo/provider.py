@@ -90,7 +90,7 @@ def _decoded(body: bytes) -> object:
 
 
 class _DemoApi(httpx2.AsyncBaseTransport):
-    """The API of the demo. It counts the failures that a message requested, so that this number of calls fails."""
+    """The API of the demo. The failed calls of a message are counted, so that the requested number of calls fails."""
 
     def __init__(self, delay: float) -> None:
         self._delay = delay

@@ -34,7 +34,8 @@ class PausingReader:
 
     def _pause(self) -> None:
         """Pauses the socket, unless the response is complete: the connection may then belong to another response
-        already. The connection's own limit is lifted: it would treat the pause as a silence of the server.
+        already. A connection with a read timeout is not paused, because the timeout would treat the pause as a silence
+        of the server.
         """
         connection = self._response.connection
         protocol = None if connection is None else connection.protocol

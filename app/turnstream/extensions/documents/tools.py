@@ -17,7 +17,7 @@ _MAX_LINE_CHARS = 2_000
 _MAX_EXCERPT_CHARS = 50_000
 _MAX_SUGGESTIONS = 5
 _MAX_COMPARED = 2_000
-_MAX_SEARCHED = 1_000  # hits in the whole library; those of the requested folder are shown
+_MAX_SEARCHED = 1_000  # hits in the whole library; hits in the requested folder are shown
 
 
 class Entry(Protocol):

@@ -1,7 +1,7 @@
 """PostgreSQL from a wheel, for machines without a server. The first turnstream process on a data folder starts it, all
 processes on the folder share it, the last one stops it.
 
-No process id is trusted. Two files are locked instead, which the kernel unlocks however a process ends:
+No process id is trusted. Two files are locked instead. The kernel unlocks the files after any end of a process:
 
 users.lock    shared by all processes that use the server or wait for it; a process that can lock it alone is the last
 server.lock   inherited by PostgreSQL; a process that can lock it knows that no process of the server is left

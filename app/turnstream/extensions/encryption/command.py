@@ -107,7 +107,7 @@ def rotate_command(owner: str | None, older_than: float) -> None:
 
 
 async def _rotate(rotation: KeyRotation, database: Database) -> None:
-    """Raises ConfigError for what is left."""
+    """Runs a rotation. Raises ConfigError if keys or rows could not be changed."""
     number, replaced, resealed, rows, destroyed, failed = await rotation.count(), 0, 0, 0, 0, list[str]()
     async for step in rotation.run():
         failed += step.failed

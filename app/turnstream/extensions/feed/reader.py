@@ -26,7 +26,7 @@ _MOST_NAMED = 64
 _BATCH = 100  # events in one portion
 _NOTIFY_PAUSE = 0.1  # seconds in which one notification collects the owners of all ended turns
 _LOOK = 10.0  # seconds after which a reader reads without a wake-up
-_READER_PAUSE = 0.1  # seconds between two reads of one reader, however often it is woken
+_READER_PAUSE = 0.1  # the minimum of seconds between two reads of one reader
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _FORM = re.compile(r"([0-9a-f]{1,13})\.((?:[A-Za-z0-9_-]{22})*|~)")
@@ -99,7 +99,7 @@ class OwnerFeed:
 
 
 class FeedReader:
-    """One reader. It reads the rows, sends the differences from its last read, and waits."""
+    """One reader, which reads the rows, sends the differences from its last read, and waits."""
 
     def __init__(self, changes: OwnerChanges, wakeup: CountedWakeup, owner: str, encode: EncodeFeed) -> None:
         self._changes = changes

@@ -37,8 +37,8 @@ GET_MARK = Statement(
     SELECT now(), CAST(CAST(pg_current_xact_id() AS text) AS bigint) AS number WHERE NOT pg_is_in_recovery()
     """
 )
-# The time, and the oldest number of an open or prepared transaction. It needs no privilege, and no session behind a
-# pooler.
+# The time, and the oldest number of an open or prepared transaction. The statement needs no privilege, and no session
+# behind a pooler.
 _MOMENT = "SELECT now(), CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) AS oldest"
 GET_MOMENT = Statement(_MOMENT)
 # The first join always returns a row with the time before the read, even if no chat has changed. Only chats that are
@@ -196,7 +196,7 @@ class OwnerChanges:
         return OwnerUpdate(settled, changed, chats, gone, statuses)
 
     async def _mark(self) -> None:
-        """Adds a mark if the last one is not recent."""
+        """Adds a mark if the last mark is not recent."""
         if monotonic() < self._next_mark:
             return
         self._next_mark = monotonic() + _MARK_PAUSE

@@ -133,7 +133,7 @@ class _Moderation(BaseModel):
 @dataclass(frozen=True, slots=True)
 class ModerationCheck:
     """A moderation by the API of OpenAI, or by a compatible server. Without `categories` the server's own verdict
-    counts, otherwise a score of at least `threshold` in one of them.
+    counts, otherwise a score of at least `threshold` in one category.
     """
 
     connection: CheckSession

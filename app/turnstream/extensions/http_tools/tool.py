@@ -185,7 +185,7 @@ class HttpTools:
                 f"all tools at {access.service.name} share a sign-in: their `issuer`, `client_id`, `client_secret` and"
                 " `scopes` must be the same"
             )
-        # The spec is stored with turns and listed: it must not contain the address and the headers.
+        # Turns and lists contain the spec, so the spec must not contain the address and the headers.
         return HttpTool(replace(spec, http=None), policy, call, self._client, allowed, self._signing_secret, access)
 
 
@@ -237,7 +237,7 @@ def outcome_of(name: str, answer: HttpResponse, results: ResultForm, secrets: Ma
     """
     succeeded = 200 <= answer.status < 300
     found, declared = media_type_of(answer.body), answer.media_type or _UNKNOWN
-    # The header must match the bytes; without a header they must not be text.
+    # The header must match the bytes; without a header, the bytes must not be text.
     file = declared.startswith("image/") or (declared in MEDIA and not MEDIA[declared].is_text)
     agrees = file or (declared == _UNKNOWN and _text(answer) is None)
     if succeeded and found is not None and not found.is_text and agrees:

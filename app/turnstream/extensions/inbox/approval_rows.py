@@ -28,7 +28,7 @@ GET_INPUT = Statement(
 @dataclass(frozen=True, slots=True)
 class AskToApprove:
     """A call for the decision of an approver: no other part of its chat is shown. `input` is JSON text, or the question
-    of the tool. `waits`: it can be answered now.
+    of the tool. `waits`: the call can be answered now.
     """
 
     owner: str

@@ -1,4 +1,4 @@
-"""Background calls: they run apart from their turn, which waits without memory."""
+"""Background calls: calls that run outside of their turn, which waits without memory."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
 """Reports: outcomes of jobs that their turn did not wait for, delivered to the branch of that turn.
 
-A report is placed like a message of the user: it steers the running turn, or starts a new turn. The steer has the id of
-the job. The row of the job changes in the same transaction, so a report is delivered exactly once, even if a process
-dies.
+A report is delivered like a message of the user: the report steers the running turn, or starts a new turn. The steer
+has the id of the job. The row of the job changes in the same transaction, so a report is delivered exactly once, even
+if a process dies.
 """
 
 from collections.abc import Collection, Sequence

@@ -42,8 +42,8 @@ GET_TURN_OF_JOB = Statement("SELECT turn_id FROM jobs WHERE id = :job AND token_
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """The effect of a posted result: it becomes the outcome of the job, or the job had an outcome already (`settled`),
-    or its turn no longer waits (`turn_ended`). `owner` is the owner of the turn with the result.
+    """The effect of a posted result: the result becomes the outcome of the job, or the job had an outcome already
+    (`settled`), or its turn no longer waits (`turn_ended`). `owner` is the owner of the turn with the result.
     """
 
     turn: UUID

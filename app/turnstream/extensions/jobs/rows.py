@@ -33,7 +33,7 @@ _IS_FREE = "jobs.settled_at IS NULL AND NOT EXISTS (SELECT FROM replicas WHERE r
 _REPORT_WAITS = "EXISTS (SELECT FROM jobs WHERE reports AND settled_at IS NOT NULL AND delivery IS NULL)"
 _STOP_WAITS = "EXISTS (SELECT FROM stopped_jobs WHERE due_at <= now())"
 # Each poll of a runner runs this statement. The claim is planned each time, which takes a hundred times as long as the
-# claim itself; a statement without parameters is planned once. The order is that of an index.
+# claim itself; a statement without parameters is planned once. An index has the same order.
 GET_WAITING = Statement(
     f"""
     SELECT (SELECT id FROM jobs WHERE settled_at IS NULL ORDER BY queue_owner, name, due_at LIMIT 1) IS NOT NULL
@@ -227,8 +227,8 @@ STORE_PROGRESS = Statement(
         CALLS.named(turn_id="turns", preliminary="outputs"),
     ],
 )
-# The turn is locked first, as by its own writes. A waiting turn is queued; a running one reads the outcome. It is not
-# notified of a job that reports: the runners are notified, and deliver the report.
+# The turn is locked first, as by its own writes. A waiting turn is queued; a running one reads the outcome. After a job
+# with a report, the runners are notified instead of the turn, and deliver the report.
 SETTLE_JOB = Statement(
     f"""
     WITH turn AS (

@@ -1,5 +1,5 @@
-"""The runner of jobs: it claims due jobs, runs them, and stops those that their turn no longer needs. It delivers the
-reports of ended jobs.
+"""The runner of jobs claims due jobs, runs them, and stops jobs that their turn no longer needs. The runner also
+delivers the reports of ended jobs.
 
 A `JobKind` runs the call. The runner does the rest: claims, fences, reports, crashes, and ends.
 """
@@ -145,7 +145,7 @@ class JobKind(Protocol):
 
     async def run(self, running: RunningJob) -> JobEnd | Detachment:
         """Returns the end of the job, or its detachment. A later run decides whether the work may be repeated: with a
-        handle, always. It is cancelled to stop the job.
+        handle, always. The run is cancelled to stop the job.
         """
         ...
 
@@ -201,8 +201,8 @@ class ToolJobs:
 
 
 class JobRunner:
-    """Runs up to `most` jobs at once. It polls every `poll_interval` seconds, and after notifications. At a shutdown
-    jobs have `grace_period` seconds to end.
+    """Runs up to `most` jobs at once. Polls every `poll_interval` seconds, and after notifications. At a shutdown jobs
+    have `grace_period` seconds to end.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class JobRunner:
         self._draining = True
 
     async def run(self) -> None:
-        """Runs jobs until it is cancelled. It then waits for running jobs, and returns the rest to the queue."""
+        """Runs jobs until it is cancelled. Then waits for running jobs, and returns the rest to the queue."""
         async with asyncio.TaskGroup() as group:
             try:
                 while True:

@@ -1,5 +1,5 @@
-"""A key of a service with the API of the secrets engine `transit` of Vault and OpenBao. It wraps keys of owners; each
-wrapped key is bound to its owner as associated data.
+"""A key of a service with the API of the secrets engine `transit` of Vault and OpenBao. The service key wraps keys of
+owners; each wrapped key is bound to its owner as associated data.
 """
 
 import asyncio

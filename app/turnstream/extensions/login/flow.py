@@ -1,4 +1,4 @@
-"""A login: it begins and ends in the same browser, and creates a session there."""
+"""A login begins and ends in the same browser, and creates a session there."""
 
 import asyncio
 import hmac
@@ -22,7 +22,7 @@ from turnstream.libraries.logins import LoginScopes, identity_from
 from turnstream.libraries.outgoing.issuer_keys import claim_of, texts_of
 from turnstream.storage.database import Database
 
-# Only servers with an issuer import the library: this takes a tenth of a second.
+# Only servers with an issuer import the library: the import takes a tenth of a second.
 
 PENDING_LIFE: Final = 600  # seconds at the issuer
 # The target after a login: a page of this server, and its chat. No other target, so that no link leads through a login

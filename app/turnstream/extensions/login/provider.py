@@ -113,7 +113,7 @@ class OpenIdProvider:
         return claims
 
     def _client(self, about: Claims) -> AsyncOAuth2Client:
-        """The library's client for one login: it stores the received tokens."""
+        """The library's client for one login, which stores the received tokens."""
         issuer = self.issuer
         method = "none"
         if issuer.client_secret is not None:

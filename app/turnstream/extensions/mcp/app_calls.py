@@ -18,7 +18,7 @@ from turnstream.extensions.mcp.failures import failures_as
 from turnstream.extensions.mcp.offer_calls import offers_of
 from turnstream.libraries.dialects.apps import WantedCall
 
-# The page sends the HTML once. Its own listeners end when the document is replaced.
+# The page sends the HTML once. The listeners of the page end when the document is replaced.
 _FRAME: Final = """<!doctype html><meta charset="utf-8"><title>App</title><script>
 addEventListener('message', ({ source, data }) => {
   if (source !== parent || data?.method !== 'ui/notifications/sandbox-resource-ready') return

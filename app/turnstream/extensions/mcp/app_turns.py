@@ -141,7 +141,7 @@ async def _tool_of(
 
 
 def _request_of(services: Services, parent: Turn, spec: ToolSpec, wanted: WantedCall) -> TurnRequest:
-    """The request of the turn: it ends after its single call, within the budgets of the app's turn."""
+    """The request of the turn: the turn ends after its single call, within the budgets of the app's turn."""
     assert parent.request is not None
     models, model = services.resolver.models, parent.request.model
     try:  # no replica claims a turn whose model is gone

@@ -25,7 +25,9 @@ _ORIGIN: Final = re.compile(r"(?:https|wss)://(?:\*\.)?[a-z0-9-]+(?:\.[a-z0-9-]+
 
 @dataclass(frozen=True, slots=True)
 class AppPage:
-    """The HTML of an app. `connect` are origins for its requests, `load` those of its scripts, styles and media."""
+    """The HTML of an app. `connect` are origins for its requests, `load` are origins of its scripts, styles
+    and media.
+    """
 
     html: str
     connect: Sequence[str] = ()
@@ -39,7 +41,7 @@ class AppPage:
 
 
 def origins_of(given: object) -> list[str]:
-    """Returns the origins of a list that are allowed in a policy. Others are dropped."""
+    """Returns the origins of a list that are allowed in a policy. Other origins are dropped."""
     listed = given if isinstance(given, list) else []
     return [each for each in listed[:_MOST_ORIGINS] if isinstance(each, str) and _ORIGIN.fullmatch(each)]
 

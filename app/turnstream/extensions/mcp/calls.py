@@ -195,8 +195,8 @@ async def _opened(request: Request) -> "tuple[SignIns, LinkedAsk, McpIssuer, str
 
 async def _check_person(request: Request, ask: "LinkedAsk", approvers: Collection[str]) -> str | None:
     """A credential of the browser must be the owner's: otherwise the owner's calls would use another person's tokens.
-    Without browser credentials, as when a program sends the tokens, the link alone is enough. With `approvers` the
-    person must be one of them, and is returned. Raises _PageRefused.
+    Without browser credentials, as when a program sends the tokens, the link alone is enough. With `approvers`, the
+    person must be an approver, and is returned. Raises _PageRefused.
     """
     try:
         identity = await services_of(request).authenticator.identity_of(request)

@@ -122,8 +122,8 @@ class McpIssuer:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The state of a started sign-in, for its callback. It is stored encrypted. `cookie` is a digest, and `actor` the
-    person who started it for the owner.
+    """The state of a started sign-in, for its callback; stored encrypted. `cookie` is a digest, and `actor` the person
+    who started it for the owner.
     """
 
     metadata: dict[str, Any]

@@ -245,7 +245,7 @@ def offers_of(request: Request) -> "Offers | None":
 
 
 async def _blocks(request: Request, parts: Sequence[OutcomePart], field: str) -> Response:
-    """All parts are checked before the first one is stored."""
+    """All parts are checked before the first part is stored."""
     http, size = services_of(request).http, 0
     for part in parts:
         size += len(part.encode() if isinstance(part, str) else part.content)

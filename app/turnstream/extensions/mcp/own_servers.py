@@ -1,7 +1,7 @@
 """MCP servers that owners add for themselves, if the operator allows it.
 
-Two tools serve all of them, like those of `owner_tools`: the model's request is the same for all owners. A server's row
-is a sign-in with the address and the headers as encrypted tokens.
+Two tools serve all servers, like the two tools of `owner_tools`: the model's request is the same for all owners. A
+server's row is a sign-in with the address and the headers as encrypted tokens.
 """
 
 import json

@@ -197,7 +197,7 @@ class OwnerLists:
                     refusal = f"{server.name} has changed its tools, and the user has not accepted the changes."
                     return Outcome(f"{refusal} The call was not made.", kind="refused")
         if stored is None or changes:
-            accepted = to_json(before | digests).decode()  # a tool that returns is compared with its earlier form
+            accepted = to_json(before | digests).decode()  # a relisted tool is compared with its earlier form
             await sign_ins.accept_tools(context.owner, server.name, accepted, stored)
         return None
 

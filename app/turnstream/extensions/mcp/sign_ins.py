@@ -75,7 +75,7 @@ ACCEPT_TOOLS = Statement(
 GET_TOKENS = Statement(
     f"SELECT server, tokens FROM sign_ins WHERE owner = :owner AND tokens IS NOT NULL AND server NOT LIKE '{OWN}%'"
 )
-# The tokens of an earlier sign-in stay until the new one is complete.
+# The tokens of an earlier sign-in are kept until the new sign-in is complete.
 BEGIN_SIGN_IN = Statement(
     """
     INSERT INTO sign_ins (owner, server, state, pending, pending_until)

@@ -42,11 +42,11 @@ _CONNECT = 30  # seconds
 _GOODBYE = httpx2.Timeout(2)
 _TIME_TO_EXIT = 2.0  # seconds, for each of: end of input, SIGTERM, SIGKILL
 
-# The id of a response, after its `jsonrpc` or at its end: elsewhere it may belong to the result.
+# The id of a response, after its `jsonrpc` or at its end: an id at another place may belong to the result.
 _ID = rb'"id"\s*:\s*(\d+)\s*'
 _FIRST_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb",")
 _LAST_ID = re.compile(rb",\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
-_KEPT_END = 1000  # bytes of both ends of a too long line: its id is in one of them
+_KEPT_END = 1000  # bytes of both ends of a too long line: the id is in one of both ends
 
 _Incoming = SessionMessage | Exception
 
@@ -102,8 +102,8 @@ class _WatchedStream:
 
 
 class MessageTooLong(httpx2.SSEError, httpx2.StreamError):
-    """A response contains a too long message. The SDK answers the request with an error with this text: it expects the
-    first class when reading events, the second when reading JSON.
+    """A response contains a too long message. The SDK answers the request with an error with this text. The SDK expects
+    the first class when reading events, the second when reading JSON.
     """
 
 

@@ -25,8 +25,8 @@ from turnstream.llm.parameters import (
 
 # Models without reasoning, which also refuse requests for encrypted reasoning.
 THOUGHTLESS = re.compile(r"(^|[/.:])(chatgpt|gpt-3|gpt-4)")
-# OpenAI's first reasoning models have no sampling parameters. From gpt-5.1 they depend on the effort, which OpenAI
-# checks.
+# OpenAI's first reasoning models have no sampling parameters. From gpt-5.1 on, sampling parameters depend on the
+# effort, which OpenAI checks.
 _UNSAMPLED = re.compile(r"^(o\d|gpt-5(?!\.|-chat))")
 _NO_THOUGHTS, _NO_SAMPLING = "it does not reason", "it is a reasoning model without sampling parameters"
 

@@ -27,10 +27,10 @@ class Quirks:
 
     `max_tokens` is the member for the length of an answer, `thinking` the member for the reasoning effort (None: not
     sent), and `seed` the member for a seed. `params` are parameters of this server that others lack
-    (turnstream.extensions.openai.parameters), `more_params` those of the operator. With `thoughts_go_back` the model's
-    own thoughts are sent back. `call_ids` must match a whole call id. `after_tools` is an assistant text between
-    results and a user message, for servers that refuse a user message directly behind a tool message. `unsupported`
-    members are never sent, `extra` members always.
+    (turnstream.extensions.openai.parameters), `more_params` are parameters of the operator. With `thoughts_go_back` the
+    model's own thoughts are sent back. `call_ids` must match a whole call id. `after_tools` is an assistant text
+    between results and a user message, for servers that refuse a user message directly behind a tool message.
+    `unsupported` members are never sent, `extra` members always.
     """
 
     max_tokens: str = "max_completion_tokens"

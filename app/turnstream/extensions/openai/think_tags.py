@@ -1,7 +1,7 @@
 """Thoughts in `<think>…</think>` before an answer, written by open models whose server does not parse the tags.
 
-The text between the tags becomes a thinking block, as it streams. It has no signature, so it is not sent back: the
-model's chat template also omits it.
+The text between the tags becomes a thinking block, as it streams. The block has no signature, and is not sent back: the
+model's chat template also omits thoughts.
 """
 
 from collections.abc import AsyncGenerator, Sequence

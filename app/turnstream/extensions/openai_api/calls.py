@@ -157,7 +157,7 @@ ENDPOINTS = (
     _call("GET /v1/files/{upload}/content", get_upload, "The bytes of a file", gives="*/*"),
     _call("DELETE /v1/files/{upload}", files.delete_file, "Delete a file", reach="owner"),
 )
-# Field names in the refusals of calls other than those of responses.
+# Field names in the refusals of all calls but the calls of responses.
 _PARAMS = {"/v1/chat/completions": param_of_chat}
 
 

@@ -84,14 +84,14 @@ async def complete_chat(request: Request) -> Response:
     if forget is not None:
         await forget()
     if (failure := reader.events.failure) is not None:
-        # The turn had retries of its own; the SDKs would post the message again.
+        # The SDKs must not post the message again: the turn has already retried its calls.
         headers = {"x-should-retry": "false", **reader.events.wait}
         return Response(to_json(failure), reader.events.status, headers, "application/json")
     return Response(to_json(reader.events.completion()), 200, options.headers, "application/json")
 
 
 class ChatChunks:
-    """Encodes a part of a turn as chunks of a chat completion. Chunks have no position in the log: they cannot be
+    """Encodes a part of a turn as chunks of a chat completion. Chunks have no position in the log: a stream cannot be
     resumed, and voided text stays at the client. `now` returns the turn from its rows.
     """
 

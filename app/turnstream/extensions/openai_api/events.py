@@ -1,7 +1,7 @@
 """The log of a turn as the events of a response, with sequence numbers that depend only on the log.
 
-A response starts with its turn, or after a wait for its client. It ends with the turn, or at the next wait for the
-client: for outputs of functions, or for approvals. A number counts events. For deltas, whose lengths depend on the
+A response starts with its turn, or after a wait for its client. A response ends with the turn, or at the next wait for
+the client: for outputs of functions, or for approvals. A number counts events. For deltas, whose lengths depend on the
 reader, it counts their characters: a delta has the number of its last character. The attempt that wrote the content is
 the band of its numbers, and each cut block raises the band by one. So numbers increase along a log, and are equal on
 all replicas, before and after a crash. The band identifies numbers of voided content, and numbers of an attempt that
@@ -67,7 +67,7 @@ _DELTAS = {
 
 @dataclass(slots=True)
 class _Item:
-    """An item of the output. It started at the position `begun`, with a `block` of an `attempt`; `start` is the
+    """An item of the output. The item started at the position `begun`, with a `block` of an `attempt`; `start` is the
     position of its first character.
     """
 

@@ -1,4 +1,4 @@
-"""The use case of a response: a message is posted behind its history, or waiting calls are answered."""
+"""The use case of a response: a post of a message behind its history, or the answers to waiting calls."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -53,7 +53,7 @@ class Place:
 
 
 class Posting:
-    """One request for a response. Without `stores`, a chat that begins with it is deleted after its end."""
+    """One request for a response. Without `stores`, a chat that begins with the response is deleted after its end."""
 
     def __init__(
         self,

@@ -103,7 +103,7 @@ async def get_response(request: Request) -> Response:
 
 
 async def cancel_response(request: Request) -> Response:
-    """Returns the present response: an ended one is unchanged."""
+    """Returns the present response: an ended response is unchanged."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
     if not turn.ended:
@@ -197,7 +197,7 @@ async def _found(request: Request, services: Services, owner: str) -> tuple[Resp
 
 
 async def _previous(services: Services, owner: str, turn: Turn) -> str | None:
-    """Returns the response before. Its id is the id of its first part."""
+    """Returns the id of the response before: the id of its first part."""
     assert turn.parent_id is not None
     question = await services.storage.turns.get(owner, turn.chat_id, turn.parent_id)
     return str(ResponseId(turn.chat_id, question.parent_id)) if question.parent_id else None

@@ -61,8 +61,8 @@ def tools_of(
 def offered(
     services: Services, model: str | None, given: Sequence[ToolIn] | None
 ) -> tuple[Sequence[ToolIn] | None, list[str]]:
-    """Returns the tools without those that agents offer to every model if this provider lacks them, and the names of
-    the omitted ones.
+    """Returns the tools, and the names of omitted tools. Agents offer some tools to every model: these are omitted if
+    the provider lacks them.
     """
     resolver = services.resolver
     checked = resolver.models.check(model or resolver.defaults.model)

@@ -1,5 +1,5 @@
-"""Spans and metrics of OpenTelemetry, by its conventions for generative AI. They are sent to the SDK of the process
-(set up by `opentelemetry-instrument`, or an embedding program); without an SDK, the API drops them.
+"""Spans and metrics of OpenTelemetry, by its conventions for generative AI. Spans and values are sent to the SDK of the
+process (set up by `opentelemetry-instrument`, or an embedding program); without an SDK, the API drops them.
 """
 
 import logging

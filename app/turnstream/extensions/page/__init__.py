@@ -1,4 +1,4 @@
-"""The page at `/`, the reference client. It calls endpoints of catalog, chat_stream and uploads."""
+"""The page at `/`, the reference client. The page calls endpoints of catalog, chat_stream and uploads."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

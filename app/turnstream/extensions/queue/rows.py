@@ -3,8 +3,9 @@
 A change and the delivery of a message take the same lock: on the row of the answer, which a claim also locks, or on the
 row of the turn that applies a steer. So a message is changed before its delivery or not at all.
 
-For readers of the chat, a changed or moved message, and all after it, are deleted and created again
-(turnstream.storage.chats.chat_changes): they keep their ids, and get new places behind all places that readers know.
+For readers of the chat, a changed or moved message, and all later messages, are deleted and created again
+(turnstream.storage.chats.chat_changes). The messages keep their ids, and get new places behind all places that readers
+know.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -18,8 +18,8 @@ GET_OLD_UPLOADS = Statement(
     """,
     timeout=LONG,
 )
-# Blocks with files. Any text in them that looks like an id counts as a reference, also in the layouts of answers: an
-# unused upload is the lesser error.
+# Blocks with files. Any text with the form of an id counts as a reference, also in the layouts of answers: an unused
+# upload that is kept is the lesser error.
 _FILES: Final = f"{MAY_NAME_UPLOADS} AND data IS NOT NULL"
 _IDS: Final = "LATERAL regexp_matches(content, '[0-9a-f]{8}-[0-9a-f-]{27}', 'g') AS found"
 

@@ -231,7 +231,9 @@ class SearchIndex(IndexReads):
         return bool(row["indexed"] == _STEP)
 
     async def catch_up(self) -> AsyncGenerator[int, None]:
-        """Indexes unindexed or outdated texts and documents; then collects words of segments. It removes nothing."""
+        """Indexes unindexed or outdated texts and documents; then collects words of segments. Yields 0 after each step:
+        no row is removed.
+        """
         for statement, most in ((CATCH_UP, _STEP), (CATCH_UP_DOCUMENTS, _DOCUMENTS)):
             while (await self._database.rows(statement, most=most))[0]["more"]:
                 yield 0

@@ -148,7 +148,7 @@ class Shares:
             if len(self._recent) >= _MOST_KEPT:
                 self._recent = {key: kept for key, kept in self._recent.items() if kept[0] > now}
             task = asyncio.create_task(self._read(digest, read))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # its readers may have left
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # all readers may have left
             if len(self._recent) < _MOST_KEPT:
                 self._recent[digest] = (now + _FRESH, task)
         return await asyncio.shield(task)

@@ -67,8 +67,8 @@ GET_LEASE = Statement("SELECT lease_until FROM replicas WHERE id = :replica")
 
 
 class StandbyMoment(Database):
-    """One snapshot of the standby. It has all commits of `age` seconds ago, and all before `time` of the database. The
-    age is infinite, and the time unknown, if the snapshot contains no renewal of this replica.
+    """One snapshot of the standby. The snapshot has all commits of `age` seconds ago, and all commits before `time` of
+    the database. The age is infinite, and the time unknown, if the snapshot contains no renewal of this replica.
     """
 
     def __init__(self, transaction: Transaction, renewal: Renewal | None) -> None:

@@ -1,4 +1,4 @@
-"""A watch over the event loop: it names functions that block the loop for too long."""
+"""A watch over the event loop, which logs functions that block the loop for too long."""
 
 import asyncio
 import sys
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 PAUSE = 0.05  # seconds between two requests for a sign of life of the loop
 LIMIT = 0.02  # seconds without a sign of life after which the stack of the loop's thread is read
 _LOGGED = 0.1  # seconds
-_LONG = 1.0  # seconds after which a block is logged before its end, since it may never end
+_LONG = 1.0  # seconds after which a block is logged before its end, because the block may never end
 
 
 class LoopWatch:

@@ -32,7 +32,7 @@ _GONE = 410
 @dataclass(frozen=True, slots=True)
 class Receiver:
     """The operator's server. `secret` is the key of the signatures (turnstream.libraries.outgoing.signature); the path
-    of the turn follows `root_path`. It receives webhooks of `kinds`.
+    of the turn follows `root_path`. The server receives webhooks of `kinds`.
     """
 
     url: str
@@ -154,8 +154,8 @@ class WebhookDeliveries(Hooks):
 
 
 async def post_signed(http: aiohttp.ClientSession, receiver: Receiver, id: str, body: bytes) -> int | str:
-    """Returns the status of the answer, or the class of the error. The error's message is not used: it may contain the
-    URL.
+    """Returns the status of the answer, or the class of the error. The error's message is not used, because the message
+    may contain the URL.
     """
     signature = headers_of(receiver.secret, id, int(CLOCK.seconds()), body)
     headers = {"content-type": "application/json", "user-agent": "turnstream", **signature, **TRACING.outgoing()}

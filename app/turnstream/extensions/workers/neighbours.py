@@ -148,8 +148,8 @@ class UnixNeighbours:
 
 
 class PassedOn(StreamingResponse):
-    """A neighbour's answer. Its connection is closed with the client's connection, however that ends. An interrupted
-    response stays unfinished here, too: a dialect's client would regard a body with an end as complete.
+    """A neighbour's answer. Its connection is closed at any end of the client's connection. An interrupted response
+    stays unfinished here, too: a dialect's client would regard a body with an end as complete.
     """
 
     def __init__(self, answer: "ClientResponse", session: "ClientSession") -> None:

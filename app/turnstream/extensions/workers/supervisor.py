@@ -96,8 +96,8 @@ class Processes:
             return status
 
     async def _watch(self, number: int, process: asyncio.subprocess.Process, notices: socket.socket) -> None:
-        """Runs from the start of a process until it begins to stop. Its silence is counted in pauses of this loop, not
-        in time: if the machine or all processes were suspended, the suspension counts as one pause, and no process is
+        """Watches a process from its start until it begins to stop. Silence is counted in pauses of this loop, not in
+        seconds: if the machine or all processes were suspended, the suspension counts as one pause, and no process is
         killed.
         """
         while await asyncio.get_running_loop().sock_recv(notices, 100) != READY.encode():
@@ -120,8 +120,8 @@ class Processes:
         return min(self.lease, patience_of_supervisor() or self.lease)
 
     async def _started(self, number: int) -> asyncio.subprocess.Process:
-        """Its standard input is a pipe: if this process is killed, the pipe closes, and the other process ends, too.
-        Only the order to stop at once is written to it.
+        """Starts a process with a pipe as its standard input: if this process is killed, the pipe closes, and the other
+        process exits, too. Only the order to stop at once is written to the pipe.
         """
         environment = os.environ | {  # noqa: TID251, handed on as it is
             "TURNSTREAM_PORT": str(self.port),

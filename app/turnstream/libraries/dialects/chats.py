@@ -67,7 +67,7 @@ async def newest_path(services: Services, owner: str, chat: UUID) -> Sequence[Tu
 
 
 def is_news(turn: Turn) -> bool:
-    """Whether a client that connects may lack the end of the turn: it is open, or ended just now."""
+    """Whether a client that connects may lack the end of the turn: the turn is open, or has just ended."""
     return turn.ended_at is None or turn.ended_at > CLOCK.now() - _RECENTLY
 
 
@@ -155,8 +155,9 @@ def page_tool(name: str, description: str | None, schema: object) -> dict[str, A
 async def with_page(
     services: Services, owner: str, chat: UUID, options: UiOptions, page: PageOptions, before: Turn | None
 ) -> UiOptions:
-    """Returns the options with those of the page. The tools of the page join those of the turn, the chat or the server.
-    The next turn has them only if the page sends them again. `before` is the answer before the turn.
+    """Returns the options with the additions of the page. The tools of the page are added to the tools of the turn, the
+    chat or the server. The next turn has them only if the page sends them again. `before` is the answer before the
+    turn.
     """
     stored: Chat | None = None
     with suppress(NotFound):

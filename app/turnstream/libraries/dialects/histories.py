@@ -267,7 +267,7 @@ def _canonical(item: PastMessage | PastText | PastCall | PastResult) -> list[Any
 
 # --- exchanges that took place elsewhere -----------------------------------------------------------------------------
 
-# The message before an answer that continues from results of calls. It is not stored.
+# The message before an answer that continues from results of calls. This message is not stored.
 NO_MESSAGE = {"type": "text", "text": "…"}
 
 

@@ -86,7 +86,7 @@ class Histories:
             return await _write(connection, owner, chat, row["id"] if row else None, exchanges, request)
 
     async def record_in_new_chat(self, chat: Chat, exchanges: Sequence[PastExchange], request: TurnRequest) -> None:
-        """Writes exchanges in a new chat, and returns the last answer."""
+        """Writes exchanges in a new chat."""
         async with self._exchanges.in_new_chat(chat, None) as draft:
             await behind(draft, exchanges, request)
 

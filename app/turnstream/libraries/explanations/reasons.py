@@ -86,7 +86,7 @@ class TurnState:
 
     @property
     def known_calls(self) -> Sequence[RunningCall]:
-        """The calls of the report, including early ones; without a report those of the ledger."""
+        """The calls of the report, including early calls; without a report, the calls of the ledger."""
         return self.activity.calls if self.activity is not None and self.activity.calls else self.calls
 
 

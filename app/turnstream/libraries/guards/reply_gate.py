@@ -1,4 +1,4 @@
-"""The gate of one reply: it holds the text of guarded blocks, and releases it after the guards."""
+"""The gate of one reply holds the text of guarded blocks until the guards have passed it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from turnstream.llm.raw_json import members_of, to_json
 
 @dataclass(slots=True, eq=False)
 class _Layer:
-    """One guard of a block. `passed` is the text that it has released."""
+    """One guard of a block. `passed` is the text released by the guard."""
 
     guard: Guard
     window: Window

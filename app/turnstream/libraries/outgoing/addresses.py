@@ -39,8 +39,8 @@ class UrlRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Hosts and networks of the operator: they may be internal and without https. Without `public`, only these are
-    allowed.
+    """Hosts and networks of the operator, which may be internal and without https. Without `public`, only these hosts
+    and networks are allowed.
     """
 
     hosts: frozenset[str] = frozenset()

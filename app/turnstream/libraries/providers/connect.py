@@ -1,5 +1,5 @@
-"""Clients for the providers of the registry. The import of an SDK takes one or two seconds of CPU: it happens at the
-first use, in a thread, while the server listens and streams.
+"""Clients for the providers of the registry. The import of an SDK takes one or two seconds of CPU, so an SDK is
+imported at its first use, in a thread, while the server listens and streams.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class OnDemand:
 
     async def _new_adapter(self) -> OwnedProvider:
         await import_adapter(self._spec.api)
-        # This reads the certificates of all authorities: 20 ms.
+        # The creation of the adapter reads the certificates of all authorities: 20 ms.
         adapter = await asyncio.to_thread(self._spec.api.connect, self._spec, self._options)
         if isinstance(adapter, ObservedProvider):
             adapter.observe = self._observe

@@ -32,7 +32,7 @@ def pieces_of(text: str, words: Sequence[str]) -> tuple[ExcerptPiece, ...]:
 
 
 def without_markdown(text: str, words: Sequence[str]) -> str:
-    """The text without Markdown. It is unchanged if one of `words` would be removed."""
+    """The text without Markdown. The text is unchanged if one of `words` would be removed."""
     plain = _CELL.sub("", _SIGNS.sub("", _LINK.sub(r"\1", _SIGNS_OF_LINES.sub("", text))))
     return plain if all(word.lower() in plain.lower() for word in words if word.lower() in text.lower()) else text
 

@@ -59,8 +59,7 @@ class SecretRows:
     @asynccontextmanager
     async def codec(self, url: str) -> AsyncIterator[Codec | None]:
         """The codec of the first extension that has one. The codec reads keys through separate connections: a
-        transaction that waits for a key already uses one of the server's connections. Returns None without a master
-        key.
+        transaction that waits for a key already uses one of the server's connections. Yields None without a master key.
         """
         options = _CONNECTIONS, self.settings.postgres_timeout, self.settings.statement_cache, None
         async with connect_when_used("keys", url, *options) as database:

@@ -17,8 +17,8 @@ from turnstream.tools.sources import DeclaredTools, LoadedTools
 
 @dataclass(frozen=True, slots=True)
 class SourceKind:
-    """A kind of tool source. Its tables in the tools file are `[name.NAME]`, with the keys of `table`; None for
-    a kind without tables. `make` gets the content of the file and connects to nothing. It raises ConfigError with all
+    """A kind of tool source. Its tables in the tools file are `[name.NAME]`, with the keys of `table`; None for a kind
+    without tables. `make` gets the content of the file and connects to nothing. `make` raises ConfigError with all
     sentences at once.
     """
 

@@ -110,7 +110,7 @@ def _sentence(problem: Any, tables: Mapping[str, type[PolicyTable]]) -> str:
         known = PolicyTable if depth == 4 else tables[str(loc[0])]
         close = difflib.get_close_matches(key, known.model_fields, n=1)
         hint = f"did you mean `{close[0]}`?" if close else f"the keys are {', '.join(known.model_fields)}"
-        # A key with a dot is in a table of its own, such as `breaker`.
+        # A key with a dot belongs to a nested table, such as `breaker`.
         return f"[{table}] has no key `{key}`" + ("" if "." in key else f"; {hint}")
     if problem["type"] == "dict_type" and not table:
         return f"`{key}` must be tables that have a name each: write [{key}.NAME]"

@@ -48,7 +48,7 @@ GO_ON = (
     "Your reply was cut off, and what you have written stands. Begin with its last few words, exactly as they are, and"
     " go on from there. Do not begin anew, and say nothing about the interruption."
 )
-# For a fallback that cannot continue a reply with a beginning by the client. Its answer has no seam.
+# For a fallback that cannot continue a reply with a beginning by the client. The answer of the fallback has no seam.
 GO_ON_FROM_BEGUN = "Your reply was begun for you. Go on behind its last word, and repeat nothing of it."
 SUMMARISED = "The conversation so far, in a summary:\n\n"
 SUMMARISE = (

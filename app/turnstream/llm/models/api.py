@@ -37,9 +37,9 @@ def _is_usable(_: object) -> None:
 class ModelApi:
     """An API of models. `name` is the value of `api` in a table of the file of models.
 
-    `connect` makes the adapter to a provider. It is called once, in a thread, at the first call. `module` is a slow
-    import of the adapter: a server imports it early, once it listens. `check` gets the name of a provider with its key,
-    and raises ConfigError if no call can succeed here, for example without a package; `verify` gets its table.
+    `connect` makes the adapter to a provider, once, in a thread, at the first call. `module` is a slow import of the
+    adapter: a server imports it early, once it listens. `check` gets the name of a provider with its key, and raises
+    ConfigError if no call can succeed here, for example without a package; `verify` gets its table.
 
     `parameters` are all parameters of a turn. `quirks` are the allowed names of a provider's `quirks`, with the
     parameters that such a server accepts; the first is the default. `own_members` are members of a request without a

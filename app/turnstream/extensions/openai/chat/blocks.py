@@ -1,4 +1,4 @@
-"""Blocks from the deltas of Chat Completions, which name only the member that they extend, not a block. Pure.
+"""Blocks from the deltas of Chat Completions. A delta names only the extended member, not a block. Pure.
 
 A change of the member ends a text or a thought. A call with complete arguments is closed at the start of another
 member; an incomplete call stays open, because the rest may arrive between other deltas.

@@ -139,7 +139,7 @@ class ChatWire(Wire):
             self._read_chunk(chunk, data, parts)
 
     def _read_other(self, value: Any, data: bytes, parts: list[Part]) -> None:
-        """Parses data that is not a chunk: one of several forms of failure, or something new."""
+        """Parses data that is not a chunk: one of several forms of failure, or an unknown form."""
         members = value if isinstance(value, dict) else {}
         if members.get("error") or "error" in {members.get("object"), members.get("type")}:
             self.failure = value

@@ -279,8 +279,8 @@ def _with_toolset(block: Block, toolsets: Mapping[str | None, Raw | None], cites
 
 
 def _marks(messages: Sequence[Message]) -> set[tuple[int, int]]:
-    """Returns the positions of the cache marks: the end of this request, and the end of the one before, in the user
-    message before the last answer.
+    """Returns the positions of the cache marks: the end of this request, and the end of the previous request, in the
+    user message before the last answer.
     """
     cacheable = [
         (number, place)

@@ -379,7 +379,8 @@ _CAUSES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"PoolTimeout"}), "No connection to the provider was free in time."),
     (frozenset({"WriteTimeout"}), "The provider did not read the request in time."),
 )
-# Exceptions of the transport besides the SDK's exceptions: those of a body, and those that OpenAI's SDK does not wrap.
+# Exceptions of the transport besides the SDK's exceptions: exceptions of a body, and exceptions that OpenAI's SDK does
+# not wrap.
 LOST = (httpx2.HTTPError, aiohttp.ClientError, OSError)
 _BROKEN_OFF = frozenset(
     {
