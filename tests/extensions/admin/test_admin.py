@@ -111,7 +111,7 @@ async def test_a_running_turn_is_put_back_into_the_queue(server: Server, api: Cl
     turn = await ended(api, said)
     assert (turn["status"], turn["attempt"] > 1, turn["blocks"][-1]["text"]) == ("complete", True, "Two.")
     refused = await operator.json("POST", act, 409)
-    assert "it is complete" in refused["detail"]
+    assert "is complete: only a running turn" in refused["detail"]
     assert await audited(server, said) == [("turn.requeued", api.owner, "running")]
 
 
