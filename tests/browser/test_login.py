@@ -100,7 +100,7 @@ async def test_a_stream_continues_after_the_session_is_renewed(
     ada = await visitor(people, site, "/")
     await ada.page.fill("#ask-token input[name=token]", "ts_wrong")
     await ada.page.keyboard.press("Enter")
-    await expect(ada.page.locator("#why-token")).to_contain_text("not known")
+    await expect(ada.page.locator("#why-token")).to_contain_text("is unknown here")
     await ada.page.get_by_role("link", name="Sign in at Example").click()
     await ada.ready()
     await expect(ada.page.locator("#who")).to_have_text("Ada")

@@ -124,7 +124,7 @@ async def test_an_event_source_sends_a_token_that_only_reads_in_its_address(
     refusals = {
         f"{path}?access_token={writes}": "must only read",
         f"{path}?access_token={stored}": "short-lived",
-        f"{path}?access_token={token[:-1]}": "not known",
+        f"{path}?access_token={token[:-1]}": "is unknown here",
         f"{path}?access_token=": "Send `Authorization",
         f"/api/chats/{chat}?access_token={token}": "streams alone",
         f"/api/stream?access_token={token}": "",
