@@ -26,8 +26,8 @@ from yarl import URL
 
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.oauth import Challenge, challenge_of
+from turnstream.libraries.json_weight import weight_of
 from turnstream.libraries.outgoing.addresses import Allowed, UrlRefused
-from turnstream.libraries.providers.raw_members import weight_of
 
 log = structlog.get_logger(__name__)
 

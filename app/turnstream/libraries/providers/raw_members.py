@@ -10,9 +10,6 @@ from msgspec import Raw
 from turnstream.kit.text import storable
 
 NULL: Final = Raw(b"null")
-# The weights in bytes of plain text with the same decoding time: of an escape, a string or an item, and of an object or
-# a list.
-_SIGN, _OBJECT = 9, 100
 
 
 def decode_text(raw: Raw | bytes) -> str:
@@ -36,9 +33,3 @@ def repaired_json(text: str) -> str | None:
         return storable(json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False))
     except (ValueError, RecursionError):
         return None
-
-
-def weight_of(json: bytes) -> int:
-    """The size of JSON in bytes of plain text, by the time that it takes to decode."""
-    signs, objects = sum(map(json.count, (b"\\", b'"', b","))), json.count(b"{") + json.count(b"[")
-    return len(json) + _SIGN * signs + _OBJECT * objects

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from turnstream.domain.errors import PermanentError, TransientError
-from turnstream.libraries.providers.raw_members import weight_of
+from turnstream.libraries.json_weight import weight_of
 from turnstream.libraries.providers.transport.failures import LOST, content_type_error, provider_error
 from turnstream.libraries.providers.transport.response import MAX_FAILURE_BYTES, ModelResponse
 from turnstream.libraries.providers.transport.wire import BadStream, Wire

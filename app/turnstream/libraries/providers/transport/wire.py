@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from turnstream.libraries.providers.raw_members import repaired_json, weight_of
+from turnstream.libraries.json_weight import weight_of
+from turnstream.libraries.providers.raw_members import repaired_json
 from turnstream.llm.provider import Part
 
 # The size in bytes from which the weight of an event counts, not only its size.
