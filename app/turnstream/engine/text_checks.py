@@ -52,7 +52,7 @@ class TurnChecks:
 
 
 class TextChecks(Protocol):
-    """All checks of a server. `plan` is the name of the owner's plan. None: no message is checked."""
+    """All checks of a server. `plan` is the name of the owner's plan. `check_message` is None without such a check."""
 
     @property
     def check_message(self) -> CheckMessage | None: ...

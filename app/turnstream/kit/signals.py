@@ -24,7 +24,7 @@ class Signal(Generic[P]):
 
 
 class LaterSignal(Signal[P]):
-    """The actions are called in the next iteration of the event loop: the sender, often a request, waits for none."""
+    """The next iteration of the event loop calls the actions, so the sender, often a request, does not wait."""
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> None:
         asyncio.get_running_loop().call_soon(lambda: super(LaterSignal, self).send(*args, **kwargs))
