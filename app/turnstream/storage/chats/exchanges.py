@@ -457,9 +457,9 @@ class Exchanges:
         read: Position | None = None,
         most_queued: int | None = None,
     ) -> AsyncIterator[Draft]:
-        """Yields a draft at `target`. If the position in `read` is still valid, it is used. The owner may have
-        `most_queued` queued turns. Raises NotFound, RequestRefused, and Conflict if the branch is busy and `on_busy` is
-        `reject`.
+        """Yields a draft at `target`. While the position in `read` is valid, it is used. The owner may have
+        `most_queued` turns in the queue. Raises NotFound, RequestRefused, and Conflict if the branch is busy and
+        `on_busy` is `reject`.
         """
         async with self.locked(target.owner, target.chat, key) as (connection, chat):
             if read is not None and _is_unchanged(read, chat):
@@ -490,9 +490,7 @@ class Exchanges:
     async def locked(
         self, owner: str, chat: UUID, key: IdempotencyKey | None = None
     ) -> AsyncIterator[tuple[Transaction, Chat]]:
-        """Yields a transaction that keeps others from adding or deleting turns in the chat. Raises NotFound and
-        KeyTaken.
-        """
+        """Yields a transaction that keeps others from changing the tree of the chat. Raises NotFound and KeyTaken."""
         async with self._database.transaction() as connection:
             row = await connection.row(LOCK_CHAT, chat=chat, owner=owner)
             if row is None:
@@ -503,8 +501,7 @@ class Exchanges:
 
 
 async def take_queued_place(connection: Transaction, owner: str, most: int | None) -> None:
-    """Reserves a slot in the queue for a turn of the transaction. Raises TooMany if the owner has `most` turns there.
-    """
+    """Reserves a slot in the queue for a turn of the transaction. Raises TooMany if the owner has `most` such turns."""
     if most is None:
         return
     row = await connection.row(TAKE_PLACE, owner=owner, most=most)

@@ -207,7 +207,6 @@ CANCEL_TURN = Statement(
 )
 
 
-
 class TurnReads:
     """Reads turns, on a standby too. One snapshot shows an open turn and its contents, so that the two fit together."""
 
@@ -346,8 +345,7 @@ async def _with_contents(database: Database | Transaction, rows: Sequence[Row]) 
 async def asks_and_steers_of(
     database: Database | Transaction, rows: Sequence[Row]
 ) -> tuple[Mapping[UUID, list[Ask]], Mapping[UUID, list[Steer]]]:
-    """Returns the asks and steers of the turns in `rows`. The row of a turn shows whether it has any; most have none.
-    """
+    """Returns the asks and steers of the turns in `rows`. The row of a turn shows whether it has any; most do not."""
     asked = [row["id"] for row in rows if row["asked"]]
     steered = [row["id"] for row in rows if row["arrivals"]]
     asks = await database.rows(GET_ASKS, turns=asked) if asked else ()
