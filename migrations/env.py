@@ -1,5 +1,5 @@
 """Connects Alembic to the database: one asyncpg connection, one process at a time. All migrations are one transaction.
-Only the concurrent build of an index is outside, and commits the changes before it.
+Only a concurrent build of an index runs outside of it, after a commit of the earlier changes.
 """
 
 import asyncio

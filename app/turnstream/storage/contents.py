@@ -47,7 +47,7 @@ class SealedColumns:
     same `key`. `names` maps columns to their parameters or result columns, if the names differ; such a parameter may be
     a list with a value for each row. A `digest` is the digest of plain contents; for sealed contents it depends on a
     secret key. A `labelled` value is JSON, whose sealed form shows the ids of uploads and of a steer. `members` is JSON
-    that SQL reads, with only some members sealed. `rows` are rows of other tables in a column of a turn's row.
+    that SQL reads, of which only some members are sealed. `rows` are rows of other tables in a column of a turn's row.
     """
 
     table: str
@@ -95,7 +95,7 @@ class Codec(Protocol):
     forms: Sequence[str]
 
     async def seal(self, contents: SealedColumns, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the parameters of a statement, with the values that it stores sealed."""
+        """Returns the parameters of a statement, in which the values to store are sealed."""
         ...
 
     async def open(self, contents: SealedColumns, values: Mapping[str, Any], rows: Sequence[Any]) -> Sequence[Any]:

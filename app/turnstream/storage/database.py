@@ -339,7 +339,7 @@ async def _as_stored(codec: Codec | None, statement: Statement, values: dict[str
 async def _as_given(
     codec: Codec | None, statement: Statement, values: dict[str, Any], rows: Sequence[Row]
 ) -> Sequence[Row]:
-    """Returns the rows with opened values. A row that had sealed values becomes a mapping, which is no sequence."""
+    """Returns the rows with opened values. A row that had sealed values becomes a mapping, not a sequence."""
     if codec is not None and rows:
         for contents in statement.opens:
             rows = await codec.open(contents, values, rows)
@@ -356,8 +356,8 @@ def prepared(statement: Statement, values: dict[str, Any], key: SigningKey | Non
 
 @contextmanager
 def limit_of(statement: Statement, *connections: Any) -> Iterator[None]:
-    """Closes the connections if the statement is not answered in time, because a rollback would wait too. After the
-    statement's own time limit, raises StatementTooLong. Postgres may cancel earlier, at `statement_timeout`.
+    """Closes the connections if the statement is not answered in time, because a rollback would wait too. Raises
+    StatementTooLong after the statement's own time limit, or after a shorter `statement_timeout` of Postgres.
     """
     try:
         yield
@@ -389,8 +389,8 @@ async def _fetch(raw: Any, statement: Statement, sql: str, arguments: Sequence[A
 
 
 def _sorted(error: Exception) -> StorageError:
-    """Converts an error. The driver's own errors mean a lost connection, a wrong server, or a bug of ours. "cannot
-    switch to state" means a lost connection: the driver has read the last message, but not the end of the stream.
+    """Converts an error to a StorageError. The driver's own errors mean a lost connection, a wrong server, or a bug of
+    ours. "cannot switch to state" means a lost connection whose last message, but not whose end, the driver has read.
     """
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""

@@ -16,7 +16,7 @@ _PATIENCE = 1.0
 # The settings are sent after the connection is open, because PgBouncer refuses them as start parameters.
 SESSION_SETTINGS: Final = {
     "default_transaction_isolation": "read committed",  # a claim reads the latest commits after its wait for a lock
-    "row_security": "on",  # off: Postgres refuses each statement that a policy would filter
+    "row_security": "on",  # if off, Postgres refuses each statement that a policy would filter
     "TimeZone": "UTC",  # for times that statements convert to text, and for the periods of budgets
     "DateStyle": "ISO, MDY",
     "IntervalStyle": "postgres",

@@ -19,7 +19,9 @@ _SIGNED_OWNERS: Final = "0046"
 
 
 def create_index_concurrently(name: str, table: str, columns: Sequence[str], **options: Any) -> None:
-    """The migration must do nothing else: an interrupted migration runs again, although its changes are committed."""
+    """Builds an index concurrently. The migration must do nothing else: if it is interrupted, it runs again from its
+    start, although its earlier changes are committed.
+    """
     with _building(op.get_context(), name):
         op.create_index(name, table, columns, postgresql_concurrently=True, if_not_exists=True, **options)
 

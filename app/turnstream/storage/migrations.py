@@ -129,7 +129,7 @@ def alembic_config(url: str) -> "Config":
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Migrates the database, after any other process that is migrating it. Must not be called inside an event loop."""
+    """Migrates the database. Waits for any other process that migrates it. Must not be called inside an event loop."""
     from alembic import command  # noqa: PLC0415
 
     command.upgrade(alembic_config(url), revision)
@@ -151,7 +151,8 @@ async def upgrade_in_thread(url: str) -> None:
 
 
 async def downgrade_in_thread(url: str, revision: str) -> None:
-    """Calls `downgrade` from an event loop. Raises ConfigError if `revision` is unknown, or newer than the database."""
+    """Calls `downgrade` from an event loop. Raises ConfigError for an unknown revision, or one newer than the present.
+    """
     present, known = await present_revision(url), sorted(_in_versions())
     if present is None or revision not in known or revision > present:
         raise ConfigError(

@@ -14,8 +14,8 @@ NO_ID: Final = UUID(int=0)  # sorts before all other ids
 
 def walk_of(table: str, key: Sequence[str], old: str, *, within: str = "true") -> Statement:
     """Returns a statement that reads up to `most` rows after a position in the order of `key` (columns of an index),
-    and deletes the `old` rows. It takes as long in a large table as in a small table, however many rows stay. Its row
-    has the number `removed` and the new position; at the end there is no row.
+    and deletes the `old` rows. The statement takes as long in a large table as in a small table, however many rows
+    stay. Its row has the number `removed` and the new position; at the end there is no row.
     """
     columns, place = ", ".join(key), ", ".join(f":{name}" for name in key)
     return Statement(
@@ -44,8 +44,8 @@ async def walk(
         place = {name: row[name] for name in place}
 
 
-# One replica owns a sweep until the sweep is due again. While it works, the replica postpones the due time. After its
-# death, another replica claims the sweep.
+# One replica owns a sweep until the sweep is due again. While it works, the replica postpones the due time. If it dies,
+# another replica claims the sweep at the due time.
 CLAIM_SWEEP = Statement(
     """
     INSERT INTO sweeps (name, due_at) VALUES (:name, now() + :lease)
@@ -66,8 +66,8 @@ class Aged(NamedTuple):
 
 def aged(table: str, begin: Mapping[str, Any], since: str = "created_at", most: int = ROWS) -> Aged:
     """Describes rows with a maximum age. `begin` has the columns of an index, with values before all rows. The first
-    column is an id with its time of creation, so the walk skips younger rows. The age counts from `since`, perhaps a
-    later time: of a repeated upload, a request to an older turn, the delivery of a webhook.
+    column is an id with its time of creation, so the walk skips younger rows. The age counts from `since`, which may be
+    later: the time of a repeated upload, of a request to an older turn, of a webhook's delivery.
     """
     key = [*begin]
     walked = walk_of(table, key, f"{since} < now() - CAST(:age AS interval)", within=f"{key[0]} < :before")
@@ -85,7 +85,7 @@ AGED_WITHDRAWN_KEYS: Final = Aged(
 
 # A use of a tool set updates `used_at` if it is more than an hour old (`keep_tool_set`), so a set that is two hours old
 # belongs to no uncommitted turn. The subquery reads the next digest in the order of the index. With an equality, the
-# planner may read the whole table if all turns have one of few sets. The feed of an owner shows deleted chats for
+# planner may read the whole table if all turns share a few sets. The feed of an owner shows deleted chats for
 # DELETIONS_KEPT; the sweep removes their rows later, so that no reader misses a row.
 DELETIONS_KEPT = timedelta(days=30)
 SWEEP_DELETED_CHATS = walk_of("deleted_chats", ["owner", "chat_id"], "deleted_at < now() - CAST(:kept AS interval)")

@@ -29,10 +29,10 @@ NARROW: Final = {
     "grants": "SELECT, INSERT, UPDATE (revoked_at)",
     "tool_sets": "SELECT",
 }
-# Creates policies for the tables in %(paths)s, a list of names and paths. A policy compares the owner in the row;
-# without an owner in the row, the policy of the chat or turn must show the row's chat or turn. If one statement inserts
-# both rows, it cannot see the chat or turn yet. So a new row's chat or turn must not belong to another owner, and the
-# foreign key requires its existence. A database of an older version lacks some of the tables and columns.
+# Creates policies for the tables in %(paths)s, a list of names and paths. A policy compares the owner in the row. A row
+# without an owner is visible if its chat or turn is visible. One statement may insert such a row together with its chat
+# or turn, which it cannot see yet. So an insert requires only that the chat or turn does not belong to another owner;
+# the foreign key requires its existence. A database of an older version lacks some tables and columns.
 POLICIES: Final = """
 DO $$
 DECLARE
@@ -80,9 +80,9 @@ $$
 """
 _LOCK = 7_481_516_343
 _ROLE = "SELECT rolname, rolsuper OR rolbypassrls AS unlimited FROM pg_roles WHERE rolname = current_user"
-# Prevents callers from misusing the rights of functions. A function of a trigger, or with other rights than its caller,
-# looks up names in the catalog, in this schema, and last in the temporary tables of the session. If the user may create
-# a role, functions belong to a role that cannot log in and owns nothing else. Every call needs a grant.
+# Prevents callers from misusing the rights of functions. A trigger's function, or a function with other rights than its
+# caller, looks up names in the catalog, in this schema, and last in the temporary tables of the session. If the user
+# may create a role, functions belong to a role that cannot log in and owns nothing else. Every call needs a grant.
 _HARDEN = """
 DO $$
 DECLARE

@@ -241,7 +241,7 @@ def steer_from(row: Row) -> Steer:
 
 
 def columns_of(blocks: Sequence[Block]) -> dict[str, list[Any]]:
-    """One list per column, for `unnest`."""
+    """Returns one list per column, for `unnest`."""
     return {
         "indexes": [block.index for block in blocks],
         "block_rounds": [block.round for block in blocks],

@@ -58,7 +58,7 @@ def functions(*, called: bool = False) -> Sequence[str]:
 
 
 def schema_files() -> Sequence[Path]:
-    """Returns the core's file first, because tables of extensions refer to tables of the core."""
+    """Returns all files, the core's file first, because tables of extensions refer to tables of the core."""
     return [FOLDER / "schema.sql", *filter(Path.is_file, (folder / "schema.sql" for folder in _sql_folders()))]
 
 

@@ -77,7 +77,7 @@ TABLES: Final[Mapping[str, Ownership]] = {
     "jobs": owned("turn_id", "state"),
     # A call that waits for a person: for the result of a client tool, permission to run a tool, or the answer to a
     # question. `digest` identifies the exact input; an answer with another digest is refused. `tool_digest` identifies
-    # the tool that the person sees, if the chat may remember an approval. If there are `approvers`, only these may
+    # the tool that the person sees, if the chat may remember an approval. If `approvers` are named, nobody else may
     # answer, which a trigger enforces (`check_approver`). Approval links signed before `links_revoked_at` are invalid.
     "asks": owned("turn_id", "content"),
     # A message of the user to an open turn, or the report of the job with the same id. `taken_at`: the time when the

@@ -1,4 +1,4 @@
-"""Stores the answers of people to asks. A running turn has one writer, so an answer waits in its ask for the turn."""
+"""Stores people's answers to asks. A running turn has one writer, which reads each answer from the row of its ask."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ ANSWER_ASKS = Statement(
     """,
     seals=[ASKS.named(turn_id="turn", round="rounds", tool_use_id="tool_use_ids", answer="answers")],
 )
-# Without NOT EXISTS, lists would show an equal permission twice.
+# Without NOT EXISTS, lists would show two equal grants.
 KEEP_GRANT = Statement(
     """
     INSERT INTO grants (id, chat_id, tool, digest, "when", turn_id, tool_use_id)
@@ -202,7 +202,7 @@ async def _keep_grant(connection: Transaction, chat: UUID, turn: UUID, ask: Ask,
 
 
 def _checked(decision: Decision, rows: Sequence[Row], identity: Identity) -> Ask:
-    """Returns the ask for the `decision`, or refuses the decision. `rows` begin with the newest round: ids repeat."""
+    """Returns the ask for the `decision`, or refuses it. `rows` begin with the newest round, because ids may repeat."""
     row = next((row for row in rows if row["tool_use_id"] == decision.tool_use_id), None)
     field = f"{decision.field}.tool_use_id"
     if row is None:

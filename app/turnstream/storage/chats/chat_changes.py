@@ -1,8 +1,8 @@
 """Reads the changes of one chat, for readers that have all turns up to a place.
 
 The place of a turn is its time of creation: twice the microseconds since 1970, plus one for an answer. The lock and the
-clock of the chat (`chats.updated_at`) order the creations of its turns. So no turn appears later at a place before a
-place that a reader has seen. Deletions of turns have times of the same clock.
+clock of the chat (`chats.updated_at`) order the creations of its turns. So no new turn gets a place below a place that
+a reader has seen. Deletions of turns are timed by the same clock.
 """
 
 from collections.abc import Mapping

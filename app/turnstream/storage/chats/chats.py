@@ -106,7 +106,7 @@ class ChatReads:
         return chat_from(_row(await self._database.row(GET_CHAT, owner=owner, chat=chat), chat))
 
     async def page(self, owner: str, limit: int, before: tuple[datetime, UUID] | None) -> Sequence[ChatInList]:
-        """Returns up to `limit` chats that changed before the position `before`, last changed first."""
+        """Returns up to `limit` chats that changed before the position `before`, the last changed chat first."""
         when, identity = before or (None, None)
         rows = await self._database.rows(LIST_CHATS, owner=owner, limit=limit, before=when, before_id=identity)
         return [ChatInList(chat_from(row), row["jobs"]) for row in rows]
@@ -128,7 +128,7 @@ class Chats(ChatReads):
         return chat_from(row)
 
     async def change(self, owner: str, chat: UUID, changed: Callable[[Chat], Mapping[str, Any]]) -> Chat:
-        """Sets the title, system_prompt and settings that `changed` returns for the locked chat. Raises NotFound."""
+        """Locks the chat, and sets the title, system_prompt and settings that `changed` returns. Raises NotFound."""
         async with self._database.transaction() as connection:
             before = _row(await connection.row(LOCK_CHAT, owner=owner, chat=chat), chat)
             changes = changed(chat_from(before))

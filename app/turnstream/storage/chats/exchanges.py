@@ -62,7 +62,8 @@ GET_BRANCH = reads_turns(
     """
 )
 LOCK_OPEN_TURN = Statement(f"SELECT id FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} FOR NO KEY UPDATE")
-# Either this statement or the end of the turn waits for the other, so that the later of the two wakes the worker.
+# This statement and the statement that ends the turn lock the same row, so one waits for the other. The later statement
+# sees the earlier one, and wakes the worker.
 MARK_FOLLOWED = Statement(f"UPDATE turns SET arrivals = arrivals WHERE id = :turn AND status IN {OPEN_STATUSES}")
 # Turns get their time from their locked chat, so turns become visible in the order of their times.
 TICK = "updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')"
@@ -156,8 +157,9 @@ CREATE_SIBLING = Statement(
     """,
     seals=[REQUESTS],
 )
-# If a commit waits in vain for a synchronous standby, only the primary shows its key. So the server acknowledges a
-# found key after another commit, which also waits for that standby. The message in the WAL makes this read a commit.
+# If a commit waits in vain for a synchronous standby, only the primary has its key. So the server acknowledges a key
+# that it finds only after another commit, which also waits for that standby. The message in the WAL makes this read a
+# commit.
 GET_KEY = Statement(
     """
     SELECT digest, turn_id, steer_id, chat_id, parent_id, pg_logical_emit_message(true, 'turnstream', key),
@@ -432,7 +434,9 @@ class Exchanges:
     async def in_new_chat(
         self, chat: Chat, key: IdempotencyKey | None, most_queued: int | None = None
     ) -> AsyncIterator[Draft]:
-        """Creates a chat. Raises KeyTaken, Conflict if the chat exists, and TooMany at `most_queued` queued turns."""
+        """Creates a chat, and yields a draft for its first message. Raises KeyTaken, Conflict if the chat exists, and
+        TooMany if the owner has `most_queued` queued turns.
+        """
         async with self._database.transaction() as connection:
             await take_queued_place(connection, chat.owner, most_queued)
             if key and await connection.row(GET_KEY, owner=chat.owner, key=key.key):
@@ -457,7 +461,7 @@ class Exchanges:
         read: Position | None = None,
         most_queued: int | None = None,
     ) -> AsyncIterator[Draft]:
-        """Yields a draft at `target`. While the position in `read` is valid, it is used. The owner may have
+        """Yields a draft at `target`. Uses the position in `read` if it is still valid. The owner may have
         `most_queued` turns in the queue. Raises NotFound, RequestRefused, and Conflict if the branch is busy and
         `on_busy` is `reject`.
         """
@@ -501,7 +505,7 @@ class Exchanges:
 
 
 async def take_queued_place(connection: Transaction, owner: str, most: int | None) -> None:
-    """Reserves a slot in the queue for a turn of the transaction. Raises TooMany if the owner has `most` such turns."""
+    """Reserves a queue slot for a turn of the transaction. Raises TooMany if the owner has `most` queued turns."""
     if most is None:
         return
     row = await connection.row(TAKE_PLACE, owner=owner, most=most)
@@ -535,7 +539,7 @@ async def placement(database: Database | Transaction, target: Target) -> Placeme
 
 
 async def lock_first_open(connection: Transaction, turns: Sequence[Turn]) -> Turn | None:
-    """Returns the first open turn of `turns`, locked so that it cannot end before the transaction."""
+    """Returns the first open turn of `turns`, locked so that it cannot end before the transaction ends."""
     for turn in turns:
         if await connection.row(LOCK_OPEN_TURN, turn=turn.id):
             return turn

@@ -64,7 +64,7 @@ _SIZE = f"""coalesce(octet_length(turns.request::text), 0) + coalesce(octet_leng
         SELECT coalesce(sum(1000 + octet_length(text) + coalesce(octet_length(data::text), 0)
             + coalesce(octet_length(client_data::text), 0)), 0) FROM blocks WHERE turn_id = turns.id
     )"""
-# A page stops before a turn that would exceed `:bytes`, but has at least two turns: a client may have the first.
+# A page stops before a turn that would exceed `:bytes`, but has two turns or more: a client may already have the first.
 GET_PATH = reads_turns(
     f"""
     WITH RECURSIVE path AS (
@@ -248,7 +248,7 @@ class TurnReads:
 
     async def refreshed(self, turn: Turn) -> Turn:
         """Returns the turn with the answers, steers and outcomes of jobs that have arrived since its last read.
-        `arrivals` is read first: so a later arrival is not counted yet, leads to another read, and is never missed.
+        `arrivals` is read first: an arrival after that is not counted yet, so it leads to another read.
         """
         row = await self._database.row(GET_ARRIVALS, turn=turn.id)
         arrivals = row["arrivals"] if row else turn.arrivals

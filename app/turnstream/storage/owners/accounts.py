@@ -63,7 +63,7 @@ RESERVE = Statement(
     RETURNING id
     """
 )
-# The fence takes no lock: if the round was sealed in between, the call already has its charge, and none is added.
+# The fence takes no lock: if the round is sealed first, its call is charged already, and is not charged again.
 RESERVE_REQUESTS = Statement(
     """
     INSERT INTO reservations
@@ -148,7 +148,8 @@ _RELEASE: Final = f"""
     WHERE owner = whose
 """
 RELEASE = Statement(_RELEASE)
-# Charges the request of a call whose process died. A charge of the round has the same name, and counts instead.
+# Charges the request of a call whose process died. If its round was charged already, under the same name of the call,
+# that charge counts instead.
 CHARGE_REQUEST = Statement(
     f"""
     WITH released AS (
@@ -171,7 +172,7 @@ CHARGE_REQUEST = Statement(
 GET_RESERVATIONS = Statement("SELECT id, attempt FROM reservations WHERE turn_id = :turn AND attempt <= :attempt")
 GET_RESERVATIONS_OF_CALL = Statement("SELECT id FROM reservations WHERE turn_id = :turn AND call = :call")
 # Reads reservations by id. An orphan is a reservation that no run will settle, because the run has ended or was taken
-# over. Titles follow the end of a run, for up to two minutes. The sweep continues after the last id, orphan or not.
+# over. Titles may be charged for two minutes after a run. The sweep continues after the last id, orphan or not.
 GET_ORPHANS = Statement(
     """
     SELECT id, reserved_at < now() - interval '2 minutes' AND NOT EXISTS (
@@ -242,7 +243,7 @@ class Accounts:
         )
 
     async def reserve_requests(self, requests: Sequence[tuple[Turn, Charge]]) -> None:
-        """Reserves the charges that these calls have without a reply. Omits turns whose claim is lost."""
+        """Reserves, for each model call, its charge without a reply. Omits turns whose claim is lost."""
         await self._database.rows(
             RESERVE_REQUESTS,
             turns=[turn.id for turn, _ in requests],

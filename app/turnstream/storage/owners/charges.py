@@ -23,13 +23,13 @@ _COLUMNS_OF_C: Final = "c.*, coalesce((SELECT min(reserved_at) FROM released), n
 
 
 def beginning(period: str, at: str) -> str:
-    """Returns an SQL expression for the time when the period with the time `at` begins. Periods are in UTC."""
+    """Returns an SQL expression for the start of the period that contains the time `at`. Periods are in UTC."""
     return f"date_trunc('{period}', {at}, 'UTC')"
 
 
 def applied(delta: str) -> str:
     """Returns the assignments that add the figures of `delta`, at its time `at`, to an account. If a period of the
-    account has ended before `at`, its figures start again. If it began after `at`, its figures do not change.
+    account has ended before `at`, its figures start again. If the period began after `at`, its figures do not change.
     """
     begins = {period: beginning(period, f"{delta}.at") for period in PERIODS}
     return ", ".join(
@@ -51,9 +51,9 @@ def spent(figure: Callable[[str], str]) -> str:
 
 def charging(turn: str, source: str, held: str = "true") -> str:
     """Returns parts of a statement that charge `CHARGES` to the owner of `source`. `source` is a clause with `owner`,
-    `chat_id`, `kind`, the id of the `turn` and the columns of the charges. Each charge replaces its reservation, if the
-    condition `held` is met, has the time of the reservation, and changes the owner's account, if any. Repeated writes
-    charge once. `root_turn` is the root of the family that shares budgets.
+    `chat_id`, `kind`, the id of the `turn` and the columns of the charges. Each charge gets the time of its
+    reservation, and changes the owner's account, if there is one. The reservation is deleted if the condition `held` is
+    met. Repeated writes charge once. `root_turn` is the root of the family that shares budgets.
     """
     return f"""
     released AS (
@@ -91,7 +91,8 @@ class Charges:
         self._database = database
 
     async def add(self, owner: str, chat: UUID | None, turn: UUID, charge: Charge, root: UUID | None = None) -> None:
-        """Charges a call outside of rounds, only once. If the call has no turn, `turn` is a new id."""
+        """Charges a call outside of rounds; a repeated write charges once. `turn` is a new id if the call has no turn.
+        """
         columns = columns_of_charges([charge], root)
         await self._database.rows(CHARGE, owner=owner, chat=chat, turn=turn, kind=charge.kind, **columns)
 

@@ -69,7 +69,7 @@ class TokenInfo:
 
 
 class Tokens:
-    """Creates, finds and deletes tokens. A new token contains the name of this `cell`, if any."""
+    """Creates, finds and deletes tokens. A new token contains the name of the `cell`, if any."""
 
     def __init__(self, database: Database, cell: str | None = None) -> None:
         self._database = database

@@ -178,7 +178,7 @@ class Uploads:
         await self._database.row(KEEP_FOR_CHAT, chat=chat, upload=id)
 
     async def contents(self, ids: Collection[UUID]) -> Mapping[UUID, bytes]:
-        """Returns the bytes of those `ids` that exist, of any owner. Only for uploads that the turn refers to."""
+        """Returns the bytes of existing uploads of any owner. Pass only the ids of uploads that the turn refers to."""
         rows = await self._database.rows(GET_CONTENTS, ids=list(ids))
         return {row["id"]: row["content"] for row in rows}
 

@@ -23,7 +23,7 @@ from turnstream.storage.rows import to_json
 _PIECE = """AS piece (
         turn uuid, attempt int, index int, start int, round int, type text, tool_use_id text, name text, text text
     )"""
-# If two texts have the same offset, the longer text is the same text with more characters.
+# If two pieces have the same offset, the longer piece has the same text with more characters.
 _INSERT_TEXT = "INSERT INTO open_text (turn_id, attempt, index, start, round, type, tool_use_id, name, text)"
 _LONGER = f"""ON CONFLICT (turn_id, attempt, index, start) DO UPDATE SET text = EXCLUDED.text
         WHERE {text_size("EXCLUDED.text")} > {text_size("open_text.text")}"""
@@ -54,7 +54,7 @@ CHECKPOINT = Statement(
     "WITH pruned AS (DELETE FROM journal_ticks WHERE replica = :replica AND tick <= CAST(:until AS bigint))" + _STORE
 )
 # Deletes the logs of replicas that are `gone` or have no row, in the statement that has `taken` their turns, and stores
-# the text of these turns. If the answer to a tick was lost, a later tick may repeat it with more text.
+# the text of these turns. If the answer to a tick was lost, a later tick may repeat its pieces with more text.
 END_LOGS = f"""
     ended AS (
         DELETE FROM journal_ticks
@@ -165,8 +165,8 @@ class Journal:
         return self._newest_text > self._pruned
 
     async def append(self, entries: Sequence[JournalEntry]) -> bool:
-        """Writes a tick. Returns False without a write if the log is gone: Postgres has crashed, or other replicas took
-        this replica for dead. The next tick succeeds, and must have the whole text of all open blocks.
+        """Writes a tick. Returns False without a write if the log is gone: Postgres has crashed, or other replicas
+        declared this replica dead. The next tick succeeds, and must have the whole text of all open blocks.
         """
         self._tick += 1  # also after an error: the tick may exist, and readers may have it
         row = await self._database.row(

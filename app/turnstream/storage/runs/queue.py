@@ -28,7 +28,7 @@ DRAIN = "drain"
 # If so many processes have died while they ran a turn, the turn is a suspect, because it may have killed them.
 SUSPICIOUS = 2
 
-# The pause between two checks of a turn that all live replicas have declined, and the most checks.
+# The pause between two checks of a turn that all live replicas have declined, and the maximum number of checks.
 _PAUSE_OF_DECLINED = timedelta(seconds=30)
 _MOST_LOOKS = 4
 # The number of renewals of the lease that are remembered: enough for the longest configurable age of a copy.
@@ -45,7 +45,7 @@ CLAIMABLE = f"""
 """
 # A replica without the model or a tool of a turn declines the turn, and does not claim it again while another replica
 # may have both. After all replicas have declined, one replica claims the turn again after each pause, because a
-# suitable replica may be starting. After the most checks this replica runs the turn, which ends with an error.
+# suitable replica may be starting. After the maximum of checks this replica runs the turn, which ends with an error.
 _FOR_THIS_REPLICA = f"""
     {CLAIMABLE} AND (
         declined IS NULL OR cancel_requested OR :replica <> ALL(declined) OR declined_until < now() AND NOT EXISTS (
@@ -71,7 +71,7 @@ _SUSPECTS = f"""
 """
 _CALM = f"{_FOR_THIS_REPLICA} AND deaths < {SUSPICIOUS} AND NOT EXISTS (SELECT FROM suspects)"
 # The claim skips a turn whose place in its chat has changed since the snapshot of the statement, because the turn may
-# now follow an open turn. The locked row of this turn has another time than the row in the snapshot.
+# now follow an open turn. The locked row of this turn has another `created_at` than the row in the snapshot.
 _CLAIM = f"""
     UPDATE turns
     SET status = 'running', attempt = {NEXT_ATTEMPT}, replica = :replica, started_at = coalesce(started_at, now())
@@ -238,7 +238,7 @@ NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload) WHERE current_schema(
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claimed turns, oldest first. `deaths` is the most deaths of a claimed suspect, and 0 for other turns."""
+    """The claimed turns, oldest first. `deaths` is the highest count among claimed suspects, and 0 for other turns."""
 
     turns: Sequence[UUID] = ()
     deaths: int = 0
@@ -246,7 +246,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """A renewal of this replica's lease: the time of the request by the monotonic clock, and the database's time."""
+    """A renewal of this replica's lease: `asked` is the time on the monotonic clock, `time` is the time of Postgres."""
 
     asked: float
     time: datetime
@@ -267,7 +267,7 @@ class Renewals:
         return self._by_end.get(end)
 
 
-# A turn has ended, or has begun to wait for a person.
+# The events: a turn has ended, or has begun to wait for a person.
 WebhookKind = Literal["ended", "waiting"]
 
 
@@ -381,8 +381,8 @@ class Queue:
         ]
 
     async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
-        """Puts the running turns of these replicas, and of replicas without a row, into the queue, and stores the text
-        of the turns from the replicas' logs. Returns the turns.
+        """Puts the running turns of the replicas in `gone`, and of replicas without a row, into the queue, and stores
+        the text of the turns from the replicas' logs. Returns the turns.
         """
         return [row["id"] for row in await self._database.rows(TAKE_OVER, gone=gone)]
 

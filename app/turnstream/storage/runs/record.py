@@ -74,7 +74,7 @@ INSERT_BLOCKS = """
     ON CONFLICT (turn_id, index) DO UPDATE SET text = EXCLUDED.text
 """
 
-# For a turn that has no run, and so no claim that could be fenced.
+# Adds blocks to a turn that has no run, so that there is no claim for a fence.
 ADD_BLOCKS = _writes("WITH fenced AS (SELECT CAST(:turn AS uuid) AS id)" + INSERT_BLOCKS + " RETURNING turn_id")
 
 # Not even a late write changes a sealed round.
@@ -142,7 +142,7 @@ _START_CALLS = """
         DO UPDATE SET attempt = EXCLUDED.attempt, started_at = EXCLUDED.started_at
 """
 
-# The seal of a round also records the calls that run next as started.
+# The seal of a round also records which calls start next.
 SEAL_ROUND = _writes(
     f"""
     {_fence(columns="id, chat_id")} {_SEALED}, counted AS (
@@ -350,7 +350,7 @@ _END_FENCE = _fence(
     columns="id, chat_id, status = 'running' AND arrivals > :arrivals AS goes_on, turns.xmin AS version",
 )
 # A message that follows the turn updates the turn's row (MARK_FOLLOWED). If the message was committed after the
-# snapshot of this statement, the locked row is newer than the row in the snapshot.
+# snapshot of this statement, only the version of the locked row shows it: the row is newer than in the snapshot.
 _ENDED = """
     , ended AS (
         UPDATE turns
@@ -371,7 +371,8 @@ END_TURN = Statement(_END_FENCE + _CLEAR_TEXT + _ENDED)
 # Ends a turn right after its last complete reply: one commit contains the last block, the seal and the end.
 SEAL_AND_END = _writes(_END_FENCE + _SEALED + _ENDED)
 
-# Hooks run even after the end of a turn. The count is a parameter, so that the write can be repeated.
+# Does not check the status, because hooks also run after the end of a turn. The count is a parameter, so that the write
+# can be repeated.
 COUNT_HOOK_FAILURES = Statement(
     "UPDATE turns SET hook_failures = :count WHERE id = :turn AND attempt = :attempt RETURNING id"
 )
@@ -464,8 +465,8 @@ class Records:
     async def seal_round(
         self, round: Round, unwritten: Sequence[Block], turn: Turn, starting: Sequence[Block] = ()
     ) -> None:
-        """Seals a round. `unwritten` are its blocks without a row; `turn` has the new sums. Records the calls
-        `starting` as started.
+        """Seals a round. `unwritten` are its blocks without a row; `turn` has the new sums. Records the start of the
+        calls `starting`.
         """
         sealed = {**_sums(turn), **self._sealed(round, turn), **columns_of(unwritten), **_ledger_of(starting)}
         await self._write(SEAL_ROUND, **sealed)
@@ -489,7 +490,7 @@ class Records:
         return self.attempt
 
     async def _write_locked(self, statement: Statement, values: Mapping[str, Any]) -> Row | None:
-        """Locks the turn first, so that a statement that begins with a fence sees all earlier commits."""
+        """Locks the turn, and executes a statement with a fence, which thus sees all earlier commits."""
         async with self._database.transaction() as connection:
             await connection.row(LOCK_TURN, turn=self._turn)
             return await connection.row(statement, turn=self._turn, attempt=self.attempt, **values)
@@ -630,8 +631,8 @@ class Records:
 
 
 async def begin_rounds(database: Database, begun: Sequence[tuple[Turn, Round]]) -> Collection[UUID]:
-    """Stores rounds that have begun, of many turns. Returns the turns whose round is stored. Each other turn has a
-    newer attempt, has lost writes, or is locked by another statement.
+    """Stores the begun rounds of many turns. Returns the turns whose round is stored. Each other turn has a newer
+    attempt, has lost writes, or is locked by another statement.
     """
     turns = [turn for turn, _ in begun]
     rounds = columns_of_rounds([turn.id for turn in turns], [round for _, round in begun])

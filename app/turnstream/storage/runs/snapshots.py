@@ -57,9 +57,7 @@ class MirrorPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A turn and its open block. The text of `open_block` begins at its character `start`; the view has the text
-    before.
-    """
+    """A turn and its open block. The text of `open_block` begins at offset `start`; the view has the text before it."""
 
     turn: Turn
     open_block: Block | None
@@ -141,7 +139,8 @@ class Snapshots:
             entries = [*await opened(self._database.codec, entries), *stored[id]]
             open_block, start = open_block_from(turn, entries, known[id].length)
             found[id] = Snapshot(turn, open_block, start)
-            # Pieces may belong to a hidden block: its round has no row, or the view lacks the previous snapshot.
+            # Otherwise the pieces belong to a hidden block: its round has no row yet, or the view has not applied the
+            # previous snapshot.
             if replica and (open_block or all(entry.index != len(turn.blocks) for entry in entries)):
                 followed[id] = replica
         self._logs, self._followed = logs, followed
