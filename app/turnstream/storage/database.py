@@ -71,8 +71,8 @@ _PARAMETER = re.compile(r"(?<![:\w]):(\w+)(?!:)")
 # The classes of SQLSTATE for errors of the statement or its values, after which a retry fails too: cardinality, data,
 # integrity, syntax and access, limits of the program, errors of functions, internal errors.
 _REFUSALS = frozenset({"21", "22", "23", "42", "54", "P0", "XX"})
-# Errors of these classes that are nevertheless temporary: an operator has revoked a privilege for a while; a table, a
-# type or a function is hidden by that or by the search path; a pooler has a prepared statement of another client.
+# Errors of these classes that are nevertheless temporary: an operator has revoked a privilege for a while; the search
+# path or such a revocation hides a table, a type or a function; a pooler has a prepared statement of another client.
 _PASSING = frozenset({"42501", "42704", "42883", "42P01", "42P05"})
 # The functions in Postgres that refuse a row by a policy. The message cannot show this: it is in the server's language.
 _BY_POLICY = frozenset({"ExecWithCheckOptions", "check_enable_rls"})
@@ -356,8 +356,8 @@ def prepared(statement: Statement, values: dict[str, Any], key: SigningKey | Non
 
 @contextmanager
 def limit_of(statement: Statement, *connections: Any) -> Iterator[None]:
-    """Closes the connections if the statement is not answered in time, because a rollback would wait too. Raises
-    StatementTooLong after the statement's own time limit, or after a shorter `statement_timeout` of Postgres.
+    """Closes the connections if the statement is not answered in time, because a rollback would wait too. If the
+    statement has its own `timeout`, raises StatementTooLong, even after a shorter `statement_timeout` of Postgres.
     """
     try:
         yield

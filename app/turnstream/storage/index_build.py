@@ -27,7 +27,7 @@ def create_index_concurrently(name: str, table: str, columns: Sequence[str], **o
 
 
 def take_steps(migration: MigrationContext, present: str) -> None:
-    """Migrates a database from the revision `present` to the oldest revision in `versions`. If this is interrupted, the
+    """Migrates a database from the revision `present` to the oldest revision in `versions`. After an interruption, the
     next migration continues after the last committed step: each build of an index commits the steps before it.
     """
     connection = _connection(migration)

@@ -151,8 +151,7 @@ async def upgrade_in_thread(url: str) -> None:
 
 
 async def downgrade_in_thread(url: str, revision: str) -> None:
-    """Calls `downgrade` from an event loop. Raises ConfigError for an unknown revision, or one newer than the present.
-    """
+    """Calls `downgrade` from an event loop. Raises ConfigError if `revision` is unknown, or newer than the database."""
     present, known = await present_revision(url), sorted(_in_versions())
     if present is None or revision not in known or revision > present:
         raise ConfigError(

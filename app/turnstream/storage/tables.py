@@ -100,11 +100,10 @@ TABLES: Final[Mapping[str, Ownership]] = {
     # turns write webhooks while the replica lives. `suspects`: the claimed turns that may have killed a process; beside
     # them the replica claims no other turns. `configuration`: digests of the configuration that turns can observe, and
     # limits on running turns; null for the previous version. `draining_since`: the time of an operator's order to
-    # drain. Older versions lack these abilities, so the columns are false: `signs` (signs the owners of statements),
-    # `reads_tool_sets` (reads tools outside of requests), `runs_jobs`, `edits_queue` (edits steers), `knows_reports`
-    # (delivers reports). `extensions`: the active extensions, for triggers; the default, the search, is for versions
-    # that name none. `master_keys`: the ids of the replica's master keys; null for a version that cannot decrypt
-    # secrets.
+    # drain. `signs` (owners of statements), `reads_tool_sets` (reads tools outside of requests), `runs_jobs`,
+    # `edits_queue` (edits steers) and `knows_reports` (delivers reports) are false for older versions, which lack the
+    # ability. `extensions`: the active extensions, for triggers; the default, the search, is for versions that name
+    # none. `master_keys`: the ids of the replica's master keys; null for a version that cannot decrypt secrets.
     "replicas": owned(None),
     # One row: the HMAC-SHA256 key, as two padded halves, with which Postgres verifies the owner that a server names.
     "signing_key": owned(None),

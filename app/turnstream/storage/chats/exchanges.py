@@ -200,7 +200,7 @@ KEEP_KEY = Statement(
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """The idempotency key of a client, and a digest (32 bytes) of the request with the key."""
+    """The idempotency key that a client sent, and a digest (32 bytes) of the client's request."""
 
     key: str
     digest: bytes

@@ -208,7 +208,7 @@ CANCEL_TURN = Statement(
 
 
 class TurnReads:
-    """Reads turns, on a standby too. One snapshot shows an open turn and its contents, so that the two fit together."""
+    """Reads turns, even on a standby. An open turn and its contents come from one snapshot, so that the two fit."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

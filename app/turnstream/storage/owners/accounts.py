@@ -329,7 +329,7 @@ def _measure(rate: str) -> str:
 
 
 def _refusal(plan: Plan, adding: Mapping[str, float], row: Row) -> Refusal | None:
-    """Returns the refusal, or None if there is room again."""
+    """Returns the refusal by an exhausted rate; None if the account has room again."""
     used = {rate: float(row[rate]) for rate in RATES}
     reached = reached_rate(plan, used, adding)
     if reached is None:

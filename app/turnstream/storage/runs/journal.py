@@ -146,7 +146,7 @@ async def opened(codec: Codec | None, entries: Sequence[JournalEntry]) -> Sequen
 
 
 class Journal:
-    """The journal of one replica, with one writer. All methods raise StorageUnavailable. It is then unknown whether the
+    """The journal of one replica, with one writer. If a method raises StorageUnavailable, it is unknown whether the
     write took effect: readers may have the text, so the caller must repeat the same text from the same offsets.
     """
 
