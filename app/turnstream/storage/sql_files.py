@@ -51,8 +51,7 @@ def sql_files() -> Sequence[SqlFile]:
 
 
 def functions(*, called: bool = False) -> Sequence[str]:
-    """Returns the names of the functions in the files; with `called`, only of the functions that the API's role calls.
-    """
+    """Returns the names of the functions in the files; with `called`, only functions that the API's role calls."""
     names = [file.name.partition("/") for file in sql_files() if file.table is None]
     return [name for kind, _, name in names if kind == "called" or not called]
 

@@ -31,8 +31,7 @@ class AuditTrail:
         self._database = database
 
     async def note(self, kind: str, owner: str | None, *details: Mapping[str, Any], actor: str | None = None) -> None:
-        """Writes an entry for each of `details`. `actor` is a request's actor; a command's session has its own actor.
-        """
+        """Writes an entry for each of `details`. `actor` is a request's actor; a command sets its own actor."""
         values = {"kind": kind, "owner": owner, "actor": actor, "details": [to_json(each) for each in details]}
         await self._database.rows(NOTE, **values)
 

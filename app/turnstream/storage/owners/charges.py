@@ -91,8 +91,7 @@ class Charges:
         self._database = database
 
     async def add(self, owner: str, chat: UUID | None, turn: UUID, charge: Charge, root: UUID | None = None) -> None:
-        """Charges a call outside of rounds; a repeated write charges once. `turn` is a new id if the call has no turn.
-        """
+        """Charges a call outside of rounds; repeated writes charge once. `turn` is a new id if the call has no turn."""
         columns = columns_of_charges([charge], root)
         await self._database.rows(CHARGE, owner=owner, chat=chat, turn=turn, kind=charge.kind, **columns)
 
