@@ -71,9 +71,9 @@ OWNER_RUNNING_TURNS: Final = "running turns of an owner"
 REPLICA_TURNS: Final = "turns at once"
 # A regular expression for the text of a UUID.
 ID_FORM: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
-# SQL for the last columns of a turn: JOBS for its jobs, PRELIMINARY for the outputs of running tools and the jobs.
-# `turns` must name the table or some of its rows. The outcome of a job is included only until its call has the result;
-# the delivery of a report is always included.
+# SQL for the last columns of a turn. JOBS is the column of its jobs; PRELIMINARY adds the column of its tools'
+# preliminary outputs. In the statement, `turns` must name the table or some of its rows. The outcome of a job is
+# included only until its call has the result; the delivery of a report is always included.
 JOBS: Final = f"""CASE WHEN turns.asked > 0 THEN (
         SELECT json_agg(json_build_object(
             'id', jobs.id, 'round', round, 'tool_use_id', tool_use_id, 'name', jobs.name, 'kind', kind,
