@@ -1,5 +1,5 @@
-"""Alembic's way to the database: one asyncpg connection, one process at a time. All migrations are one transaction, but
-for an index that is built concurrently: what comes before it is committed first.
+"""Connects Alembic to the database: one asyncpg connection, one process at a time. All migrations are one transaction.
+Only a concurrent build of an index runs outside of it, after a commit of the earlier changes.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from turnstream.storage.row_security import hardening, policies_of
 
 LOCK = 7_481_516_342
 _DIALECT = "postgresql+asyncpg://"
-# Those that this version of Postgres has.
+# Disables the timeouts that this version of Postgres has.
 _NO_TIMEOUTS = text(
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout',"
     " 'transaction_timeout', 'idle_in_transaction_session_timeout', 'idle_session_timeout')"
@@ -77,17 +77,17 @@ def _migrate(connection: Connection) -> None:
 async def _online() -> None:
     url = _url()
     await present_revision(url)  # refuses the tables of another program
-    # asyncpg reads the URL as it does for the server's own connections, with `sslmode` and whatever else stands in it.
+    # asyncpg reads the URL as it does for the server's own connections, with `sslmode` and all other options.
     engine = create_async_engine(
         _DIALECT, async_creator=lambda: open_connection(url, timeout=ANSWER_TIMEOUT), poolclass=pool.NullPool
     )
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="AUTOCOMMIT")
-        # A limit of the database's own would end the migration.
+        # A timeout that is set for the database would abort the migration.
         await connection.execute(_NO_TIMEOUTS)
         async with waits_reported(url, await connection.scalar(text("SELECT pg_backend_pid()")), LOCK):
-            # A statement that waits for the lock has a snapshot. If the session that has the lock builds an index
-            # concurrently, it waits for every snapshot.
+            # Polls, because a statement that waits for the lock has a snapshot. If the holder of the lock builds an
+            # index concurrently, the build waits for every older snapshot.
             while not await connection.scalar(_TAKE_LOCK, {"lock": LOCK}):  # noqa: ASYNC110, Postgres tells nobody
                 await asyncio.sleep(_PAUSE)
             await connection.commit()

@@ -1,4 +1,4 @@
-"""Reports of replicas about their running turns."""
+"""The reports that replicas write about their running turns."""
 
 from collections.abc import Mapping
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""All tables of the core and of the installed extensions, with the columns in the files `schema.sql`."""
+"""All tables of the core and of the installed extensions, with the columns that the files `schema.sql` declare."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from turnstream.storage import tables
 from turnstream.storage.ownership import Ownership
 from turnstream.storage.sql_files import schema_files
 
-# The patterns match the output of Postgres (tests/support/catalog.py).
+# The patterns match `schema.sql`, which is generated from the output of Postgres (tests/support/catalog.py).
 _TABLE = re.compile(r"^CREATE (?:UNLOGGED )?TABLE (\w+) \(\n(.*?)^\)", re.MULTILINE | re.DOTALL)
 _COLUMN = re.compile(r'^    "?([a-z_]+)"? ([a-z]+)(.*)', re.MULTILINE)
 _PRIMARY_KEY = re.compile(r"PRIMARY KEY \((.*)\)")
@@ -20,7 +20,7 @@ _FOREIGN_KEY = re.compile(r"FOREIGN KEY \((.*)\) REFERENCES (\w+)\(.*?\)(.*)")
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """`type` is the first word of the type. Postgres computes the values of a `computed` column."""
+    """A column. `type` is the first word of its type. Postgres computes the values of a `computed` column."""
 
     name: str
     type: str
@@ -30,7 +30,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class ForeignKey:
-    """`cascades`: a deletion of the referenced row of `table` deletes the row."""
+    """A reference to a row of `table`. `cascades`: if that row is deleted, Postgres deletes the referring row."""
 
     columns: Sequence[str]
     table: str

@@ -1,28 +1,28 @@
-"""Contents of rows with optional encryption at rest. Statements name these contents. The codec of an extension seals
-and opens values at the border of storage; without a codec all values pass unchanged.
+"""The contents of rows that an extension may encrypt at rest. Each statement names its contents. The extension's codec
+seals values before they are stored, and opens values that are read; without a codec values pass unchanged.
 
-A table may have sealed and plain rows, distinguished by a mark.
+A table may have both sealed and plain rows; a mark in the value distinguishes them.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol
 
-# The beginning of a sealed text. The number of characters of the plain text and a colon follow. A sealed JSON value is
-# an object with such a text as its member `sealed`.
+# The beginning of a sealed text. After the mark come the number of characters of the plain text, a colon and the
+# ciphertext. A sealed JSON value is an object whose member `sealed` is such a text.
 TEXT_MARK: Final = "turnstream-text:1:"
 JSON_MARK: Final = f'{{"sealed":"{TEXT_MARK}'
-# The beginning of sealed bytes. With this mark, sealed bytes are longer than plain bytes by `BYTES_ADDED`.
+# The beginning of sealed bytes. Sealed bytes, including this mark, are longer than the plain bytes by `BYTES_ADDED`.
 BYTES_MARK: Final = b"\0turnstream-bytes:1:"
 BYTES_ADDED: Final = len(BYTES_MARK) + 17
 
 
 def text_size(text: str) -> str:
-    """An SQL expression for the number of characters of a text."""
+    """Returns an SQL expression for the number of characters of a text before it was sealed."""
     return f"coalesce(substring(left({text}, 40) from '^{TEXT_MARK}([0-9]{{1,9}}):')::integer, length({text}))"
 
 
-# SQL expressions for columns `content`: the size in bytes, and the number of characters.
+# SQL expressions for a column `content`: its plain size in bytes, and its plain number of characters.
 BYTES_SIZE: Final = f"""length(content) - CASE WHEN
     substr(content, 1, {len(BYTES_MARK)}) = '\\x{BYTES_MARK.hex()}'::bytea THEN {BYTES_ADDED} ELSE 0 END"""
 TEXT_SIZE: Final = text_size("content")
@@ -34,7 +34,7 @@ def is_sealed(text: str) -> str:
 
 
 def beginning_of(text: str, most: str) -> str:
-    """An SQL expression for the first characters of a text. A sealed text stays whole, and is cut after its opening."""
+    """Returns an SQL expression for the first characters of a text. A sealed text stays whole until it is opened."""
     return f"left({text}, CASE WHEN {is_sealed(text)} THEN 2147483647 ELSE {most} END)"
 
 
@@ -43,11 +43,11 @@ Kind = Literal["text", "json", "labelled", "members", "rows", "bytes", "digest"]
 
 @dataclass(frozen=True, slots=True)
 class SealedColumns:
-    """Columns of a table by their kind. A sealed value opens only in the row with this `key`. A `digest` is of plain
-    contents, and uses a secret key for sealed contents. `names` has the names of parameters, or of result columns, that
-    differ from the column; such a parameter may be a list with a value for each row. A `labelled` value is JSON with
-    readable ids of uploads and of a steer. SQL reads the JSON of `members`, and some of its members are sealed. `rows`
-    are rows of other tables in a column of a turn's row.
+    """Columns of a table that may be sealed, with their kinds. A sealed value can be opened only in the row with the
+    same `key`. `names` maps columns to their parameters or result columns, if the names differ; such a parameter may be
+    a list with a value for each row. A `digest` is the digest of plain contents; for sealed contents it depends on a
+    secret key. A `labelled` value is JSON, whose sealed form shows the ids of uploads and of a steer. `members` is JSON
+    that SQL reads, of which only some members are sealed. `rows` are rows of other tables in a column of a turn's row.
     """
 
     table: str
@@ -80,24 +80,24 @@ JOBS: Final = SealedColumns(
     "jobs", ("turn_id",), {"input": "text", "checkpoint": "json", "progress": "text", "outcome": "members"}
 )
 SCHEDULES: Final = SealedColumns("schedules", ("id",), {"request": "members"})
-# The columns as parameters of a statement (`columns_of`).
+# The columns of blocks, with the names of the parameters that insert blocks (`columns_of`).
 NEW_BLOCKS: Final = BLOCKS.named(
     turn_id="turn", index="indexes", text="texts", data="datas", whole="wholes", client_data="client_datas"
 )
 
 
 class Codec(Protocol):
-    """Raises CannotOpen if a key is lost, or a value was changed or moved. `seals`: the codec seals new rows. `forms`
-    names the supported formats, for other replicas.
+    """Seals and opens contents. Raises Conflict if a key is lost, or if a value was changed or moved. `seals`: the
+    codec seals new rows. `forms` names the formats that this replica can read, so that other replicas know them.
     """
 
     seals: bool
     forms: Sequence[str]
 
     async def seal(self, contents: SealedColumns, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters of a statement for storage."""
+        """Returns the parameters of a statement, in which the values to store are sealed."""
         ...
 
     async def open(self, contents: SealedColumns, values: Mapping[str, Any], rows: Sequence[Any]) -> Sequence[Any]:
-        """The opened rows of a statement with these unsealed parameters."""
+        """Returns the rows of a statement with opened values. `values` are the parameters before they were sealed."""
         ...

@@ -1,7 +1,7 @@
 """The connection to Postgres: statements are named constants, and only this module commits.
 
-A statement is compiled to the driver's form once, at its declaration. Statements run on the raw driver, at a ninth of
-the cost of SQLAlchemy's execution.
+A statement is compiled to the driver's form once, when it is declared. Statements run on the raw driver, which costs a
+ninth of an execution by SQLAlchemy.
 """
 
 import asyncio
@@ -48,43 +48,43 @@ T = TypeVar("T")
 _FIRST_WAIT = 0.05
 _LONGEST_WAIT = 1.0
 
-# Seconds for a statement with work in proportion to the data: a sweep, or the deletion of a chat.
+# The time limit in seconds of a statement whose work grows with the data, such as a sweep or the deletion of a chat.
 LONG = 120.0
 
-# Seconds for a connection outside of a pool to open, and for each of its statements.
+# Seconds in which a connection outside of a pool must open, and in which each of its statements must be answered.
 ANSWER_TIMEOUT = 10.0
 
-# Seconds for the last writes of a stopping server, and again for the close of its connections.
+# Seconds that a stopping server has for its last writes, and again as many seconds to close its connections.
 FINAL_WRITE_TIMEOUT = 5.0
 
 _ISOLATION: Final = SESSION_SETTINGS["default_transaction_isolation"]
-# The settings of a new session.
+# Reads the default isolation of a new session.
 _DEFAULT_ISOLATION: Final = "SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'"
 
 _HOST = r"(?:\[[0-9a-fA-F:.%]+\]|[^/?#@:,\[\]]*)(?::[0-9]{1,5})?"
-# User and password, hosts, database, parameters.
+# The parts are user and password, hosts, database, parameters.
 _ADDRESS = re.compile(rf"(?:[^/?#@\[\]]*@)?{_HOST}(?:,{_HOST})*(?:/[^?#@]*)?(?:\?[^#]*)?")
 
-# The same syntax as SQLAlchemy's `text`. An import of SQLAlchemy would take a tenth of the server's start.
+# Parameters have the syntax of SQLAlchemy's `text`. An import of SQLAlchemy would take a tenth of the server's start.
 _PARAMETER = re.compile(r"(?<![:\w]):(\w+)(?!:)")
 
-# Classes of SQLSTATE about the statement or its values, for which a retry fails too: cardinality, data, integrity,
-# syntax and access, limits of the program, errors of functions, internal errors.
+# The classes of SQLSTATE for errors of the statement or its values, after which a retry fails too: cardinality, data,
+# integrity, syntax and access, limits of the program, errors of functions, internal errors.
 _REFUSALS = frozenset({"21", "22", "23", "42", "54", "P0", "XX"})
-# Temporary errors of these classes: a privilege that an operator has revoked for a while, tables, types and functions
-# hidden by that or by the search path, and a prepared statement of another client of the same pooler.
+# Errors of these classes that are nevertheless temporary: an operator has revoked a privilege for a while; the search
+# path or such a revocation hides a table, a type or a function; a pooler has a prepared statement of another client.
 _PASSING = frozenset({"42501", "42704", "42883", "42P01", "42P05"})
-# The functions of Postgres that refuse a row by a policy. The message is no sign, because it has the server's language.
+# The functions in Postgres that refuse a row by a policy. The message cannot show this: it is in the server's language.
 _BY_POLICY = frozenset({"ExecWithCheckOptions", "check_enable_rls"})
 # All other errors are temporary: no connection, no resources, an operator's intervention, a deadlock or a lock, tables
-# that a newer version has just changed, a standby before its promotion, a pooler with a lost statement.
+# that a newer version has just changed, a standby before its promotion, a pooler that lost a statement.
 _ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """Signs the owner, actor and principals of statements of the API's role. The function `signed_value` of Postgres
-    verifies these with the same key. The fields are the padded halves of the key, as in HMAC-SHA256.
+    """Signs the owner, actor and principals in statements of the API's role. The Postgres function `signed_value`
+    verifies the signatures with the same key. The fields are the two padded halves of the key, as in HMAC-SHA256.
     """
 
     inner_pad: bytes
@@ -100,21 +100,21 @@ class SigningKey:
         return f"{sha256(self.outer_pad + inner).hexdigest()}:{value}"
 
 
-# The owner of a request's statements. With row-level security, statements without an owner see no rows.
+# The owner for whom a request executes statements. With row-level security, statements without an owner see no rows.
 OWNER: ContextVar[str] = ContextVar("owner", default="")
-# Whether a request runs the statement, and not a running turn or the server's own work.
+# True if a request executes the statement; false if a running turn or the server's own work executes it.
 OF_REQUEST: ContextVar[bool] = ContextVar("of_request", default=False)
-# Whether the request has no verified credential yet. Everybody can send any number of such requests.
+# True if the request has no verified credential yet. Anybody can send any number of such requests.
 ANONYMOUS: ContextVar[bool] = ContextVar("anonymous", default=False)
-ANONYMOUS_SHARE: Final = 5  # a fifth of a pool's connections, at least two, serve anonymous requests
-PATIENCE: Final = 1.0  # seconds of the first request in a line, after which new requests are refused
+ANONYMOUS_SHARE: Final = 5  # a fifth of a pool's connections, but at least two, serve anonymous requests
+PATIENCE: Final = 1.0  # seconds: if the first request in a line waits longer, new requests are refused
 _WITH = re.compile(r"\s*WITH( RECURSIVE)?\b")
 
 
 class Statement:
-    """One operation in SQL, with parameters as `:name`. Values reach the driver unchanged. A `timeout` in seconds
-    replaces the database's own, and raises StatementTooLong. `for_owner` is the same statement with the owner as a
-    further parameter. The parameters `seals` and the result columns `opens` may be encrypted in rows.
+    """One operation in SQL, whose parameters are written `:name`. Values reach the driver unchanged. A `timeout` in
+    seconds replaces the database's own, and raises StatementTooLong. `for_owner` is the same statement with one more
+    parameter, the owner. The parameters in `seals` and the result columns in `opens` may be encrypted in rows.
     """
 
     __slots__ = ("for_owner", "names", "opens", "seals", "sql", "timeout")
@@ -131,9 +131,9 @@ class Statement:
         self.names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))  # $1 is the first
         numbers = {name: f"${number}" for number, name in enumerate(self.names, 1)}
         self.sql = _PARAMETER.sub(lambda found: numbers[found[1]], sql)
-        # Postgres converts the parameter to the domain `owner_scope` before the plan and the execution of the
-        # statement. The domain's check sets the owner for this transaction (`schema.sql`), without a round trip, and
-        # also behind a pooler. Postgres never runs the query of the CTE.
+        # Postgres converts the parameter to the domain `owner_scope` before it plans and executes the statement. The
+        # check of the domain sets the owner for this transaction (`schema.sql`), which needs no round trip and works
+        # behind a pooler. Postgres never runs the query of the CTE.
         found = _WITH.match(self.sql)
         scope = f"AS (SELECT CAST(${len(self.names) + 1} AS owner_scope))"
         recursive = (found and found[1]) or ""
@@ -141,12 +141,12 @@ class Statement:
         self.for_owner = f"WITH{recursive} the_owner {scope}{rest}"
 
     def arguments(self, values: dict[str, Any]) -> list[Any]:
-        """Raises KeyError when a parameter has no value."""
+        """Returns the values of the parameters, in their order. Raises KeyError if a parameter has no value."""
         return [values[name] for name in self.names]
 
 
 class Transaction:
-    """Statements inside one transaction. `raw` is the connection of the driver."""
+    """Executes statements inside one transaction. `raw` is the driver's connection."""
 
     def __init__(self, raw: Any, key: SigningKey | None = None, codec: Codec | None = None) -> None:
         self.raw = raw
@@ -164,7 +164,7 @@ class Transaction:
         return rows[0] if rows else None
 
     async def batches(self, statement: Statement, size: int, **values: Any) -> AsyncIterator[Sequence[Row]]:
-        """The rows in portions of `size`, without a copy of all rows in memory."""
+        """Yields the rows in portions of `size`, so that they are never in memory all at once."""
         sql, arguments = prepared(statement, values, self.key)
         with limit_of(statement, self.raw):
             cursor = await self.raw.cursor(sql, *arguments, timeout=statement.timeout)
@@ -177,9 +177,9 @@ class Transaction:
 
 
 class Database:
-    """A pool of connections. Each statement outside of `transaction` is its own transaction. A caller waits up to
-    `timeout` seconds for a connection. With a `key`, which signs OWNER, row-level security limits each statement to the
-    rows of that owner. `name` is the name of the pool in metrics.
+    """Executes statements on the connections of a pool. Each statement outside of `transaction` is its own transaction.
+    A caller waits up to `timeout` seconds for a connection. With a `key`, which signs the owner in OWNER, row-level
+    security limits each statement to the rows of that owner. `name` is the name of the pool in metrics.
 
     Raises StorageUnavailable if Postgres is unreachable, does not answer in time, or cannot execute the statement now,
     and StatementRefused if no retry can succeed.
@@ -201,11 +201,11 @@ class Database:
         self._shares: WeakValueDictionary[str, _Line] = WeakValueDictionary()
 
     def signed_actor(self, actor: str) -> str:
-        """The signed credential of a request, for the audit trail."""
+        """Returns the actor of a request for the audit trail, signed if there is a key."""
         return self.key.sign("actor", actor) if self.key else actor
 
     def signed_principals(self, principals: Sequence[str]) -> str:
-        """The signed principals of a request, for asks with approvers (`principals_of`)."""
+        """Returns the principals of a request for asks with approvers (`principals_of`); signed if there is a key."""
         text = msgspec.json.encode(principals).decode()
         return self.key.sign("principals", text) if self.key else text
 
@@ -221,15 +221,15 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self, *, snapshot: bool = False) -> AsyncIterator[Transaction]:
-        """Commits at the end of the block, rolls back after an exception. In a `snapshot` all reads see one moment."""
+        """Commits at the end of the block, rolls back after an exception. All reads of a `snapshot` see one moment."""
         isolation = "repeatable_read" if snapshot else None
         with self._lent(*await self._lend()) as raw:
             async with raw.transaction(isolation=isolation, readonly=snapshot):
                 yield Transaction(raw, self.key, self.codec)
 
     def _lines(self) -> Sequence["_Line"]:
-        """The lines in which a request waits for a connection. The requests of one owner get at most half of the
-        connections, and anonymous requests share a fifth of the pool.
+        """Returns the lines in which a request waits for a connection; other work waits in no line. The requests of one
+        owner get at most half of the connections, and anonymous requests share a fifth of the pool.
         """
         if not OF_REQUEST.get():
             return ()
@@ -244,13 +244,13 @@ class Database:
         return (share, self._requests)
 
     async def _lend(self) -> tuple[Any, Sequence["_Line"]]:
-        """A connection, and the lines that the caller has entered. `_lent` releases both."""
+        """Returns a connection, and the lines that the caller has entered. `_lent` releases both."""
         start, lines, entered = perf_counter(), self._lines(), 0
         waits = not self._pool.has_idle or any(line.is_full for line in lines)
         try:
             async with asyncio.timeout(self._timeout) if waits else nullcontext():
                 for line in lines:
-                    line.check()  # all lines before the first wait, so that a refusal is immediate
+                    line.check()  # checks all lines before the first wait, so that a refusal is immediate
                 for line in lines:
                     await line.enter()
                     entered += 1
@@ -267,7 +267,7 @@ class Database:
         self._in_use.inc()
         return raw, lines
 
-    @contextmanager  # an asynchronous one would cost more than the loan
+    @contextmanager  # an asynchronous context manager would cost more than the loan
     def _lent(self, raw: Any, lines: Sequence["_Line"]) -> Iterator[Any]:
         try:
             try:
@@ -281,7 +281,7 @@ class Database:
             self._fail(error, lent=True)
 
     def _fail(self, error: Exception, *, lent: bool) -> NoReturn:
-        # The driver adds its own error if it cannot end the transaction of a statement without an answer.
+        # After a timeout, the driver may also fail to roll back, and then raises its own error instead of the first.
         first = error.__context__ if isinstance(error, asyncpg.InterfaceError) else error
         if isinstance(first, StatementTooLong):
             raise first from None
@@ -295,15 +295,15 @@ class Database:
 
 
 class _Line:
-    """At most `places` requests at once; others wait in their order. If the first has waited for PATIENCE, new requests
-    are refused, because requests arrive faster than answers. So the line is short, and empty soon after the load.
+    """Admits at most `places` requests at once; others wait in their order. If the first has waited for PATIENCE,
+    requests arrive faster than answers, and new requests are refused. So the line is short, and soon empties.
     """
 
     __slots__ = ("__weakref__", "_places", "_since")
 
     def __init__(self, places: int) -> None:
         self._places = asyncio.Semaphore(places)
-        self._since: dict[object, float] = {}  # arrival times of the waiting requests, in their order
+        self._since: dict[object, float] = {}  # arrival times of the waiting requests, oldest first
 
     @property
     def is_full(self) -> bool:
@@ -339,7 +339,7 @@ async def _as_stored(codec: Codec | None, statement: Statement, values: dict[str
 async def _as_given(
     codec: Codec | None, statement: Statement, values: dict[str, Any], rows: Sequence[Row]
 ) -> Sequence[Row]:
-    """The rows with opened values. Such a row is a mapping, not a sequence."""
+    """Returns the rows with opened values. A row that had sealed values becomes a mapping, not a sequence."""
     if codec is not None and rows:
         for contents in statement.opens:
             rows = await codec.open(contents, values, rows)
@@ -356,8 +356,8 @@ def prepared(statement: Statement, values: dict[str, Any], key: SigningKey | Non
 
 @contextmanager
 def limit_of(statement: Statement, *connections: Any) -> Iterator[None]:
-    """Closes the connections of a statement without an answer in time, because a rollback would wait too. The end of a
-    statement's own limit means nothing for other connections. `statement_timeout` of Postgres may be shorter.
+    """Closes the connections if the statement is not answered in time, because a rollback would wait too. If the
+    statement has its own `timeout`, raises StatementTooLong, even after a shorter `statement_timeout` of Postgres.
     """
     try:
         yield
@@ -371,9 +371,9 @@ def limit_of(statement: Statement, *connections: Any) -> Iterator[None]:
 
 
 async def _fetch(raw: Any, statement: Statement, sql: str, arguments: Sequence[Any]) -> Sequence[Row]:
-    """Runs a statement, and closes the connection after any error other than an answer of the server. A call that was
-    cancelled between two messages of the driver leaves Postgres in the middle of a command, and the next statement on
-    this connection would run in the same transaction.
+    """Executes a statement, and closes the connection after any error that is not an answer of the server. If a call is
+    cancelled between two messages of the driver, Postgres waits in the middle of a command: the next statement on this
+    connection would run in the same transaction.
     """
     try:
         with limit_of(statement, raw):
@@ -381,7 +381,7 @@ async def _fetch(raw: Any, statement: Statement, sql: str, arguments: Sequence[A
     except StatementTooLong:
         raise
     except BaseException as error:
-        if getattr(error, "severity", None) is None:  # no answer of the server
+        if getattr(error, "severity", None) is None:  # the error is not an answer of the server
             with suppress(asyncpg.InterfaceError):  # perhaps closed already
                 terminate(raw)
         raise
@@ -389,8 +389,8 @@ async def _fetch(raw: Any, statement: Statement, sql: str, arguments: Sequence[A
 
 
 def _sorted(error: Exception) -> StorageError:
-    """The driver's own errors mean a lost connection, a wrong server, or a bug of ours. "cannot switch to state" means
-    a lost connection: the driver has read the server's last message, but not the end of the stream.
+    """Converts an error to a StorageError. The driver's own errors mean a lost connection, a wrong server, or a bug of
+    ours. "cannot switch to state" means a lost connection whose last message, but not whose end, the driver has read.
     """
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
@@ -404,8 +404,8 @@ def _sorted(error: Exception) -> StorageError:
 
 
 def plain_url(url: str, setting: str = "DATABASE_URL") -> str:
-    """`url` in the driver's form, postgresql://…. Raises ConfigError with the name of the setting for any other form.
-    The error does not show the driver's text, which may contain a part of the password.
+    """Returns `url` in the driver's form, postgresql://…. Raises ConfigError with the name of the setting if `url` is
+    not an address. The error does not show the driver's text, which may contain a part of the password.
     """
     scheme, mark, rest = url.partition("://")
     if not mark or scheme not in {"postgres", "postgresql", "postgresql+asyncpg"} or not _ADDRESS.fullmatch(rest):
@@ -417,7 +417,7 @@ def plain_url(url: str, setting: str = "DATABASE_URL") -> str:
 
 
 def address_of(url: str) -> str:
-    """Host, port and name of the database at `url`, for people: without user, password and options."""
+    """Returns host, port and name of the database at `url`, for people: without user, password and options."""
     return plain_url(url).removeprefix("postgresql://").partition("?")[0].rpartition("@")[2]
 
 
@@ -428,7 +428,7 @@ def unusable(setting: str, url: str, error: Exception) -> ConfigError:
 
 @asynccontextmanager
 async def single_connection(url: str, **options: Any) -> AsyncIterator[Any]:
-    """A connection of the driver, for a few statements. Raises TimeoutError with a text if Postgres does not answer."""
+    """Opens a driver's connection for a few statements. Raises TimeoutError with a text if Postgres does not answer."""
     try:
         connection = await open_connection(url, timeout=ANSWER_TIMEOUT, command_timeout=ANSWER_TIMEOUT, **options)
         try:
@@ -440,19 +440,19 @@ async def single_connection(url: str, **options: Any) -> AsyncIterator[Any]:
 
 
 def in_schema(url: str, schema: str) -> str:
-    """`url` (postgresql://…) with the schema as search path. Poolers do not pass this parameter of the session."""
+    """Returns `url` (postgresql://…) with the schema as search path. Poolers do not forward this session parameter."""
     return f"{url}{'&' if '?' in url else '?'}search_path={schema}"
 
 
 def schema_of(url: str) -> str | None:
-    """The first schema of the search path in `url`; None without a search path."""
+    """Returns the first schema of the search path in `url`; None without a search path."""
     paths = parse_qs(urlsplit(url).query).get("search_path")
     return paths[-1].partition(",")[0].strip(' "') if paths else None
 
 
 async def retry_while_unavailable(work: Callable[[], Awaitable[T]]) -> T:
-    """Repeats `work` until Postgres is reachable. `work` must be idempotent, because the answer of a try may be lost.
-    Raises StatementTooLong without a retry, because Postgres would need as long again.
+    """Repeats `work` until Postgres is available. `work` must be idempotent, because it may have been done although its
+    answer was lost. Raises StatementTooLong without a retry, because a retry would take as long again.
     """
     for failures in count(1):
         try:
@@ -463,7 +463,7 @@ async def retry_while_unavailable(work: Callable[[], Awaitable[T]]) -> T:
             wait = backoff(failures, _FIRST_WAIT, _LONGEST_WAIT)
             log.warning("storage.waits", error=str(error), seconds=wait)
         await asyncio.sleep(jittered(wait))
-    raise AssertionError  # an endless count
+    raise AssertionError  # the count never ends
 
 
 @asynccontextmanager
@@ -478,12 +478,12 @@ async def connect(
     schema: str | None = None,
     pooled: bool = False,
 ) -> AsyncIterator[Database]:
-    """A database at `url` (postgresql://…) with up to `size` connections, closed at the end. A statement has
-    `statement_timeout` seconds. Each connection keeps up to `statement_cache` prepared statements; a pooler with a new
-    connection for each transaction may allow none. `actor` is the operator for the audit trail, and needs a connection
-    without a pooler. With a `key`, row-level security applies to its user (row_security.py). `schema` is the schema of
-    the tables. `pooled`: each transaction may get another session, so the isolation is the default of the role. Raises
-    ConfigError if the database cannot be opened, or has another schema or isolation.
+    """Opens the database at `url` (postgresql://…) with up to `size` connections, and closes them at the end. Each
+    statement has `statement_timeout` seconds. Each connection keeps up to `statement_cache` prepared statements; a
+    pooler that changes connections between transactions may allow none. `actor` is the operator in the audit trail, and
+    needs a connection without a pooler. With a `key`, row-level security applies to the user of `url`. `schema` is the
+    schema of the tables. `pooled`: each transaction may get another session, so the isolation must be the role's
+    default. Raises ConfigError if the database cannot be opened, or has another schema or isolation.
     """
     name = "TURNSTREAM_API_DATABASE_URL" if key else "DATABASE_URL"
     pool = Pool(partial(_opened, url, statement_timeout, statement_cache, actor), size)
@@ -497,7 +497,7 @@ async def connect(
                 isolation = await connection.fetchval(_DEFAULT_ISOLATION) if pooled else _ISOLATION
             finally:
                 pool.release(connection)
-        except _ERRORS as error:  # Postgres may answer without the pooler
+        except _ERRORS as error:  # a pooler in between may fail although Postgres answers
             raise unusable(name, url, error) from error
         if found != schema:
             raise ConfigError(
@@ -519,8 +519,8 @@ async def connect(
 async def connect_when_used(
     name: str, url: str, size: int, statement_timeout: float, statement_cache: int, key: SigningKey | None
 ) -> AsyncIterator[Database]:
-    """Opens the database without a connection before the first statement, so that a server starts even if this database
-    is unavailable. `name` is the name of the database in metrics.
+    """Opens the database, but connects only at the first statement, so that a server starts even if this database is
+    unavailable. `name` is the name of the database in metrics.
     """
     pool = Pool(partial(_opened, url, statement_timeout, statement_cache, ""), size)
     try:

@@ -1,5 +1,5 @@
-"""Private parts of asyncpg without a public equivalent. `tests/contracts/test_private_parts.py` tests their behaviour;
-`pyproject.toml` bounds the version.
+"""The private parts of asyncpg that turnstream needs, because asyncpg has no public equivalent.
+`tests/contracts/test_private_parts.py` tests how these parts behave; `pyproject.toml` restricts the version of asyncpg.
 """
 
 import socket
@@ -9,17 +9,18 @@ from typing import Any, Final
 
 import asyncpg
 
-# Seconds, a count, and milliseconds.
+# Options of a TCP socket: idle time and interval in seconds, a count of probes, and a timeout in milliseconds.
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
-# Descriptions of types by the address of Postgres and their oids. Statements use one type beyond the types of Postgres,
-# the domain `owner_scope`.
+# The descriptions of types, by the address of Postgres and the oids of the types. Statements use only one type that is
+# not built into Postgres, the domain `owner_scope`.
 _described: dict[tuple[object, frozenset[int]], Any] = {}
-# Replaces the query for types, because that query would replace the driver's last prepared statement.
+# Returned if the query for types did not run. After a query without a name, the driver would prepare its statement
+# again.
 _NOT_ASKED: Final = SimpleNamespace(name="not asked")
 
 
 class DriverConnection(asyncpg.Connection):
-    """A connection with the type descriptions of earlier connections. The driver's query for these takes 15 ms."""
+    """Reuses the type descriptions that earlier connections have read, because the driver's query takes 15 ms."""
 
     async def _introspect_types(self, typeoids: Iterable[int], timeout: float) -> Any:  # noqa: ASYNC109
         key = (self._addr, frozenset(typeoids))  # type: ignore[attr-defined]
@@ -31,23 +32,23 @@ class DriverConnection(asyncpg.Connection):
 
 
 def terminate(connection: Any) -> None:
-    """Closes a connection at once. After a statement without an answer in time, the driver asks Postgres to cancel the
-    statement, and that request continues. Without a cancellation, Postgres keeps the session until the statement gets
-    its lock, and may run out of connections.
+    """Closes a connection immediately. If a statement has timed out, the driver has asked Postgres to cancel the
+    statement, and this request continues after the close. Without the request, Postgres would keep the session as long
+    as the statement waits for a lock, and could run out of connections.
     """
-    connection._cancellations.clear()  # else the driver would end these requests; each has a statement's time
+    connection._cancellations.clear()  # else the driver would abort these requests, which may take a statement's time
     connection.terminate()
 
 
 def is_in_transaction(connection: Any) -> bool:
-    # A cancelled or failed BEGIN is only in `_top_xact`. The BEGIN may still take effect: the writes of the next task
-    # would be in that transaction, and be lost with it.
+    # Only `_top_xact` shows a BEGIN that was cancelled or has failed. Such a BEGIN may still take effect: the next task
+    # would then write in that transaction, and would lose its writes with the transaction.
     return connection.is_in_transaction() or connection._top_xact is not None
 
 
 def keep_alive(connection: Any) -> None:
-    """Lets the kernel end a TCP connection with a silent peer: an idle connection within half a minute, with
-    unacknowledged bytes within ten seconds. By default, the loss of a host stays unnoticed for hours.
+    """Lets the kernel close a TCP connection whose peer is silent: within half a minute if the connection is idle,
+    within ten seconds if sent bytes are unacknowledged. By default, the kernel notices a lost host only after hours.
     """
     link = connection._transport.get_extra_info("socket")
     if link is None or link.family == socket.AF_UNIX:

@@ -1,4 +1,4 @@
-"""Connections to a Postgres on one host, or on several hosts with one primary."""
+"""Opens connections to a Postgres on one host, or on several hosts of which one is the primary."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -9,15 +9,15 @@ import asyncpg
 
 from turnstream.storage.driver import DriverConnection, keep_alive
 
-# Seconds until the next host is tried in parallel.
+# Seconds after which the next host is tried in parallel.
 _PATIENCE = 1.0
 
-# Statements depend on these settings of a session, and a server, a database or a role may have other defaults. The
-# settings follow the opening of the connection, because PgBouncer refuses these as start parameters.
+# Statements depend on these settings of a session, for which a server, a database or a role may have other defaults.
+# The settings are sent after the connection is open, because PgBouncer refuses them as start parameters.
 SESSION_SETTINGS: Final = {
     "default_transaction_isolation": "read committed",  # a claim reads the latest commits after its wait for a lock
-    "row_security": "on",  # off: Postgres refuses each statement that a policy would filter
-    "TimeZone": "UTC",  # dates and times as text; periods of budgets
+    "row_security": "on",  # if off, Postgres refuses each statement that a policy would filter
+    "TimeZone": "UTC",  # for times that statements convert to text, and for the periods of budgets
     "DateStyle": "ISO, MDY",
     "IntervalStyle": "postgres",
     "extra_float_digits": "1",  # a lower value rounds the numbers of an archive
@@ -30,9 +30,9 @@ _SET: Final = "; ".join(f"SET {name} TO '{value}'" for name, value in SESSION_SE
 
 
 async def open_connection(url: str, *, timeout: float, **options: Any) -> Any:  # noqa: ASYNC109, the driver's name for it
-    """A connection of the driver to the first host in `url` with the role in `target_session_attrs`. A silent host, for
-    example after a power failure, does not delay the next host; the driver alone would give the silent host all of
-    `timeout` (seconds). Raises the driver's errors, and TimeoutError with a text.
+    """Returns a connection of the driver to the first host in `url` that answers and has the role in
+    `target_session_attrs`. A silent host, for example after a power failure, does not delay the other hosts; the driver
+    alone would wait for it until `timeout` (seconds). Raises the driver's errors, and TimeoutError with a text.
     """
     waiting = list(_urls_of_hosts(url))
     tries: list[asyncio.Task[Any]] = []
@@ -76,12 +76,12 @@ def _give_up(connecting: asyncio.Task[Any]) -> None:
 
 
 def _urls_of_hosts(url: str) -> Sequence[str]:
-    """A URL for each host of `url`. Hosts are before the path; directories of sockets are in the query."""
+    """Returns a URL for each host in `url`. Hosts are before its path; directories of sockets are in its query."""
     parts = urlsplit(url)
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     user, at, address = parts.netloc.rpartition("@")
     hosts, ports = query.get("host", address).split(","), query.get("port", "").split(",")
-    # The driver validates the ports, and selects the preferred standby from all hosts.
+    # With these options `url` is not divided: the driver validates the ports, or finds a standby among all hosts.
     of_driver = len(ports) not in {1, len(hosts)} or query.get("target_session_attrs") == "prefer-standby"
     if len(hosts) == 1 or of_driver:
         return [url]

@@ -1,4 +1,4 @@
-"""For migrations: the concurrent build of an index, and the steps of old databases."""
+"""Functions for migrations: they build an index concurrently, and run the steps that migrate old databases."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,16 @@ _SIGNED_OWNERS: Final = "0046"
 
 
 def create_index_concurrently(name: str, table: str, columns: Sequence[str], **options: Any) -> None:
-    """Such a migration must do nothing else: after an interruption it starts again, beside its earlier changes."""
+    """Builds an index concurrently. The migration must do nothing else: if it is interrupted, it runs again from its
+    start, although its earlier changes are committed.
+    """
     with _building(op.get_context(), name):
         op.create_index(name, table, columns, postgresql_concurrently=True, if_not_exists=True, **options)
 
 
 def take_steps(migration: MigrationContext, present: str) -> None:
-    """Migrates a database of the revision `present` to the oldest revision in `versions`. After an interruption the
-    next migration continues behind the last step before an index.
+    """Migrates a database from the revision `present` to the oldest revision in `versions`. After an interruption, the
+    next migration continues after the last committed step: each build of an index commits the steps before it.
     """
     connection = _connection(migration)
     for revision, statements in steps().items():
@@ -45,8 +47,8 @@ def take_steps(migration: MigrationContext, present: str) -> None:
 
 @contextmanager
 def _building(migration: MigrationContext, name: str) -> Iterator[None]:
-    """Commits the earlier migrations first, with the policies and rights that a running version needs meanwhile. Drops
-    and rebuilds an index that an interrupted build has left.
+    """Commits the earlier migrations, with the policies and rights that running servers need, before an index is built.
+    Drops the index if an interrupted build has left it invalid.
     """
     connection = _connection(migration)
     for sql in (policies_of(ALL_TABLES.values()), hardening()):

@@ -1,4 +1,4 @@
-"""Logs of a migration's waits (without a limit) for other migrations, locks of tables and old transactions."""
+"""Logs what blocks a migration, which waits without a limit: other migrations, locks of tables, old transactions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 PAUSE: Final = 5.0  # seconds between two checks
 
-# Another migration has the advisory lock. This migration polls the lock without a wait.
+# The holder of the advisory lock is another migration. `pg_blocking_pids` omits it, because this migration only polls.
 _BLOCKERS: Final = """
 SELECT pid, coalesce(usename, '') AS user, application_name AS application, coalesce(state, '') AS state,
     round(extract(epoch FROM clock_timestamp() - coalesce(xact_start, backend_start)))::float AS seconds
@@ -30,7 +30,7 @@ ORDER BY pid
 
 @asynccontextmanager
 async def waits_reported(url: str, pid: int, lock: int) -> AsyncIterator[None]:
-    """Logs every few seconds which sessions block the session `pid`, or have the advisory lock."""
+    """Logs every few seconds which sessions block the session `pid`, or hold the advisory lock."""
     reporting = asyncio.create_task(_report(url, pid, lock))
     try:
         yield
@@ -41,7 +41,7 @@ async def waits_reported(url: str, pid: int, lock: int) -> AsyncIterator[None]:
 
 
 async def _report(url: str, pid: int, lock: int) -> None:
-    """Only a slow migration opens this connection."""
+    """Waits before it opens its connection, so that only a slow migration opens a connection."""
     await asyncio.sleep(PAUSE)
     with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):  # the migration itself reports its failure
         async with single_connection(plain_url(url)) as connection:

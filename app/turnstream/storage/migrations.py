@@ -1,9 +1,9 @@
-"""Migration of a database to the newest revision of `migrations/`. Alembic and SQLAlchemy, a fifth of a second, are
-imported only if there is something to migrate.
+"""Migrates a database to the newest revision of `migrations/`. Alembic and SQLAlchemy, whose import takes a fifth of a
+second, are imported only if there is something to migrate.
 
-A database without tables gets the tables of `schema.sql`, then the later revisions. A database older than the oldest
-revision in `versions` takes the steps of the extension `old_databases` first. Each function and each trigger has a file
-in `sql/`, of the core or of an extension. A file with a changed digest is applied after the newest revision.
+A database without tables gets the tables of `schema.sql`, then the later revisions. If a database is older than the
+oldest revision in `versions`, the steps of the extension `old_databases` run first. Each function and each trigger has
+a file in a folder `sql`. After the newest revision, each file with a changed digest is applied.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ OLDEST_POSTGRES = 15  # the major version; tests use this version and the embedd
 
 OLDEST_REVISION: Final = "0036"  # earlier revisions are one baseline, and revisions up to 0087 are steps
 LAST_WITH_ALL_REVISIONS: Final = "638e240"
-LAST_WITH_WAY_BACK: Final = "6a76940"  # from the steps
+LAST_WITH_WAY_BACK: Final = "6a76940"  # the last commit that can downgrade a database through the steps
 
 _OURS = re.compile("[0-9]{4}")
 _STEP = re.compile(r"^-- revision ([0-9]{4}).*\n", re.MULTILINE)
 _END = re.compile(r";\n(?=\S)")  # the lines of a statement after its first line are indented
 _VERSIONS = "turnstream_alembic_version"
-_USUAL_VERSIONS = "alembic_version"  # the default of Alembic, as in databases of earlier versions
+_USUAL_VERSIONS = "alembic_version"  # Alembic's default, which databases of earlier versions have
 VERSION_TABLES: Final = (_VERSIONS, _USUAL_VERSIONS)
 DIGESTS: Final = "turnstream_sql_digests"
 _FIRST_TABLES = frozenset({"chats", "turns", "blocks", "rounds", "documents", "tokens"})
@@ -45,10 +45,10 @@ _PUT_KEY = "INSERT INTO signing_key (inner_pad, outer_pad) VALUES ($1, $2)"
 _CREATE_DIGESTS = f"CREATE TABLE IF NOT EXISTS {DIGESTS} (name text PRIMARY KEY, digest text NOT NULL)"
 _GET_DIGESTS = f"SELECT name, digest FROM {DIGESTS}"
 _PUT_DIGESTS = f"INSERT INTO {DIGESTS} SELECT * FROM unnest($1::text[], $2::text[])"
-# Functions call each other: without this, Postgres would require the functions of later files.
+# Functions call each other. Without this setting, Postgres would require the functions of later files.
 _ANY_ORDER = "SET LOCAL check_function_bodies = off"
 # The creation of a trigger locks its table. The migration locks all tables at once, because running replicas lock
-# tables in other orders. A transaction that cannot get all locks releases all.
+# tables in other orders. If it cannot get all locks, it releases all and tries again.
 _LOCK = """
 DO $$
 BEGIN
@@ -68,7 +68,7 @@ $$
 
 
 def create_tables(connection: "Connection") -> str:
-    """Creates the tables of each `schema.sql`, and the shared key of the servers. Returns the revision."""
+    """Creates the tables of each `schema.sql`, and the key that all servers share. Returns the tables' revision."""
     first, *others = (path.read_text(encoding="utf-8") for path in schema_files())
     for statement in ";\n".join([first, *others]).split(";\n"):
         if statement.strip():
@@ -83,7 +83,7 @@ def put_key(connection: "Connection") -> None:
 
 
 def steps() -> Mapping[str, Sequence[str]]:
-    """The statements of `steps.sql`, by the revision of a database after these statements. None without the file."""
+    """Returns the statements of `steps.sql`, by the revision that they lead to. Returns nothing without the file."""
     _, *parts = _STEP.split("".join(path.read_text(encoding="utf-8") for path in step_files()))
     return {
         revision: _END.split(text.strip()) if text.strip() else []
@@ -96,7 +96,7 @@ def oldest_in_versions() -> str:
 
 
 def apply_files(connection: "Connection") -> None:
-    """Applies changed files to this database, which has the newest revision."""
+    """Applies the changed files to a database that has the newest revision."""
     connection.exec_driver_sql(_CREATE_DIGESTS)
     applied = {row.name: row.digest for row in connection.exec_driver_sql(_GET_DIGESTS)}
     files = sql_files()
@@ -117,7 +117,7 @@ def forget_files(connection: "Connection") -> None:
 
 
 def alembic_config(url: str) -> "Config":
-    """Alembic's configuration for `url` (postgresql://…)."""
+    """Returns Alembic's configuration for the database at `url` (postgresql://…)."""
     from alembic.config import Config  # noqa: PLC0415
 
     if not (FOLDER / "env.py").is_file():
@@ -129,7 +129,7 @@ def alembic_config(url: str) -> "Config":
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Migrates the database, waiting for any other process that is doing so. Not to be called inside an event loop."""
+    """Migrates the database. Waits for any other process that migrates it. Must not be called inside an event loop."""
     from alembic import command  # noqa: PLC0415
 
     command.upgrade(alembic_config(url), revision)
@@ -142,8 +142,8 @@ def downgrade(url: str, revision: str) -> None:
 
 
 async def upgrade_in_thread(url: str) -> None:
-    """`upgrade` inside an event loop, if the revision is not the newest or functions have changed. Raises ConfigError
-    if the database is unreachable, of a newer version, too old, or in use by another program.
+    """Calls `upgrade` from an event loop, if the revision is not the newest or functions have changed. Raises
+    ConfigError if the database is unreachable, too new, too old, or in use by another program.
     """
     revision, digests = await _present(url)
     if revision != newest_revision() or digests != {file.name: file.digest for file in sql_files()}:
@@ -151,7 +151,7 @@ async def upgrade_in_thread(url: str) -> None:
 
 
 async def downgrade_in_thread(url: str, revision: str) -> None:
-    """`downgrade` inside an event loop. Raises ConfigError if the revision is no earlier revision of the database."""
+    """Calls `downgrade` from an event loop. Raises ConfigError if `revision` is unknown, or newer than the database."""
     present, known = await present_revision(url), sorted(_in_versions())
     if present is None or revision not in known or revision > present:
         raise ConfigError(
@@ -162,14 +162,14 @@ async def downgrade_in_thread(url: str, revision: str) -> None:
 
 
 async def present_revision(url: str) -> str | None:
-    """The revision of the database; None without tables. Raises ConfigError if a migration is impossible."""
+    """Returns the revision of the database; None without tables. Raises ConfigError if a migration is impossible."""
     return (await _present(url))[0]
 
 
 async def _present(url: str) -> tuple[str | None, Mapping[str, str]]:
-    """The revision, and the digests of the functions and triggers."""
+    """Returns the revision, and the digests of the functions and triggers."""
     try:
-        # One snapshot, because another process may migrate now, and commit tables together with their revision.
+        # All queries see one snapshot, because another process may migrate now, and commit tables with their revision.
         async with (
             single_connection(plain_url(url)) as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
@@ -227,8 +227,8 @@ def _refuse_tables_of_others(schema: str | None, present: Set[str], revisions: S
 
 
 def version_table(present: Set[str]) -> str:
-    """Alembic's table in a schema with the tables `present`. Without our tables, `alembic_version` is another
-    program's.
+    """Returns the name of Alembic's table in a schema with the tables `present`. Without tables of turnstream, the
+    table `alembic_version` belongs to another program.
     """
     usual = _VERSIONS not in present and {_USUAL_VERSIONS, *_FIRST_TABLES} <= present
     return _USUAL_VERSIONS if usual else _VERSIONS

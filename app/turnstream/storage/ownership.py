@@ -1,21 +1,21 @@
-"""Ownership: the path from the rows of a table to their owner, and the use of these rows. Each table has one value
-(tables.py); policies of row-level security, moves, archives and erasure depend on this value.
+"""Ownership: how the rows of a table lead to their owner, and which features include the rows. Each table has one
+`Ownership` (tables.py), on which policies of row-level security, moves, archives and erasures depend.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-# The column with the owner, or with the chat or turn of the owner.
+# The column that contains the owner, or the id of the owner's chat or turn.
 Path = Literal["owner", "chat_id", "turn_id"]
-# The kinds of rows. Moves and archives include `content`. Moves include `state`. Neither includes `local`: such rows
-# come from other rows, or are useful only in this database. A move copies a `credential`, and leaves the original. A
-# `trail` outlasts its owner.
+# The kinds of rows. Moves and archives include `content`. Only moves include `state`. Neither moves nor archives
+# include `local` rows, which are derived from other rows or useful only in this database. A move copies a `credential`,
+# and keeps the original row. A `trail` outlasts its owner.
 Nature = Literal["content", "state", "local", "credential", "trail"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Rows without a `path` have no owner. The role of the API has no access to a `closed` table."""
+    """Without a `path` the rows have no owner. The API's role has no access to a `closed` table."""
 
     path: Path | None
     nature: Nature

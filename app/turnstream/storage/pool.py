@@ -1,4 +1,4 @@
-"""A pool of connections to Postgres. A loan of the driver's own pool costs several times as much as a statement."""
+"""A pool of connections to Postgres. A loan from the driver's own pool costs several times as much as a statement."""
 
 import asyncio
 from collections import deque
@@ -12,14 +12,14 @@ from turnstream.storage.driver import is_in_transaction, terminate
 
 
 class Pool:
-    """Up to `size` connections, each lent to one task at a time. If no connection is idle, `connect` opens another; the
-    pool keeps all. The pool lends the most recently used connection first, and serves waiting tasks in their order.
+    """Lends up to `size` connections, each to one task at a time. If no connection is idle, `connect` opens another,
+    and the pool keeps it. The most recently used connection is lent first; waiting tasks are served in their order.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], size: int) -> None:
         self.size = size
         self._connect = connect
-        self._valid: dict[Any, float] = {}  # the reusable connections, with the time of their last return
+        self._valid: dict[Any, float] = {}  # reusable connections, each with the time of its last return
         self._idle: list[Any] = []
         self._unopened = size  # connections that the pool may still open
         self._waiting: deque[asyncio.Future[Any]] = deque()
@@ -30,7 +30,7 @@ class Pool:
         return bool(self._idle)
 
     async def acquire(self) -> Any:
-        """Waits for a connection, without its own time limit. The caller must call `release` with the connection."""
+        """Waits for a connection, and sets no time limit itself. The caller must pass the connection to `release`."""
         if self._closing:
             raise asyncpg.InterfaceError("the pool is closed")
         connection = await self._taken()
@@ -47,7 +47,7 @@ class Pool:
         return connection
 
     def release(self, connection: Any) -> None:
-        """Lends the connection to the next task. Closes an expired connection, or one with an open transaction."""
+        """Gives the connection to the next task. Closes it instead if it has expired or has an open transaction."""
         if connection in self._valid and not connection.is_closed() and not is_in_transaction(connection):
             self._valid[connection] = monotonic()
             self._pass_on(connection)
@@ -57,8 +57,8 @@ class Pool:
         self._pass_on(None)
 
     def expire(self, since: float) -> None:
-        """Closes the connections with their last return before this time of `monotonic`, because they have no recent
-        answer of Postgres. Lent connections are closed at their return.
+        """Closes the idle connections that were last returned before `since`, a time of `monotonic`: on these
+        connections Postgres has not answered recently. A lent connection of the same age is closed when it is returned.
         """
         self._valid = {connection: back for connection, back in self._valid.items() if back >= since}
         for connection in self._idle:
@@ -68,7 +68,7 @@ class Pool:
         self._idle = [connection for connection in self._idle if connection in self._valid]
 
     async def close(self) -> None:
-        """Waits for the lent connections, and closes all. A cancellation closes all at once."""
+        """Waits until lent connections are returned, and closes all connections. A cancellation closes all at once."""
         self._closing = True
         try:
             for _ in range(self.size):
@@ -79,7 +79,7 @@ class Pool:
                 connection.terminate()
 
     async def _taken(self) -> Any:
-        """An idle connection, or None for permission to open a connection."""
+        """Waits for an idle connection. Returns None instead if the caller may open a connection."""
         if self._idle:
             return self._idle.pop()
         if self._unopened:
@@ -95,7 +95,7 @@ class Pool:
             raise
 
     def _pass_on(self, connection: Any) -> None:
-        """Gives the connection to the first waiting task. None is the permission to open a connection."""
+        """Gives the connection to the first waiting task, or keeps it. None permits the task to open a connection."""
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():

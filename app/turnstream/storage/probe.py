@@ -1,4 +1,4 @@
-"""A probe of Postgres."""
+"""Checks whether Postgres answers."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ class Probe:
         self._running: asyncio.Task[Row | None] | None = None
 
     async def send(self) -> None:
-        """Raises StorageError and TimeoutError. Simultaneous probes share one statement, which outlasts its senders."""
+        """Simultaneous calls share one statement, which outlasts its callers. Raises StorageError and TimeoutError."""
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(asyncio.wait_for(self._database.row(SELECT_ONE), _PROBE_TIMEOUT))
             self._running.add_done_callback(lambda done: done.cancelled() or done.exception())

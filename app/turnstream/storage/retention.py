@@ -1,4 +1,4 @@
-"""Retention: the removal of rows by age in small steps, and the choice of the replica for this work."""
+"""Retention: deletes rows by age in small steps, and chooses the replica that does this work."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import timedelta
@@ -8,14 +8,14 @@ from uuid import UUID
 from turnstream.kit.clock import CLOCK
 from turnstream.storage.database import LONG, Database, Statement, Transaction
 
-ROWS: Final = 1000  # rows of one statement, if each row is small
-NO_ID: Final = UUID(int=0)  # before all others
+ROWS: Final = 1000  # rows that one statement reads, if each row is small
+NO_ID: Final = UUID(int=0)  # sorts before all other ids
 
 
 def walk_of(table: str, key: Sequence[str], old: str, *, within: str = "true") -> Statement:
-    """Reads up to `most` rows behind a position in the order of `key` (columns of an index), and deletes the `old`
-    rows. Such statements take as long in a large table as in a small table, however many rows stay. The answer has the
-    number `removed`, and the new position; None at the end.
+    """Returns a statement that reads up to `most` rows after a position in the order of `key` (columns of an index),
+    and deletes the `old` rows. The statement takes as long in a large table as in a small table, however many rows
+    stay. Its row has the number `removed` and the new position; at the end there is no row.
     """
     columns, place = ", ".join(key), ", ".join(f":{name}" for name in key)
     return Statement(
@@ -37,15 +37,15 @@ def walk_of(table: str, key: Sequence[str], old: str, *, within: str = "true") -
 async def walk(
     database: Database | Transaction, statement: Statement, begin: Mapping[str, Any], most: int, **values: Any
 ) -> AsyncGenerator[int, None]:
-    """Yields the number of deleted rows of each statement. `begin` is a position before all rows."""
+    """Repeats the statement, and yields how many rows it deletes each time. `begin` is a position before all rows."""
     place = dict(begin)
     while (row := await database.row(statement, most=most, **place, **values)) is not None:
         yield row["removed"]
         place = {name: row[name] for name in place}
 
 
-# One replica owns a sweep until the sweep is due again. During the work the replica renews its lease; another replica
-# replaces a dead owner.
+# One replica owns a sweep until the sweep is due again. While it works, the replica postpones the due time. If it dies,
+# another replica claims the sweep at the due time.
 CLAIM_SWEEP = Statement(
     """
     INSERT INTO sweeps (name, due_at) VALUES (:name, now() + :lease)
@@ -57,7 +57,7 @@ POSTPONE_SWEEP = Statement("UPDATE sweeps SET due_at = now() + :wait WHERE name 
 
 
 class Aged(NamedTuple):
-    """Rows of a table with a maximum age. `delete` walks over the rows from `begin` on."""
+    """Rows of a table with a maximum age. The statement `delete` walks over these rows from the position `begin` on."""
 
     delete: Statement
     begin: Mapping[str, Any]
@@ -65,9 +65,9 @@ class Aged(NamedTuple):
 
 
 def aged(table: str, begin: Mapping[str, Any], since: str = "created_at", most: int = ROWS) -> Aged:
-    """`begin` has the columns of an index, with values before all rows. The first column is an id with the time of its
-    creation, so the walk skips younger rows. The age of a row counts from `since`, perhaps a later time: a repeated
-    upload, a request to an older turn, the delivery of a webhook.
+    """Describes rows with a maximum age. `begin` has the columns of an index, with values before all rows. The first
+    column is an id with its time of creation, so the walk skips younger rows. The age counts from `since`, which may be
+    later: the time of a repeated upload, of a request to an older turn, of a webhook's delivery.
     """
     key = [*begin]
     walked = walk_of(table, key, f"{since} < now() - CAST(:age AS interval)", within=f"{key[0]} < :before")
@@ -83,10 +83,10 @@ AGED_WITHDRAWN_KEYS: Final = Aged(
     ROWS,
 )
 
-# A use updates `used_at` of a tool set at most once an hour, so the set of an uncommitted turn has a later time than
-# this (`keep_tool_set`). The subquery reads the next digest in the order of the index: for an equality, if few sets
-# belong to all turns, the planner may read the whole table. DELETIONS_KEPT is the time in which the feed of an owner
-# shows deleted chats. The sweep removes rows later than that, so that no reader misses a row.
+# A use of a tool set updates `used_at` if it is more than an hour old (`keep_tool_set`), so a set that is two hours old
+# belongs to no uncommitted turn. The subquery reads the next digest in the order of the index. With an equality, the
+# planner may read the whole table if all turns share a few sets. The feed of an owner shows deleted chats for
+# DELETIONS_KEPT; the sweep removes their rows later, so that no reader misses a row.
 DELETIONS_KEPT = timedelta(days=30)
 SWEEP_DELETED_CHATS = walk_of("deleted_chats", ["owner", "chat_id"], "deleted_at < now() - CAST(:kept AS interval)")
 SWEEP_TOOL_SETS = walk_of(
@@ -103,7 +103,7 @@ class Sweeps:
         self._database = database
 
     async def claim(self, name: str, lease: float) -> bool:
-        """Whether the sweep is due, and this replica has claimed it for `lease` seconds."""
+        """Claims the sweep for `lease` seconds. Returns False if the sweep is not due."""
         return await self._database.row(CLAIM_SWEEP, name=name, lease=timedelta(seconds=lease)) is not None
 
     async def postpone(self, name: str, seconds: float) -> None:
@@ -131,5 +131,5 @@ def old_deletions(database: Database) -> AsyncGenerator[int, None]:
 
 
 def unused_tool_sets(database: Database) -> AsyncGenerator[int, None]:
-    """Deletes tool sets without a turn."""
+    """Deletes tool sets that no turn uses."""
     return walk(database, SWEEP_TOOL_SETS, {"owner": "", "digest": b""}, ROWS)

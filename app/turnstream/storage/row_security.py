@@ -1,8 +1,8 @@
-"""Row-level security: a second barrier between owners, beside the conditions in the statements.
+"""Row-level security: a second barrier between owners, in addition to the conditions in the statements.
 
 The API connects as a role that owns nothing (`Database.key`). Policies limit each of its statements to the rows of one
-owner, whom the transaction names with a server's signature. The engine connects as the owner of the tables, free of
-policies.
+owner, whom the transaction names with a server's signature. The engine connects as the owner of the tables, to whom
+policies do not apply.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -19,20 +19,20 @@ from turnstream.storage.sql_files import functions
 if TYPE_CHECKING:
     from turnstream.storage.all_tables import StoredTable
 
-# The role of an embedded Postgres.
+# The API's role in an embedded Postgres.
 API_ROLE: Final = "turnstream_api"
-# The privileges of the role on tables with audited changes; on other tables the role has all privileges. Only the
-# engine inserts asks and jobs. The deletion of a turn deletes its asks and grants. A function writes tool sets.
+# The API's role may change these tables only in part; on other tables it has all privileges. Only the engine inserts
+# asks and jobs. Asks and grants are deleted with their chat. A function writes tool sets.
 NARROW: Final = {
     "asks": "SELECT, UPDATE (answer, answered_at, links_revoked_at)",
     "jobs": "SELECT",
     "grants": "SELECT, INSERT, UPDATE (revoked_at)",
     "tool_sets": "SELECT",
 }
-# Policies of the tables in %(paths)s, by names and paths. A policy compares the owner in the row; without an owner in
-# the row, the policy of its chat or turn must show the row of that table. One statement may insert a new row together
-# with its chat or turn, and does not see its other parts: so the chat or turn must not belong to another owner, and the
-# foreign key requires its existence. A database of an older version lacks some of the tables and columns.
+# Creates policies for the tables in %(paths)s, a list of names and paths. A policy compares the owner in the row. A row
+# without an owner is visible if its chat or turn is visible. One statement may insert such a row together with its chat
+# or turn, which it cannot see yet. So an insert requires only that the chat or turn does not belong to another owner;
+# the foreign key requires its existence. A database of an older version lacks some tables and columns.
 POLICIES: Final = """
 DO $$
 DECLARE
@@ -80,9 +80,9 @@ $$
 """
 _LOCK = 7_481_516_343
 _ROLE = "SELECT rolname, rolsuper OR rolbypassrls AS unlimited FROM pg_roles WHERE rolname = current_user"
-# Prevents callers from using the rights of functions. A function of a trigger, or with other rights than its caller,
-# looks up names in the catalog, in this schema, and last in the temporary tables of the session. If the user may create
-# a role, functions belong to a role that cannot log in and owns nothing else. Nobody calls a function without a grant.
+# Prevents callers from misusing the rights of functions. A trigger's function, or a function with other rights than its
+# caller, looks up names in the catalog, in this schema, and last in the temporary tables of the session. If the user
+# may create a role, functions belong to a role that cannot log in and owns nothing else. Every call needs a grant.
 _HARDEN = """
 DO $$
 DECLARE
@@ -186,7 +186,7 @@ SELECT relname, pg_has_role($1, relowner, 'MEMBER') AS owned,
 FROM pg_class JOIN pg_policy ON polrelid = pg_class.oid AND polname = 'by_owner'
 WHERE relnamespace = to_regnamespace(current_schema())
 """
-# The leases show the API the age of a standby's data (standby.py).
+# From the leases, the API reads how old a standby's data are (standby.py).
 _SEES_LEASES = "SELECT has_column_privilege($1, 'replicas', 'lease_until', 'SELECT')"
 _REACHES = "SELECT has_schema_privilege($1, current_schema(), 'USAGE')"
 _GET_KEY = "SELECT inner_pad, outer_pad FROM signing_key"
@@ -205,19 +205,19 @@ $$
 
 
 def policies_of(tables: "Iterable[StoredTable]") -> str:
-    """The SQL that creates missing policies, except for tables without an owner or `closed` to the API's role."""
+    """Returns the SQL that creates missing policies; tables without an owner, and `closed` tables, need none."""
     paths = {table.name: each.path for table in tables if (each := table.ownership).path and not each.closed}
     return POLICIES % {"paths": ", ".join(f"('{name}', '{path}')" for name, path in sorted(paths.items()))}
 
 
 def hardening() -> str:
-    """The SQL that restricts the rights of functions, and grants roles of the API the called functions."""
+    """Returns the SQL that restricts functions' rights, and lets the API's roles call the functions in `sql/called`."""
     called = ",".join(functions(called=True))
     return _HARDEN.replace("{CALLED}", f"{{{called}}}").replace("{OURS}", f"{{{','.join(functions())}}}")
 
 
 async def embedded_api_url(url: str) -> str:
-    """The URL of the API's role in the embedded Postgres at `url`. Creates a missing role."""
+    """Returns the URL of the API's role in the embedded Postgres at `url`. Creates the role if it is missing."""
     async with single_connection(url) as connection:
         await connection.execute(_CREATE_ROLE)
     parts = urlsplit(url)
@@ -225,8 +225,8 @@ async def embedded_api_url(url: str) -> str:
 
 
 async def admit(url: str, api_url: str) -> SigningKey:
-    """Grants the role of `api_url` exactly the rights that the API needs in the database of `url`, which has the newest
-    revision. Returns the key that signs owners of statements. Raises ConfigError for a role exempt from policies.
+    """Grants the role of `api_url` exactly the rights that the API needs in the database at `url`, which has the newest
+    revision. Returns the key that signs the owners in statements. Raises ConfigError if the role bypasses policies.
     """
     async with checked_role(url, api_url) as (connection, name, tables):
         await connection.execute(hardening())
@@ -248,11 +248,11 @@ async def admit(url: str, api_url: str) -> SigningKey:
 
 @asynccontextmanager
 async def checked_role(url: str, api_url: str) -> AsyncIterator[tuple[Any, str, Sequence[Any]]]:
-    """A connection to `url`, the name of the role of `api_url`, and its privileges on each table."""
+    """Yields a connection to `url`, the name of the role of `api_url`, and this role's privileges on each table."""
     try:
         async with single_connection(api_url, statement_cache_size=0) as connection:  # a pooler may be in between
             (role,) = await connection.fetch(_ROLE)
-        # Postgres refuses simultaneous equal grants of two processes.
+        # Postgres refuses equal grants that two processes make at once.
         async with single_connection(url) as connection, connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
             tables = await connection.fetch(_TABLES, role["rolname"])

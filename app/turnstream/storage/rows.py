@@ -1,4 +1,4 @@
-"""Conversion of rows to frozen values and back. JSON columns are text; only this module encodes and decodes JSON."""
+"""Converts rows to frozen values and back. JSON columns reach the code as text, which this module decodes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,15 +19,15 @@ from turnstream.storage.database import Row
 
 
 def sql_list(values: Iterable[str]) -> str:
-    """A list of literals for `IN`."""
+    """Returns an SQL list of string literals, for `IN`."""
     return "(" + ", ".join(f"'{value}'" for value in values) + ")"
 
 
 OPEN_STATUSES = sql_list(status for status in TRANSITIONS if status in OPEN)
 ENDED_STATUSES = sql_list(status for status in TRANSITIONS if status in ENDED)
-MAY_NAME_UPLOADS = f"type IN {sql_list(WITH_FILES)}"  # a condition of `blocks`
+MAY_NAME_UPLOADS = f"type IN {sql_list(WITH_FILES)}"  # a condition for rows of `blocks`
 
-_LONGEST_SHARED = 32_768  # maximum characters of a request in the shared cache, and of its tools
+_LONGEST_SHARED = 32_768  # characters: a longer request, or longer tools of a request, are not cached
 
 _request = msgspec.json.Decoder(TurnRequest)
 _tools = msgspec.json.Decoder(tuple[ToolSpec, ...])
@@ -38,16 +38,16 @@ _jobs = msgspec.json.Decoder(tuple[Job, ...])
 _preliminary = msgspec.json.Decoder(tuple[PreliminaryOutput, ...])
 
 
-# A row of `asks` with a question of a job (`job_question_id`).
+# A condition for rows of `asks`: a job has asked the question (`job_question_id`).
 IS_OF_JOB: Final = "asks.tool_use_id ~ '#j[0-9]+[.][0-9]+$'"
 _CALL_OF_ASK: Final = "regexp_replace(asks.tool_use_id, '#[^#]*$', '')"
-# A row of `asks`, joined with its turn, whose run has not ended (`Turn.waits_for`).
+# A condition for rows of `asks` joined with their turns: the run that asked has not ended (`Turn.waits_for`).
 IS_ASKED: Final = f"""(asks.kind <> 'elicitation' OR CASE WHEN {IS_OF_JOB} THEN EXISTS (
         SELECT FROM jobs WHERE jobs.turn_id = asks.turn_id AND jobs.round = asks.round
           AND jobs.tool_use_id = {_CALL_OF_ASK} AND jobs.attempt = asks.attempt AND jobs.settled_at IS NULL
     ) ELSE asks.attempt = turns.attempt AND turns.status = 'running' END)"""
-# A row of `asks`, joined with its turn, that waits for a person. An expiring call of a client waits for a program. An
-# elicitation also ends with its call.
+# A condition for rows of `asks` joined with their turns: the ask waits for a person. If the call of a client tool can
+# expire, it waits for a program. An elicitation stops waiting when its call has a result.
 WAITS = f"""answer IS NULL AND (expires_at IS NULL OR expires_at > now() AND asks.kind <> 'client')
     AND turns.status IN {OPEN_STATUSES}
     AND NOT turns.cancel_requested AND {IS_ASKED} AND (asks.kind <> 'elicitation' OR NOT EXISTS (
@@ -64,15 +64,16 @@ def from_json(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
 
 
-# A row of `jobs`, joined with its turn, of an open job. A job that reports outlasts its turn.
+# A condition for rows of `jobs` joined with their turns: the job is open. A job that reports outlasts its turn.
 IS_OPEN_JOB: Final = f"settled_at IS NULL AND (status IN {OPEN_STATUSES} OR reports AND status <> 'cancelled')"
-# The members of a replica's `configuration` with limits of its settings.
+# The members of a replica's `configuration` that contain limits from its settings.
 OWNER_RUNNING_TURNS: Final = "running turns of an owner"
 REPLICA_TURNS: Final = "turns at once"
-# The text of a UUID, as a regular expression.
+# A regular expression for the text of a UUID.
 ID_FORM: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
-# The last columns of a turn: the preliminary outputs of its running tools, and its jobs. `turns` is the table, or a
-# part of it. The outcome of a job is only necessary until the call has its result. The delivery of a report stays.
+# SQL for the last columns of a turn. JOBS is the column of its jobs; PRELIMINARY adds the column of its tools'
+# preliminary outputs. In the statement, `turns` must name the table or some of its rows. The outcome of a job is
+# included only until its call has the result; the delivery of a report is always included.
 JOBS: Final = f"""CASE WHEN turns.asked > 0 THEN (
         SELECT json_agg(json_build_object(
             'id', jobs.id, 'round', round, 'tool_use_id', tool_use_id, 'name', jobs.name, 'kind', kind,
@@ -101,7 +102,7 @@ PRELIMINARY: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} THEN (
     ) END AS preliminary, {JOBS}"""
 
 
-# The tools of a turn with a digest of tools in its row; null if the request has the tools.
+# SQL for the tools of a turn whose row refers to a tool set; null if the request itself contains the tools.
 TOOLS: Final = """CASE WHEN turns.tool_set IS NOT NULL THEN (
         SELECT tools FROM tool_sets WHERE digest = turns.tool_set
             AND tool_sets.owner = (SELECT chats.owner FROM chats WHERE chats.id = turns.chat_id)
@@ -110,13 +111,13 @@ WITH_TOOLS: Final = f"turns.*, {TOOLS} AS tools"
 
 
 def requests_from(rows: Iterable[Row]) -> Mapping[tuple[str, str | None], TurnRequest]:
-    """The requests of turns by their text. Most turns of a chat have the same request, and share its object."""
+    """Returns the decoded requests of turns, by their texts. Turns with equal texts share one object."""
     texts = {(row["request"], row["tools"]) for row in rows if row["request"] is not None}
     return {each: _request_from(*each) for each in texts}
 
 
 def _request_from(text: str, tools: str | None) -> TurnRequest:
-    """Most turns of a server have one of a few requests, and share the object too."""
+    """Decodes a request. Equal texts share one cached object, because most turns have one of a few requests."""
     request = _shared_request(text) if len(text) <= _LONGEST_SHARED else _request.decode(text)
     if tools is None:
         return request
@@ -141,7 +142,7 @@ def turn_from(
     steers: Iterable[Steer] = (),
     requests: Mapping[tuple[str, str | None], TurnRequest] = MappingProxyType({}),
 ) -> Turn:
-    """`requests` has the decoded requests by their text."""
+    """Builds a turn from its row and contents. `requests` maps the texts of requests to decoded requests."""
     texts = None if row["request"] is None else (row["request"], row["tools"])
     return Turn(
         id=row["id"],
@@ -240,7 +241,7 @@ def steer_from(row: Row) -> Steer:
 
 
 def columns_of(blocks: Sequence[Block]) -> dict[str, list[Any]]:
-    """One list per column, for `unnest`."""
+    """Returns one list per column, for `unnest`."""
     return {
         "indexes": [block.index for block in blocks],
         "block_rounds": [block.round for block in blocks],
@@ -259,7 +260,7 @@ def columns_of(blocks: Sequence[Block]) -> dict[str, list[Any]]:
 
 
 def columns_of_rounds(turns: Sequence[UUID], rounds: Sequence[Round]) -> dict[str, Sequence[Any]]:
-    """One list per column, for `unnest`. `turns` are the turns of the rounds."""
+    """Returns one list per column, for `unnest`. `turns` has the turn of each round."""
     return {
         "round_turns": turns,
         "numbers": [round.number for round in rounds],

@@ -1,4 +1,4 @@
-"""Answers of people to asks. A running turn has one writer, so an answer waits in its ask for the turn."""
+"""Stores people's answers to asks. A running turn has one writer, which reads each answer from the row of its ask."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -31,8 +31,8 @@ GET_OPEN_ASKS = Statement(
     """,
     opens=[ASKS],
 )
-# The audit trail's triggers run after the statement and record the actor. A trigger before the statement compares the
-# principals of the request with the approvers of the ask.
+# The triggers of the audit trail run after the statement, and record the actor. Before the statement, another trigger
+# compares the principals of the request with the approvers of the ask.
 ANSWER_ASKS = Statement(
     """
     UPDATE asks SET answer = CAST(a.answer AS json), answered_at = now()
@@ -46,7 +46,7 @@ ANSWER_ASKS = Statement(
     """,
     seals=[ASKS.named(turn_id="turn", round="rounds", tool_use_id="tool_use_ids", answer="answers")],
 )
-# Without this, lists would show an equal permission twice.
+# Without NOT EXISTS, lists would show two equal grants.
 KEEP_GRANT = Statement(
     """
     INSERT INTO grants (id, chat_id, tool, digest, "when", turn_id, tool_use_id)
@@ -59,10 +59,10 @@ KEEP_GRANT = Statement(
     """
 )
 COUNT_GRANTS = Statement("SELECT count(*) AS number FROM grants WHERE chat_id = :chat AND revoked_at IS NULL")
-MOST_GRANTS = 100  # of a chat, because the gate reads all grants
+MOST_GRANTS = 100  # the most grants of a chat, because the gate reads all of them
 
-# SKIP LOCKED: the holder of a lock may be writing an answer, and each of both would wait for the other. The next sweep
-# handles such a turn.
+# SKIP LOCKED: the holder of a lock may be writing an answer, and the two statements would wait for each other. The next
+# sweep handles the skipped turn.
 EXPIRE_ASKS = Statement(
     f"""
     WITH late AS (
@@ -85,9 +85,9 @@ EXPIRE_ASKS = Statement(
 class Decision:
     """The answer of a person to the ask for `tool_use_id`. `digest` identifies the input that the person saw; a result
     needs no digest. `field` is the path of the answer in the request. `remember`: the answer also allows further calls
-    of the tool in the chat with inputs that meet the condition `when` (JSON text). A decision that `follows` from
-    another decision of the request is ignored if the call already has an answer. `elicited`: the answer is for the
-    question with the id `tool_use_id`.
+    of the tool in the chat, if their inputs meet the condition `when` (JSON text). A decision that `follows` from
+    another decision of the request is ignored if the call already has an answer. `elicited`: the answer is for a
+    question, whose id is `tool_use_id`.
     """
 
     tool_use_id: str
@@ -101,7 +101,7 @@ class Decision:
 
     @property
     def to(self) -> Collection[AskKind]:
-        """The kinds of asks for this answer."""
+        """The kinds of asks that this answer fits."""
         if self.elicited:
             return QUESTIONS
         return {"client"} if self.answer.kind == "result" else {"approval"}
@@ -122,8 +122,8 @@ class Actions:
         identity: Identity | None = None,
         message: Sequence[Block] = (),
     ) -> Turn:
-        """Stores all decisions and a `message` to the turn, or nothing. `identity` is the deciding person; the default
-        is the owner. With a key that an equal request has used before, nothing happens. Raises NotFound,
+        """Stores all decisions and a `message` to the turn, or nothing. `identity` is the person who decides, by
+        default the owner. If an equal request has used the key before, stores nothing again. Raises NotFound,
         RequestRefused, Forbidden, Conflict.
         """
         async with self._database.transaction() as connection:
@@ -141,7 +141,7 @@ class Actions:
         return await self._turns.get(owner, chat, turn)
 
     async def expire(self) -> Sequence[UUID]:
-        """Answers expired asks, so that their turns continue. Returns these turns."""
+        """Gives expired asks the answer `expired`, so that their turns continue. Returns these turns."""
         answer = to_json(AskAnswer("expired"))
         return [row["id"] for row in await self._database.rows(EXPIRE_ASKS, answer=answer)]
 
@@ -173,10 +173,10 @@ class Actions:
         for ask, decision in zip(asks, decisions, strict=True):
             if decision.remember:
                 await _keep_grant(connection, chat, turn, ask, decision)
-        if message:  # in the same transaction: else a model call could miss it
+        if message:  # in the same transaction: else a model call could miss the message
             superseded = to_json(AskAnswer("superseded"))
             await connection.rows(STEER, steer=new_id(), turn=turn, blocks=to_json(message), answer=superseded)
-        if message or not asks or not all(ask.is_of_job for ask in asks):  # a trigger wakes the job of the answer
+        if message or not asks or not all(ask.is_of_job for ask in asks):  # else a trigger wakes the jobs that asked
             await connection.row(ARRIVE, turn=turn)
         if key is not None:
             kept = await connection.row(KEEP_KEY, owner=owner, key=key.key, digest=key.digest, turn=turn, steer=None)
@@ -202,7 +202,7 @@ async def _keep_grant(connection: Transaction, chat: UUID, turn: UUID, ask: Ask,
 
 
 def _checked(decision: Decision, rows: Sequence[Row], identity: Identity) -> Ask:
-    """The ask for the `decision`. `rows` begin with the newest round, because ids may repeat."""
+    """Returns the ask for the `decision`, or refuses it. `rows` begin with the newest round, because ids may repeat."""
     row = next((row for row in rows if row["tool_use_id"] == decision.tool_use_id), None)
     field = f"{decision.field}.tool_use_id"
     if row is None:

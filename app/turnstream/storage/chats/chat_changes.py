@@ -1,8 +1,8 @@
-"""Changes of one chat, for readers with all its turns up to a place.
+"""Reads the changes of one chat, for readers that have all turns up to a place.
 
-The place of a turn is its time of creation: twice the microseconds since 1970, and one more for an answer. The lock and
-the clock of the chat (`chats.updated_at`) put the creations of its turns in an order. So no turn appears later below a
-place that a reader has seen. The deletion of turns has a place by the same clock.
+The place of a turn is its time of creation: twice the microseconds since 1970, plus one for an answer. The lock and the
+clock of the chat (`chats.updated_at`) order the creations of its turns. So no new turn gets a place below a place that
+a reader has seen. Deletions of turns are timed by the same clock.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ class ChatUpdates:
         return ChatState(newest["id"] if newest else None, last, open)
 
     async def newest_answer(self, chat: UUID, question: UUID) -> UUID | None:
-        """The newest answer to the user turn `question`."""
+        """Returns the newest answer to the user turn `question`."""
         row = await self._database.row(GET_NEWEST_ANSWER, chat=chat, question=question)
         return row["id"] if row else None
 

@@ -1,4 +1,4 @@
-"""Chats: storing and listing them."""
+"""Stores, lists and deletes chats."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ CREATE_CHAT = _writes(
     """
 )
 GET_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner", opens=[CHATS])
-# An index has the owner's open jobs.
+# The owner's open jobs are found by an index.
 LIST_CHATS = Statement(
     f"""
     WITH calls AS MATERIALIZED (
@@ -74,12 +74,12 @@ def chat_from(row: Row) -> Chat:
 
 
 def page_behind(chat: Chat) -> str:
-    """The name of the page after this chat, in a list with the last changed chats first."""
+    """Returns the name of the page after this chat, in a list that begins with the chat that changed last."""
     return f"{microseconds_of(chat.updated_at)}_{chat.id.hex}"
 
 
 def place_of_page(name: str | None) -> tuple[datetime, UUID] | None:
-    """The position before the page. Raises NoSuchPage."""
+    """Returns the position after which the page begins; None for the first page. Raises NoSuchPage."""
     if not name:
         return None
     found = _TOKEN.fullmatch(name)
@@ -89,24 +89,24 @@ def place_of_page(name: str | None) -> tuple[datetime, UUID] | None:
 
 
 class ChatInList(NamedTuple):
-    """A chat, and the number of its background calls."""
+    """A chat, and the number of its open jobs."""
 
     chat: Chat
     jobs: int
 
 
 class ChatReads:
-    """The reads of chats. A standby can execute these too."""
+    """Reads chats. A standby can execute these reads too."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def get(self, owner: str, chat: UUID) -> Chat:
-        """Raises NotFound."""
+        """Returns the chat. Raises NotFound."""
         return chat_from(_row(await self._database.row(GET_CHAT, owner=owner, chat=chat), chat))
 
     async def page(self, owner: str, limit: int, before: tuple[datetime, UUID] | None) -> Sequence[ChatInList]:
-        """Up to `limit` chats older than `before`, last changed first."""
+        """Returns up to `limit` chats that changed before the position `before`, the last changed chat first."""
         when, identity = before or (None, None)
         rows = await self._database.rows(LIST_CHATS, owner=owner, limit=limit, before=when, before_id=identity)
         return [ChatInList(chat_from(row), row["jobs"]) for row in rows]
@@ -128,7 +128,7 @@ class Chats(ChatReads):
         return chat_from(row)
 
     async def change(self, owner: str, chat: UUID, changed: Callable[[Chat], Mapping[str, Any]]) -> Chat:
-        """Sets the title, system_prompt and settings that `changed` returns for the locked chat. Raises NotFound."""
+        """Locks the chat, and sets the title, system_prompt and settings that `changed` returns. Raises NotFound."""
         async with self._database.transaction() as connection:
             before = _row(await connection.row(LOCK_CHAT, owner=owner, chat=chat), chat)
             changes = changed(chat_from(before))
@@ -144,7 +144,7 @@ class Chats(ChatReads):
         return chat_from(row)
 
     async def delete(self, owner: str, chat: UUID) -> Sequence[UUID]:
-        """Deletes a chat, and returns its running turns. Raises NotFound."""
+        """Deletes a chat, and returns the turns that were running in it. Raises NotFound."""
         rows = await self._database.rows(DELETE_CHAT, owner=owner, chat=chat)
         _row(rows[0] if rows else None, chat)
         return [row["running"] for row in rows if row["running"] is not None]

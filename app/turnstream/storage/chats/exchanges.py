@@ -20,14 +20,15 @@ from turnstream.storage.contents import CHATS, NEW_BLOCKS, REQUESTS, STEERS, TUR
 from turnstream.storage.database import Database, Statement, Transaction
 from turnstream.storage.rows import OPEN_STATUSES, WITH_TOOLS, columns_of, from_json, to_json, turn_from
 
-# During the deletion of a large branch, the newest turn may be a user turn, and a message cannot follow a user turn.
+# Reads the newest answer, not the newest turn. While a large branch is being deleted, the newest turn may be a user
+# turn, and a message cannot follow a user turn.
 GET_NEWEST_OF_CHAT = reads_turns(
     f"""
     SELECT {WITH_TOOLS} FROM turns
     WHERE chat_id = :chat AND role = 'assistant' ORDER BY created_at DESC, id DESC LIMIT 1
     """
 )
-# The chat and its newest turn, if any, for a message without a parent, in one round trip.
+# Reads the chat and its newest answer, if any, in one round trip, for a message without a parent.
 GET_CHAT_AND_NEWEST = Statement(
     f"""
     SELECT newest.*, title, system_prompt, settings, chats.created_at AS chat_created_at, updated_at
@@ -46,7 +47,7 @@ GET_RUNNING_SIBLING = reads_turns(
     WHERE chat_id = :chat AND parent_id = :parent AND status IN {OPEN_STATUSES}
     """
 )
-# From an answer towards the root: the open turns, and the ended turn before these.
+# Reads the path from an answer towards the root: all open turns, and the ended turn before them.
 GET_BRANCH = reads_turns(
     f"""
     WITH RECURSIVE branch AS (
@@ -61,12 +62,13 @@ GET_BRANCH = reads_turns(
     """
 )
 LOCK_OPEN_TURN = Statement(f"SELECT id FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} FOR NO KEY UPDATE")
-# This statement waits for the end of the turn, or the end waits for this statement. So one of both wakes the worker.
+# This statement and the statement that ends the turn lock the same row, so one waits for the other. The later statement
+# sees the earlier one, and wakes the worker.
 MARK_FOLLOWED = Statement(f"UPDATE turns SET arrivals = arrivals WHERE id = :turn AND status IN {OPEN_STATUSES}")
-# Turns have their time from their locked chat, so turns become visible in the order of their times.
+# Turns get their time from their locked chat, so turns become visible in the order of their times.
 TICK = "updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')"
-# The statement returns no new turn: row-level security would then look up its chat, and cannot see a chat of the same
-# statement. One INSERT has both turns, because each INSERT prepares checks, triggers and indexes.
+# The statement does not return the new turns: row-level security would then look up their chat, and cannot see a chat
+# that the same statement inserts. One INSERT adds both turns, because each INSERT prepares checks and indexes.
 _EXCHANGE = """
     , new_turns AS (
         INSERT INTO turns (
@@ -111,12 +113,12 @@ CREATE_EXCHANGE = _writes(
     {_QUEUED}
     """,
 )
-# A slot among the running turns of an owner, or in the queue: other transactions wait for the end of this one
-# (`take_place`). The lock of an existing chat always precedes the lock of the owner, to avoid deadlocks.
+# Reserves a slot among the running turns of an owner, or in the queue: other transactions wait until this transaction
+# ends (`take_place`). To avoid deadlocks, an existing chat is always locked before its owner.
 _MAY_RUN = "(CAST(:most_running AS int) IS NULL OR take_place({owner}, :most_running, NULL))"
 TAKE_PLACE = Statement("SELECT take_place(:owner, NULL, :most) AS taken")
-# The writing replica claims the turn. The result is empty if the chat has changed since the read, the owner has no free
-# slot, or the previous answer is open: after a failover that has lost its end, that answer runs again.
+# The replica that writes the turn claims it. The result is empty if the chat has changed since it was read, the owner
+# has no free slot, or the previous answer is open. A failover may lose the end of an answer, which then runs again.
 BEGIN_EXCHANGE = _writes(
     f"""
     WITH locked AS MATERIALIZED (
@@ -155,8 +157,9 @@ CREATE_SIBLING = Statement(
     """,
     seals=[REQUESTS],
 )
-# A commit that waits in vain for a synchronous standby is visible on the primary only. So the server acknowledges a
-# found key with another commit, which also waits for that standby. The message in the WAL makes it a commit.
+# If a commit waits in vain for a synchronous standby, only the primary has its key. So the server acknowledges a key
+# that it finds only after another commit, which also waits for that standby. The message in the WAL makes this read a
+# commit.
 GET_KEY = Statement(
     """
     SELECT digest, turn_id, steer_id, chat_id, parent_id, pg_logical_emit_message(true, 'turnstream', key),
@@ -167,7 +170,7 @@ GET_KEY = Statement(
     WHERE owner = :owner AND key = :key
     """
 )
-# An answer or a steer arrives at an open turn. A waiting turn has work again.
+# Counts an answer or a steer that arrives at an open turn. A waiting turn goes back into the queue.
 ARRIVE = Statement(
     """
     UPDATE turns
@@ -176,7 +179,7 @@ ARRIVE = Statement(
     RETURNING status
     """
 )
-# A message instead of an answer supersedes every open ask.
+# A message that the person sends instead of an answer supersedes every open ask.
 STEER = Statement(
     """
     WITH superseded AS (
@@ -197,7 +200,7 @@ KEEP_KEY = Statement(
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """The client's idempotency key, and a digest (32 bytes) of its request."""
+    """The idempotency key that a client sent, and a digest (32 bytes) of the client's request."""
 
     key: str
     digest: bytes
@@ -207,13 +210,13 @@ class KeyTaken(Exception):
     """An earlier request has used the key."""
 
 
-# The answer before a message; None means the root of the chat.
+# The answer that a message follows; None for a message at the root of the chat.
 Parent = UUID | Literal["newest"] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The position of a message in a chat."""
+    """The position that a client requests for its message in a chat."""
 
     owner: str
     chat: UUID
@@ -232,7 +235,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class NewExchange:
-    """A message to write, with the request of its answer. `title` is for a chat without a title."""
+    """A message to write, with the request of its answer. A chat without a title gets this `title`."""
 
     blocks: Sequence[Block]
     request: TurnRequest
@@ -242,7 +245,7 @@ class NewExchange:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The position of a message, read without a lock: after the answer `before`, perhaps an open turn, or at the root.
+    """The position of a message, as read without a lock: after the answer `before`, which may be open, or at the root.
     `new`: the message creates the chat.
     """
 
@@ -255,8 +258,8 @@ class Position:
 class Draft:
     """A position in the tree, locked until the end of the transaction: no other request can add to the chat.
 
-    `before` is the next answer towards the root, or the answer for a sibling, without its contents. `steered` is the
-    open turn that gets the message as a steer. The server cancels the turns in `interrupted`.
+    `before` is the answer that a message follows, or the answer that gets a sibling; its contents are not loaded.
+    `steered` is the open turn that gets the message as a steer. The server cancels the turns in `interrupted`.
     """
 
     chat: Chat
@@ -292,7 +295,7 @@ class Draft:
         )
 
     async def create_sibling(self, request: TurnRequest) -> Turn:
-        """Inserts another assistant turn beside `before`. Raises KeyTaken and TooMany."""
+        """Inserts another answer to the user turn of `before`. Raises KeyTaken and TooMany."""
         assert self.before is not None
         await take_queued_place(self.connection, self.chat.owner, self._most_queued)
         chat, parent = self.chat.id, self.before.parent_id
@@ -321,7 +324,7 @@ class Draft:
 
 
 class Exchanges:
-    """Each draft is one transaction. Raises KeyTaken for a used key."""
+    """Writes exchanges. Each draft is one transaction, and raises KeyTaken if its key was used before."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -368,7 +371,7 @@ class Exchanges:
         return Position(chat, (await placement(self._database, target)).before)
 
     async def answer(self, owner: str, chat: UUID, turn: UUID) -> Turn:
-        """The answer for a new sibling, without its contents. Raises NotFound and Conflict."""
+        """Returns the answer that gets a new sibling, without its contents. Raises NotFound and Conflict."""
         row = await self._database.row(GET_TURN, owner=owner, chat=chat, turn=turn)
         if row is None:
             raise NotFound(f"There is no turn {turn} in chat {chat}.")
@@ -379,9 +382,9 @@ class Exchanges:
     async def begin(
         self, position: Position, message: NewExchange, replica: UUID, most_running: int | None = None
     ) -> Exchange | None:
-        """Writes a message, and claims its answer for `replica`, in one statement. None if the previous answer is open,
-        the owner has `most_running` running turns or any queued turn, the position has changed, or the key is taken.
-        The transaction of `after` or `in_new_chat` then finds the reason.
+        """Writes a message, and claims its answer for `replica`, in one statement. Returns None if the previous answer
+        is open, the owner has `most_running` running turns or any queued turn, the position has changed, or the key is
+        taken. The caller finds the reason in the transaction of `after` or `in_new_chat`.
         """
         if position.before is not None and not position.before.ended:
             return None
@@ -431,7 +434,9 @@ class Exchanges:
     async def in_new_chat(
         self, chat: Chat, key: IdempotencyKey | None, most_queued: int | None = None
     ) -> AsyncIterator[Draft]:
-        """Raises KeyTaken, Conflict for an existing chat, and TooMany if the owner has `most_queued` queued turns."""
+        """Creates a chat, and yields a draft for its first message. Raises KeyTaken, Conflict if the chat exists, and
+        TooMany if the owner has `most_queued` queued turns.
+        """
         async with self._database.transaction() as connection:
             await take_queued_place(connection, chat.owner, most_queued)
             if key and await connection.row(GET_KEY, owner=chat.owner, key=key.key):
@@ -456,8 +461,9 @@ class Exchanges:
         read: Position | None = None,
         most_queued: int | None = None,
     ) -> AsyncIterator[Draft]:
-        """Raises NotFound, RequestRefused, and Conflict if the branch is busy and `on_busy` is `reject`. While the
-        position in `read` is valid, a second read is unnecessary. The owner may have `most_queued` turns in the queue.
+        """Yields a draft at `target`. Uses the position in `read` if it is still valid. The owner may have
+        `most_queued` turns in the queue. Raises NotFound, RequestRefused, and Conflict if the branch is busy and
+        `on_busy` is `reject`.
         """
         async with self.locked(target.owner, target.chat, key) as (connection, chat):
             if read is not None and _is_unchanged(read, chat):
@@ -475,7 +481,7 @@ class Exchanges:
     async def beside(
         self, owner: str, answer: Turn, key: IdempotencyKey | None, most_queued: int | None = None
     ) -> AsyncIterator[Draft]:
-        """A draft beside `answer`. Raises NotFound, and Conflict while the user turn has another open answer."""
+        """Yields a draft for a sibling of `answer`. Raises NotFound, and Conflict while another answer is open."""
         async with self.locked(owner, answer.chat_id, key) as (connection, chat):
             if await connection.row(GET_TURN_OF_CHAT, chat=chat.id, turn=answer.id) is None:
                 raise NotFound(f"There is no turn {answer.id} in chat {chat.id}.")  # deleted meanwhile
@@ -488,7 +494,7 @@ class Exchanges:
     async def locked(
         self, owner: str, chat: UUID, key: IdempotencyKey | None = None
     ) -> AsyncIterator[tuple[Transaction, Chat]]:
-        """A transaction that blocks other additions to the chat and deletions from it. Raises NotFound and KeyTaken."""
+        """Yields a transaction that keeps others from changing the tree of the chat. Raises NotFound and KeyTaken."""
         async with self._database.transaction() as connection:
             row = await connection.row(LOCK_CHAT, chat=chat, owner=owner)
             if row is None:
@@ -499,7 +505,7 @@ class Exchanges:
 
 
 async def take_queued_place(connection: Transaction, owner: str, most: int | None) -> None:
-    """Reserves a slot in the queue for a turn of the transaction. Raises TooMany if the owner has `most` of these."""
+    """Reserves a queue slot for a turn of the transaction. Raises TooMany if the owner has `most` queued turns."""
     if most is None:
         return
     row = await connection.row(TAKE_PLACE, owner=owner, most=most)
@@ -533,7 +539,7 @@ async def placement(database: Database | Transaction, target: Target) -> Placeme
 
 
 async def lock_first_open(connection: Transaction, turns: Sequence[Turn]) -> Turn | None:
-    """The first open turn of `turns`, locked against its end until the end of the transaction."""
+    """Returns the first open turn of `turns`, locked so that it cannot end before the transaction ends."""
     for turn in turns:
         if await connection.row(LOCK_OPEN_TURN, turn=turn.id):
             return turn
@@ -541,8 +547,8 @@ async def lock_first_open(connection: Transaction, turns: Sequence[Turn]) -> Tur
 
 
 def _is_unchanged(read: Position, locked: Chat) -> bool:
-    """Whether a position is still valid without a second read. Each new turn of a chat changes `updated_at`, and ended
-    answers never change.
+    """Whether `read` is still valid. Each new turn of a chat changes `updated_at`, and an answer never changes after
+    its end.
     """
     return (read.before is None or read.before.ended) and read.chat == locked
 

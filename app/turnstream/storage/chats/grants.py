@@ -23,11 +23,11 @@ class Grants:
         self._database = database
 
     async def of_chat(self, chat: UUID) -> Sequence[Grant]:
-        """The valid grants of a chat, oldest first."""
+        """Returns the valid grants of a chat, oldest first."""
         return [_grant_from(row) for row in await self._database.rows(GET_GRANTS, chat=chat)]
 
     async def revoke(self, owner: str, chat: UUID, grant: UUID, actor: str = "") -> None:
-        """Idempotent. `actor` is the credential for the audit trail. Raises NotFound."""
+        """Revokes a grant; idempotent. `actor` is the caller in the audit trail. Raises NotFound."""
         values = {"owner": owner, "chat": chat, "grant": grant, "actor": self._database.signed_actor(actor)}
         if await self._database.row(REVOKE_GRANT, **values) is None:
             raise NotFound(f"There is no grant {grant} in chat {chat}.")

@@ -1,13 +1,13 @@
-"""Whether a background call may continue after its turn, and report its outcome to a later one."""
+"""Decides whether a background call may continue after its turn, and report its outcome to a later turn."""
 
 from uuid import UUID
 
 from turnstream.domain.jobs import MOST_STARTED
 from turnstream.storage.database import Database, Statement
 
-# No reports in the chat of an agent, because its caller waits for one answer. No reports beside a live replica of the
-# previous version, because that version would send a report as text of the user. And no endless chain: the condition
-# counts turns started by reports, which begin with a report and follow an empty message.
+# A call must not report in the chat of an agent, whose caller waits for one answer. It must not report while a replica
+# of the previous version lives, which would send the report as text of the user. To prevent an endless chain, the
+# condition counts turns that reports have started: these turns begin with a report and follow an empty message.
 MAY_REPORT = Statement(
     """
     WITH RECURSIVE started AS (

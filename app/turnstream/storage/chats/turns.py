@@ -1,4 +1,4 @@
-"""Reads of turns and tool results for the API and the engine, and requests to cancel a turn."""
+"""Reads turns and tool results for the API and the engine, and requests the cancellation of turns."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ from turnstream.storage.rows import (
 T = TypeVar("T")
 
 WHOLE_PATH = 1_000_000
-# Bytes of the turns of one page.
+# The most bytes of the turns on one page.
 _PAGE_BYTES = 8_000_000
 
 _COLUMNS = f"""turns.id, turns.chat_id, turns.parent_id, turns.role, turns.status, turns.request,
@@ -44,7 +44,7 @@ GET_TURN = reads_turns(
     f"SELECT {_COLUMNS} FROM turns JOIN chats ON chats.id = chat_id"
     " WHERE turns.id = :turn AND chat_id = :chat AND owner = :owner"
 )
-# The database's clock comes first, because ids have the clocks of replicas, and these may differ.
+# Orders by the time of the database first, because ids have the times of replicas, whose clocks may differ.
 GET_NEWEST = Statement(
     "SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id WHERE chat_id = :chat AND owner = :owner"
     " ORDER BY turns.created_at DESC, turns.id DESC LIMIT 1"
@@ -59,12 +59,12 @@ GET_NEWEST_THROUGH = Statement(
     SELECT id FROM below ORDER BY created_at DESC, id DESC LIMIT 1
     """
 )
-# The approximate bytes of a turn in memory: its longest columns, and a constant for each block.
+# SQL for the approximate bytes of a turn in memory: its longest columns, and a constant for each block.
 _SIZE = f"""coalesce(octet_length(turns.request::text), 0) + coalesce(octet_length(({TOOLS})::text), 0) + (
         SELECT coalesce(sum(1000 + octet_length(text) + coalesce(octet_length(data::text), 0)
             + coalesce(octet_length(client_data::text), 0)), 0) FROM blocks WHERE turn_id = turns.id
     )"""
-# A page ends before a turn that would exceed `:bytes`, but has at least two: a client may have the first.
+# A page stops before a turn that would exceed `:bytes`, but has two turns or more: a client may already have the first.
 GET_PATH = reads_turns(
     f"""
     WITH RECURSIVE path AS (
@@ -81,7 +81,7 @@ GET_PATH = reads_turns(
     ORDER BY depth DESC
     """
 )
-# The turns after `after` on the path to `leaf`, oldest first. No rows if `after` is not on that path.
+# Reads the turns after `after` on the path to `leaf`, oldest first. There are no rows if `after` is not on that path.
 GET_PATH_AFTER = reads_turns(
     f"""
     WITH RECURSIVE path AS (
@@ -104,7 +104,7 @@ GET_PATH_AFTER = reads_turns(
     """
 )
 GET_REPLICA = Statement("SELECT replica FROM turns WHERE id = :turn")
-# An answer with its user turn.
+# Reads a claimed answer and its user turn.
 GET_CLAIMED_TURNS = reads_turns(
     f"""
     WITH RECURSIVE path AS (
@@ -125,7 +125,7 @@ GET_PATH_TO = reads_turns(
     SELECT * FROM path ORDER BY depth DESC
     """
 )
-# Roots have their own query: Postgres uses no index for a comparison with a nullable parent.
+# Siblings of roots have their own query: Postgres uses no index for a comparison with a nullable parent.
 GET_SIBLINGS = Statement(
     """
     WITH wanted AS MATERIALIZED (
@@ -182,8 +182,8 @@ GET_ARRIVALS = Statement("SELECT arrivals FROM turns WHERE id = :turn")
 GET_JOBS = reads_turns(f"SELECT id, {JOBS} FROM turns WHERE id = :turn")
 
 GET_STARTED_CALLS = Statement("SELECT round, tool_use_id FROM tool_calls WHERE turn_id = :turn AND state = 'started'")
-# A turn that never ran ends at once, unless an open turn precedes it, because turns of a branch end in their order.
-# After a cancellation by its user (`withdraws`), later requests omit the message.
+# A turn that never ran is cancelled at once, unless an open turn precedes it, because turns of a branch end in their
+# order. If the user has cancelled the turn (`withdraws`), later requests omit its message.
 CANCEL_TURN = Statement(
     f"""
     WITH wanted AS (
@@ -206,17 +206,15 @@ CANCEL_TURN = Statement(
     """
 )
 
-# A call that reports has its start as its result; the row of its job has the outcome.
-
 
 class TurnReads:
-    """Reads, also for a standby. One snapshot has an open turn and its contents, so that both fit together."""
+    """Reads turns, even on a standby. An open turn and its contents come from one snapshot, so that the two fit."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def get(self, owner: str, chat: UUID, turn: UUID) -> Turn:
-        """The turn with its rounds and blocks. Raises NotFound."""
+        """Returns the turn with its rounds and blocks. Raises NotFound."""
         row = await self._database.row(GET_TURN, owner=owner, chat=chat, turn=turn)
         if row is None:
             raise NotFound(f"There is no turn {turn} in chat {chat}.")
@@ -231,13 +229,13 @@ class TurnReads:
             return (await _with_contents(moment, [row]))[0]
 
     async def replica_of(self, turn: UUID) -> UUID | None:
-        """The replica that runs the turn; None if the turn is not running."""
+        """Returns the replica that runs the turn; None if the turn is not running."""
         row = await self._database.row(GET_REPLICA, turn=turn)
         return None if row is None else row["replica"]
 
     async def claimed(self, turn: UUID, replica: UUID) -> tuple[str, list[Turn]]:
-        """The owner and the end of the path of a turn that `replica` has claimed: the turn, behind its user turn.
-        Raises ClaimLost without a claim, or after its loss.
+        """Returns the owner of a turn that `replica` has claimed, and the last two turns of its path: the user turn and
+        the claimed turn. Raises ClaimLost if the replica does not have the claim.
         """
         rows = await self._database.rows(GET_CLAIMED_TURNS, turn=turn, replica=replica)
         if not rows:
@@ -245,12 +243,12 @@ class TurnReads:
         return rows[0]["owner"], await _with_contents(self._database, rows)
 
     async def path_to(self, leaf: UUID) -> list[Turn]:
-        """The ended turns from the root to `leaf`. None after their deletion."""
+        """Returns the path from the root to the ended turn `leaf`. The path is empty if its turns were deleted."""
         return await _with_contents(self._database, await self._database.rows(GET_PATH_TO, leaf=leaf))
 
     async def refreshed(self, turn: Turn) -> Turn:
-        """The turn with the answers, steers and outcomes of jobs that have arrived since its last read. The first read
-        is `arrivals`: a later arrival then leads to another read, and is never missed.
+        """Returns the turn with the answers, steers and outcomes of jobs that have arrived since its last read.
+        `arrivals` is read first: an arrival after that is not counted yet, so it leads to another read.
         """
         row = await self._database.row(GET_ARRIVALS, turn=turn.id)
         arrivals = row["arrivals"] if row else turn.arrivals
@@ -261,7 +259,7 @@ class TurnReads:
         return turn if jobs is None else replace(turn, jobs=jobs_from(jobs))
 
     async def path(self, owner: str, chat: UUID, leaf: UUID, limit: int = WHOLE_PATH) -> list[Turn]:
-        """The last turns from the root to `leaf`: at most `limit`, fewer for long turns. Raises NotFound."""
+        """Returns the last turns of the path to `leaf`: at most `limit`, fewer if turns are long. Raises NotFound."""
         async with self._database.transaction(snapshot=True) as moment:
             rows = await moment.rows(GET_PATH, owner=owner, chat=chat, leaf=leaf, limit=limit, bytes=_PAGE_BYTES)
             if not rows:
@@ -269,8 +267,8 @@ class TurnReads:
             return await _with_contents(moment, rows)
 
     async def path_after(self, owner: str, chat: UUID, after: UUID, leaf: UUID, limit: int) -> tuple[list[Turn], bool]:
-        """The first turns after `after` on the path to `leaf` (at most `limit`, fewer for long turns), and whether more
-        turns follow. Raises RequestRefused if `after` is not on that path.
+        """Returns the first turns after `after` on the path to `leaf` (at most `limit`, fewer if turns are long), and
+        whether more turns follow. Raises RequestRefused if `after` is not on that path.
         """
         async with self._database.transaction(snapshot=True) as moment:
             values = {"owner": owner, "chat": chat, "after": after, "leaf": leaf, "limit": limit, "bytes": _PAGE_BYTES}
@@ -281,19 +279,19 @@ class TurnReads:
             return await _with_contents(moment, rows), bool(rows) and rows[-1]["depth"] > 0
 
     async def root(self, chat: UUID, turn: UUID) -> UUID | None:
-        """The id of the first turn of the path to `turn`."""
+        """Returns the id of the first turn of the path to `turn`."""
         row = await self._database.row(GET_ROOT, chat=chat, turn=turn)
         return row["id"] if row else None
 
     async def children(self, chat: UUID, turn: UUID) -> list[UUID]:
-        """The ids of the children of `turn`, oldest first."""
+        """Returns the ids of the children of `turn`, oldest first."""
         return [row["id"] for row in await self._database.rows(GET_CHILDREN, chat=chat, turn=turn)]
 
     async def exists(self, turn: UUID) -> bool:
         return await self._database.row(TURN_EXISTS, turn=turn) is not None
 
     async def started_calls(self, turn: UUID) -> frozenset[CallKey]:
-        """Round and id of started calls without a result."""
+        """Returns the round and the id of each call that has started and has no result."""
         rows = await self._database.rows(GET_STARTED_CALLS, turn=turn)
         return frozenset((row["round"], row["tool_use_id"]) for row in rows)
 
@@ -302,12 +300,12 @@ class TurnReads:
         return row["id"] if row else None
 
     async def newest_through(self, chat: UUID, turn: UUID) -> UUID | None:
-        """The newest of `turn` and its descendants: the end of the last used branch."""
+        """Returns the newest turn among `turn` and its descendants, which is the end of the last used branch."""
         row = await self._database.row(GET_NEWEST_THROUGH, chat=chat, turn=turn)
         return row["id"] if row else None
 
     async def siblings(self, turns: Sequence[UUID]) -> dict[UUID, list[UUID]]:
-        """For each turn, the ids of all turns with the same parent, this turn included, oldest first."""
+        """Returns, for each turn, the ids of all turns with the same parent, this turn included, oldest first."""
         found: dict[UUID, list[UUID]] = defaultdict(list)
         for row in await self._database.rows(GET_SIBLINGS, turns=turns):
             found[row["turn"]].append(row["id"])
@@ -316,7 +314,7 @@ class TurnReads:
 
 class Turns(TurnReads):
     async def cancel(self, owner: str, chat: UUID, turn: UUID) -> Turn:
-        """Requests the cancellation of a turn. Idempotent: an ended turn does not change. Raises NotFound."""
+        """Requests the cancellation of a turn. An ended turn does not change. Raises NotFound and Conflict."""
         found = await self.get(owner, chat, turn)
         if found.role == "user":
             raise Conflict(
@@ -347,7 +345,7 @@ async def _with_contents(database: Database | Transaction, rows: Sequence[Row]) 
 async def asks_and_steers_of(
     database: Database | Transaction, rows: Sequence[Row]
 ) -> tuple[Mapping[UUID, list[Ask]], Mapping[UUID, list[Steer]]]:
-    """Asks and steers of the turns in `rows`. The row of a turn shows whether the turn has any; most have none."""
+    """Returns the asks and steers of the turns in `rows`. The row of a turn shows whether it has any; most do not."""
     asked = [row["id"] for row in rows if row["asked"]]
     steered = [row["id"] for row in rows if row["arrivals"]]
     asks = await database.rows(GET_ASKS, turns=asked) if asked else ()

@@ -1,11 +1,11 @@
-"""Accounts: the use of rates by owners with a plan, exact over all replicas.
+"""Accounts: the use of rates by owners who have a plan, counted exactly over all replicas.
 
-Each operation is one statement that changes the account's row. Two replicas wait for each other at that row, and the
-second sees the use of the first. Before a model call, the server reserves the maximum use of the call. The statement
-that seals or voids the round replaces the reservation by the charge (app/turnstream/storage/owners/charges.py).
+Each operation is one statement that changes the account's row. If two replicas change the row, the second waits, and
+then sees the use of the first. Before a model call, the server reserves the call's maximum use. The statement that
+seals or voids the round replaces the reservation by the charge (app/turnstream/storage/owners/charges.py).
 
-A call without a limiting plan also has a reservation, from its first tick until its charge, which counts for no rate.
-If the process dies before the reply begins, the reservation determines the charge of the request.
+A call that no plan limits also has a reservation, from its first tick until its charge. This reservation counts for no
+rate. If the process dies before the reply begins, the reservation determines the charge of the request.
 
 A turn that shares a budget with its family reserves each request before the call, with `root_turn`, so that parallel
 turns of the family see each other's requests.
@@ -27,13 +27,13 @@ from turnstream.storage.retention import NO_ID
 
 
 def _now(rate: str) -> str:
-    """The present figure of a rate; zero after the end of its period."""
+    """Returns SQL for the present figure of a rate, which is zero after the end of its period."""
     period = rate.rpartition("_")[2]
     return f"CASE WHEN {period} >= {beginning(period, 'now()')} THEN {rate} ELSE 0 END"
 
 
 def _within(rate: str) -> str:
-    """The condition for free capacity: see `reached_rate`."""
+    """Returns the SQL condition that a rate has room for the use in `delta`, as in `reached_rate`."""
     measure = rate.partition("_per_")[0]
     figure, limit = _now(rate), f"CAST(:most_{rate} AS numeric)"
     room = f"{figure} + delta.{measure} <= {limit}" if measure in COUNTED else f"{figure} < {limit}"
@@ -63,7 +63,7 @@ RESERVE = Statement(
     RETURNING id
     """
 )
-# Fenced without a lock: after an earlier seal, the call already has its charge.
+# The fence takes no lock: if the round is sealed first, its call is charged already, and is not charged again.
 RESERVE_REQUESTS = Statement(
     """
     INSERT INTO reservations
@@ -77,7 +77,7 @@ RESERVE_REQUESTS = Statement(
     JOIN chats ON chats.id = chat_id
     """
 )
-# The use of a family: its charges, and the requests of running calls.
+# The use of a family: its charges, and the reserved requests of its running calls.
 _FAMILY_USE = f"""
     SELECT coalesce(sum(tokens), 0)::bigint AS tokens, coalesce(sum(cost), 0)::float8 AS cost
     FROM (
@@ -91,8 +91,8 @@ _FAMILY_USE = f"""
     ) AS uses
 """
 GET_FAMILY_USE = Statement(_FAMILY_USE)
-# An earlier statement takes the lock, so that the next statement sees the use of earlier holders. The lock is no row
-# lock, because a deletion of the family locks its rows in another order.
+# A separate, earlier statement takes the lock, so that the next statement sees the use of earlier holders. It is not a
+# row lock, because a deletion of the family locks its rows in another order.
 LOCK_FAMILY = Statement("SELECT pg_advisory_xact_lock(hashtextextended(CAST(:root AS text), 0))")
 TAKE_OF_FAMILY = Statement(
     f"""
@@ -110,7 +110,7 @@ TAKE_OF_FAMILY = Statement(
     SELECT tokens, cost FROM used
     """
 )
-# An account begins with the ledger's sums of the present periods.
+# A new account begins with the sums that the ledger has for the present periods.
 OPEN_ACCOUNT = Statement(
     f"""
     INSERT INTO accounts (owner, {", ".join(PERIODS)}, {
@@ -148,7 +148,8 @@ _RELEASE: Final = f"""
     WHERE owner = whose
 """
 RELEASE = Statement(_RELEASE)
-# The reserved calls of a dead process. The charge of a round has the same name of the call, and counts instead.
+# Charges the request of a call whose process died. If its round was charged already, under the same name of the call,
+# that charge counts instead.
 CHARGE_REQUEST = Statement(
     f"""
     WITH released AS (
@@ -170,8 +171,8 @@ CHARGE_REQUEST = Statement(
 )
 GET_RESERVATIONS = Statement("SELECT id, attempt FROM reservations WHERE turn_id = :turn AND attempt <= :attempt")
 GET_RESERVATIONS_OF_CALL = Statement("SELECT id FROM reservations WHERE turn_id = :turn AND call = :call")
-# Reservations that no run will settle, because the run has ended or was taken over. Titles follow after the end of a
-# run. An id without an orphan shows the progress of the sweep.
+# Reads reservations by id. An orphan is a reservation that no run will settle, because the run has ended or was taken
+# over. Titles may be charged for two minutes after a run. The sweep continues after the last id, orphan or not.
 GET_ORPHANS = Statement(
     """
     SELECT id, reserved_at < now() - interval '2 minutes' AND NOT EXISTS (
@@ -188,7 +189,7 @@ _STEP = 100  # reservations that a sweep reads in one statement
 
 @dataclass(frozen=True, slots=True)
 class CallPlace:
-    """The turn of a model call, or a new id if the call has no turn; its chat and attempt."""
+    """The turn, chat and attempt of a model call. `turn` is a new id if the call has no turn."""
 
     turn: UUID
     chat: UUID | None = None
@@ -204,24 +205,24 @@ class Accounts:
         self._database = database
 
     async def admit(self, owner: str, plan: Plan, writes: int = 0) -> Refusal | None:
-        """Counts a request with further `writes`, if the plan has room for these and for the following model calls."""
+        """Counts a request and its `writes`, if the plan has room for both and for the model calls that follow."""
         adding = {"requests": 1, **dict.fromkeys(SPENT, 0), **({"writes": writes} if writes else {})}
         turns = {"sets_turns": True, "running_turns": plan.running_turns}
         return await self._take(TAKE, owner, plan, adding, **turns)
 
     async def count_writes(self, owner: str, plan: Plan, count: int) -> Refusal | None:
-        """Counts writes, all or none."""
+        """Counts all writes, or none if the plan has no room for all."""
         return await self._take(TAKE, owner, plan, {"writes": count}, sets_turns=False, running_turns=None)
 
     async def count_calls(self, owner: str, plan: Plan, count: int) -> Refusal | None:
-        """Counts calls of tools, all or none."""
+        """Counts all calls of tools, or none if the plan has no room for all."""
         return await self._take(TAKE, owner, plan, {"calls": count}, sets_turns=False, running_turns=None)
 
     async def reserve(
         self, owner: str, plan: Plan, place: CallPlace, request: Charge, tokens: int, cost: float
     ) -> Refusal | None:
-        """Reserves the maximum use of a model call; `request` is the charge without a reply. A repeated write reserves
-        again, until the call is settled.
+        """Reserves the maximum use of a model call. `request` is its charge if it gets no reply. A repeated write
+        reserves once more; all reservations of the call are removed when it is settled.
         """
         adding = {"tokens": tokens, "cost": cost}
         return await self._take(
@@ -242,7 +243,7 @@ class Accounts:
         )
 
     async def reserve_requests(self, requests: Sequence[tuple[Turn, Charge]]) -> None:
-        """Reserves the charges without a reply of these calls of turns, except for lost claims."""
+        """Reserves, for each model call, its charge without a reply. Omits turns whose claim is lost."""
         await self._database.rows(
             RESERVE_REQUESTS,
             turns=[turn.id for turn, _ in requests],
@@ -255,7 +256,7 @@ class Accounts:
         )
 
     async def family_use(self, owner: str, root: UUID) -> FamilyUse:
-        """The use of the turn `root` and of the turns of its family."""
+        """Returns the use of the turn `root` and of the turns of its family."""
         row = await self._database.row(GET_FAMILY_USE, owner=owner, root=root, turn=None, call=None)
         assert row is not None
         return FamilyUse(row["tokens"], row["cost"])
@@ -286,8 +287,8 @@ class Accounts:
         return FamilyUse(row["tokens"], row["cost"])
 
     async def release(self, turn: UUID, attempt: int, since: int) -> None:
-        """Releases the unused reservations of attempts up to `attempt`, and charges the requests of dead attempts
-        (`since`).
+        """Releases the unused reservations of the attempts from `since` up to `attempt`. Charges the requests of
+        earlier attempts, whose processes have died.
         """
         for row in await self._database.rows(GET_RESERVATIONS, turn=turn, attempt=attempt):
             await self._database.rows(RELEASE if row["attempt"] >= since else CHARGE_REQUEST, id=row["id"])
@@ -298,7 +299,7 @@ class Accounts:
             await self._database.rows(RELEASE, id=row["id"])
 
     async def sweep(self) -> AsyncGenerator[int, None]:
-        """Charges the requests of calls that no run will settle, and releases the rest of their reservations."""
+        """Charges the requests of calls that no run will settle, and releases the rest of the reserved use."""
         after = NO_ID
         while rows := await self._database.rows(GET_ORPHANS, after=after, most=_STEP):
             after, orphans = rows[-1]["id"], [row["id"] for row in rows if row["orphan"]]
@@ -328,7 +329,7 @@ def _measure(rate: str) -> str:
 
 
 def _refusal(plan: Plan, adding: Mapping[str, float], row: Row) -> Refusal | None:
-    """None if capacity is free again."""
+    """Returns the refusal by an exhausted rate; None if the account has room again."""
     used = {rate: float(row[rate]) for rate in RATES}
     reached = reached_rate(plan, used, adding)
     if reached is None:

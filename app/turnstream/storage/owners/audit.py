@@ -31,11 +31,11 @@ class AuditTrail:
         self._database = database
 
     async def note(self, kind: str, owner: str | None, *details: Mapping[str, Any], actor: str | None = None) -> None:
-        """Writes an entry for each of `details`. `actor` is the actor of a request; a command has its own actor."""
+        """Writes an entry for each of `details`. `actor` is a request's actor; a command sets its own actor."""
         values = {"kind": kind, "owner": owner, "actor": actor, "details": [to_json(each) for each in details]}
         await self._database.rows(NOTE, **values)
 
     def sweep(self, days: float, refusals_days: float) -> AsyncGenerator[int, None]:
-        """Removes old entries."""
+        """Removes entries older than `days`, and entries about refused logins older than `refusals_days`."""
         ages = {"age": timedelta(days=days), "refusals_age": timedelta(days=min(days, refusals_days))}
         return walk(self._database, SWEEP_AUDIT, {"id": 0}, ROWS, **ages)

@@ -10,26 +10,26 @@ from turnstream.storage.database import Database, Statement
 
 COLUMNS: Final = """owner, chat_id, kind, turn_id, call, model,
             input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, cost"""
-# Charges as parameters, in the order of the columns behind `turn_id`.
+# The charges as parameters, in the order of the columns after `turn_id`.
 CHARGES: Final = """unnest(
             CAST(:calls AS text[]), CAST(:called_models AS text[]), CAST(:inputs AS bigint[]),
             CAST(:cache_reads AS bigint[]), CAST(:cache_writes AS bigint[]), CAST(:outputs AS bigint[]),
             CAST(:costs AS float8[])
         ) AS c"""
 
-# The figures that a charge adds to measures known only after a call.
+# SQL for the figures that a charge adds to the measures which are known only after a call.
 FIGURES: Final = {"tokens": "input_tokens + cache_read_tokens + cache_write_tokens + output_tokens", "cost": "cost"}
 _COLUMNS_OF_C: Final = "c.*, coalesce((SELECT min(reserved_at) FROM released), now()), CAST(:root_turn AS uuid)"
 
 
 def beginning(period: str, at: str) -> str:
-    """An SQL expression for the beginning of the period with `at`. Periods are in UTC."""
+    """Returns an SQL expression for the start of the period that contains the time `at`. Periods are in UTC."""
     return f"date_trunc('{period}', {at}, 'UTC')"
 
 
 def applied(delta: str) -> str:
-    """The assignments that add the figures of `delta`, at its time `at`, to an account. A period that has ended before
-    `at` starts again; a period that began after `at` omits the figures.
+    """Returns the assignments that add the figures of `delta`, at its time `at`, to an account. If a period of the
+    account has ended before `at`, its figures start again. If the period began after `at`, its figures do not change.
     """
     begins = {period: beginning(period, f"{delta}.at") for period in PERIODS}
     return ", ".join(
@@ -45,15 +45,15 @@ def applied(delta: str) -> str:
 
 
 def spent(figure: Callable[[str], str]) -> str:
-    """The columns of a `delta` that changes only what model calls have spent, each by its `figure`."""
+    """Returns the columns of a `delta`: the `figure` of each measure that model calls spend, 0 for other measures."""
     return ", ".join(f"{figure(measure) if measure in SPENT else 0} AS {measure}" for measure in MEASURES)
 
 
 def charging(turn: str, source: str, held: str = "true") -> str:
-    """Parts of a statement that charge `CHARGES` to the owner of `source`, if the condition `held` is met. `source` is
-    a clause with `owner`, `chat_id`, `kind` and the id of the `turn`. The charge replaces its reservation, at the time
-    of the reservation, and changes the account of the owner, if any. Repeated writes charge once. `root_turn` is the
-    turn with the shared budgets.
+    """Returns parts of a statement that charge `CHARGES` to the owner of `source`. `source` is a clause with `owner`,
+    `chat_id`, `kind`, the id of the `turn` and the columns of the charges. Each charge gets the time of its
+    reservation, and changes the owner's account, if there is one. The reservation is deleted if the condition `held` is
+    met. Repeated writes charge once. `root_turn` is the root of the family that shares budgets.
     """
     return f"""
     released AS (
@@ -91,13 +91,13 @@ class Charges:
         self._database = database
 
     async def add(self, owner: str, chat: UUID | None, turn: UUID, charge: Charge, root: UUID | None = None) -> None:
-        """Charges a call outside of rounds; `turn` is a new id without a turn. Idempotent."""
+        """Charges a call outside of rounds; repeated writes charge once. `turn` is a new id if the call has no turn."""
         columns = columns_of_charges([charge], root)
         await self._database.rows(CHARGE, owner=owner, chat=chat, turn=turn, kind=charge.kind, **columns)
 
 
 def columns_of_charges(charges: Sequence[Charge], root: UUID | None = None) -> dict[str, Any]:
-    """A list for each column of `CHARGES`, and the turn with the shared budgets."""
+    """Returns a list for each column of `CHARGES`, and the root of the family that shares budgets."""
     return {
         "calls": [charge.call for charge in charges],
         "called_models": [charge.model for charge in charges],

@@ -1,4 +1,4 @@
-"""Bearer tokens. Rows have only a SHA-256 hash, because a secret of 256 bits needs no slower hash."""
+"""Bearer tokens. Rows have only a SHA-256 hash of the secret, because a secret of 256 bits needs no slower hash."""
 
 import hashlib
 import hmac
@@ -44,14 +44,14 @@ LIST_TOKENS = Statement(
 DELETE_TOKEN = Statement("DELETE FROM tokens WHERE name = :name RETURNING id")
 RECORD_USES = Statement("UPDATE tokens SET last_used_at = now() WHERE id = ANY(CAST(:ids AS uuid[]))")
 
-# The prefixes of ids of credentials: of stored tokens, of short-lived tokens for browsers, and of sessions of people
+# The prefixes of credentials' ids: for stored tokens, for short-lived tokens of browsers, and for sessions of people
 # who signed in on the page.
 STORED_TOKEN = "token:"  # noqa: S105
 BROWSER_TOKEN = "browser:"  # noqa: S105
 LOGIN_SESSION = "session:"
 _KINDS = {"ts": STORED_TOKEN, "tb": BROWSER_TOKEN}
 
-# Each token has one spelling, so that searches for leaked tokens find it. The hash includes the cell.
+# Each token has only one spelling, so that a search for leaked tokens finds it. The hash includes the cell.
 _FORM = re.compile(r"(?P<prefix>ts|tb)_((?P<cell>[a-z0-9]{1,8})_)?(?P<id>[0-9a-f]{32})_(?P<secret>[A-Za-z0-9_-]{43})")
 
 
@@ -69,7 +69,7 @@ class TokenInfo:
 
 
 class Tokens:
-    """Tokens contain the name of the `cell` of their creation, if any."""
+    """Creates, finds and deletes tokens. A new token contains the name of the `cell`, if any."""
 
     def __init__(self, database: Database, cell: str | None = None) -> None:
         self._database = database
@@ -77,7 +77,7 @@ class Tokens:
 
     async def create(self, name: str, identity: Identity) -> str:
         """Creates a token with the owner, scopes, end and plan of `identity`. Only this call returns the secret. From
-        now on the server requires tokens. Raises Conflict for a used name.
+        then on the server requires tokens. Raises Conflict if the name is used.
         """
         id, token, digest = self.new("ts")
         row = await self._database.row(
@@ -102,7 +102,7 @@ class Tokens:
         return id, text, _digest(secret, self._cell)
 
     async def identities(self, tokens: Collection[str]) -> Mapping[str, Identity]:
-        """The identities of the valid `tokens`."""
+        """Returns the identities of the tokens that are valid."""
         forms = {token: form for token in tokens if (form := _FORM.fullmatch(token))}
         rows = await self._database.rows(GET_TOKENS, ids=[UUID(hex=form["id"]) for form in forms.values()])
         by_id = {(row["prefix"], row["id"]): row for row in rows}
@@ -159,7 +159,7 @@ def is_well_formed(token: str) -> bool:
 
 
 def cell_of(token: str) -> str | None:
-    """The name of the cell in which the token was created."""
+    """Returns the name of the cell in which the token was created."""
     form = _FORM.fullmatch(token)
     return form["cell"] if form else None
 

@@ -27,7 +27,7 @@ PUT_UPLOAD = Statement(
     seals=[UPLOADS],
     opens=[UPLOADS],
 )
-# The files of an owner are stored one after another, so that two files do not use the same free room.
+# The files of an owner are stored one after another, so that two files cannot both use the last room of the plan.
 LOCK_FILES = Statement("SELECT pg_advisory_xact_lock(hashtextextended(:owner, 0))")
 COUNT_OTHERS = Statement(
     f"""
@@ -49,7 +49,7 @@ GET_UPLOAD = Statement(
 GET_CONTENTS = Statement(
     "SELECT id, owner, digest, content FROM uploads WHERE id = ANY(CAST(:ids AS uuid[]))", opens=[UPLOADS]
 )
-# Only a source counts as a reference. A title, written by the client, may contain any id.
+# Only a source counts as a reference. A title is written by the client, and may contain any id.
 _REFERENCES = f"""
     SELECT FROM turns JOIN blocks ON turn_id = turns.id
     WHERE chat_id = :chat AND coalesce(turns.id = CAST(:turn AS uuid), true)
@@ -90,8 +90,8 @@ DELETE_UPLOAD = Statement(
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file without its bytes. `size` is in bytes; `created` is false for an existing file. `name` and `purpose` come
-    from the last upload with these members.
+    """A file without its bytes. `size` is in bytes; `created` is false if the file existed before. `name` and `purpose`
+    come from the last upload that had them.
     """
 
     id: UUID
@@ -103,7 +103,7 @@ class Upload:
 
     @property
     def source(self) -> dict[str, str]:
-        """The source object for references in blocks."""
+        """The object `source` with which blocks refer to the upload."""
         return {"type": "upload", "id": str(self.id), "media_type": self.media_type}
 
 
@@ -140,7 +140,7 @@ class Uploads:
         name: str | None = None,
         purpose: str | None = None,
     ) -> Upload | ReachedLimit:
-        """Stores the file, unless the owner's files would exceed the plan."""
+        """Stores the file. If the owner's files would exceed the plan, returns the limit instead."""
         if plan.uploads is None and plan.upload_bytes is None:
             return await self.put(owner, media_type, content, name, purpose)
         assert isinstance(self._database, Database)
@@ -159,31 +159,31 @@ class Uploads:
         return {row["id"]: upload_from(row) for row in rows}
 
     async def read(self, owner: str, id: UUID) -> tuple[str, bytes] | None:
-        """The media type and the bytes."""
+        """Returns the media type and the bytes; None if the owner has no such upload."""
         row = await self._database.row(GET_UPLOAD, owner=owner, id=id)
         return (row["media_type"], row["content"]) if row else None
 
     async def is_shown(self, chat: UUID, turn: UUID | None, id: UUID) -> bool:
-        """Whether a turn of the chat, or this turn of it, refers to the upload."""
+        """Whether a turn of the chat refers to the upload. With `turn`, only this turn counts."""
         return await self._database.row(SHOWS_UPLOAD, chat=chat, turn=turn, id=str(id)) is not None
 
     async def is_of_chat(self, chat: UUID | None, turn: UUID | None, id: UUID) -> bool:
-        """Whether a turn of the chat refers to the upload, or the upload is for the chat. With `turn`, only this turn
-        counts.
+        """Whether a turn of the chat refers to the upload, or the upload was stored for the chat. With `turn`, only
+        this turn counts.
         """
         return await self._database.row(IS_OF_CHAT, chat=chat, turn=turn, id=str(id)) is not None
 
     async def keep_for_chat(self, chat: UUID, id: UUID) -> None:
-        """Stores that the upload is for the chat."""
+        """Stores that the upload belongs to the chat."""
         await self._database.row(KEEP_FOR_CHAT, chat=chat, upload=id)
 
     async def contents(self, ids: Collection[UUID]) -> Mapping[UUID, bytes]:
-        """The bytes of existing uploads of any owner. Only for uploads that the turn refers to."""
+        """Returns the bytes of existing uploads of any owner. Pass only the ids of uploads that the turn refers to."""
         rows = await self._database.rows(GET_CONTENTS, ids=list(ids))
         return {row["id"]: row["content"] for row in rows}
 
     async def delete(self, owner: str, id: UUID, *, only_unused: bool = False) -> bool:
-        """Deletes an upload. Returns False for a missing upload, or, with `only_unused`, if a turn refers to it."""
+        """Deletes an upload. Returns False if it does not exist, or if a turn refers to it and `only_unused` is set."""
         return await self._database.row(DELETE_UPLOAD, owner=owner, id=id, only_unused=only_unused) is not None
 
 

@@ -1,7 +1,7 @@
 """The numbers of attempts grow by random steps. So two databases with a common past, such as a server and its restored
 backup, never give the same number to different attempts.
 
-A turn with hundreds of attempts makes small steps, so that JavaScript can count its events
+After hundreds of attempts a turn makes small steps, so that the numbers of its events stay exact in JavaScript
 (turnstream.extensions.openai_api.events).
 """
 
@@ -13,7 +13,7 @@ from turnstream.domain.turns import LEAST_STEP
 _FAR: Final = 2**26
 _random: Final = SystemRandom()
 
-# The number of the next attempt, in an UPDATE of `turns`.
+# SQL for the number of the next attempt, in an UPDATE of `turns`.
 NEXT_ATTEMPT: Final = f"attempt + CASE WHEN attempt < {_FAR} THEN CAST(:step AS int) ELSE {LEAST_STEP} END"
 
 
@@ -22,5 +22,5 @@ def draw_step() -> int:
 
 
 def next_attempt(attempt: int) -> int:
-    """The number of the attempt after `attempt`."""
+    """Returns the number of the attempt after `attempt`."""
     return attempt + (draw_step() if attempt < _FAR else LEAST_STEP)

@@ -2,7 +2,7 @@
 
 Each replica appends its new text to its own log: a row for each tick, with the pieces of all its turns. Postgres does
 not write this table to its WAL, and empties the table after a crash. A checkpoint stores the same text durably, in rows
-of each turn, about once a second. The log then loses ticks older than the previous checkpoint. The text of a turn is
+of each turn, about once a second. It also deletes the log's ticks up to the previous checkpoint. The text of a turn is
 the text in its own rows, continued by the log.
 """
 
@@ -23,14 +23,14 @@ from turnstream.storage.rows import to_json
 _PIECE = """AS piece (
         turn uuid, attempt int, index int, start int, round int, type text, tool_use_id text, name text, text text
     )"""
-# A longer text at the same offset is a rewrite of the same text with more characters.
+# If two pieces have the same offset, the longer piece has the same text with more characters.
 _INSERT_TEXT = "INSERT INTO open_text (turn_id, attempt, index, start, round, type, tool_use_id, name, text)"
 _LONGER = f"""ON CONFLICT (turn_id, attempt, index, start) DO UPDATE SET text = EXCLUDED.text
         WHERE {text_size("EXCLUDED.text")} > {text_size("open_text.text")}"""
 
-# No fence: a reader uses the pieces of a turn only from the log of the replica in its row, and only with its attempt. A
-# tick continues the log only if the previous tick still exists. The statement changes no logged table, so its commit
-# does not wait for the disk. A foreign key to `replicas` would lock a logged row, and wait.
+# No fence: a reader uses the pieces of a turn only from the log of the replica that the turn's row names, and only with
+# the row's attempt. A tick continues the log only if the previous tick still exists. The statement changes no logged
+# table, so its commit does not wait for the disk. A foreign key to `replicas` would lock a logged row, and wait.
 APPEND_TICK = Statement(
     """
     INSERT INTO journal_ticks (replica, tick, checkpoint, pieces)
@@ -41,7 +41,7 @@ APPEND_TICK = Statement(
     RETURNING tick
     """
 )
-# Fenced without a lock, because a stale owner's checkpoint begins long after the claim of the new owner.
+# The fence takes no lock, because a stale owner's checkpoint begins long after the claim of the new owner.
 _STORE = f"""
     {_INSERT_TEXT}
     SELECT piece.* FROM json_to_recordset(CAST(:pieces AS json)) {_PIECE}
@@ -53,8 +53,8 @@ STORE_TEXT = Statement(_STORE)
 CHECKPOINT = Statement(
     "WITH pruned AS (DELETE FROM journal_ticks WHERE replica = :replica AND tick <= CAST(:until AS bigint))" + _STORE
 )
-# The end of the logs of replicas that are `gone` or have no row, in the statement that has `taken` their turns. The
-# statement stores the logs' text of these turns. A tick with a lost answer may repeat, then with more text.
+# Deletes the logs of replicas that are `gone` or have no row, in the statement that has `taken` their turns, and stores
+# the text of these turns. If the answer to a tick was lost, a later tick may repeat its pieces with more text.
 END_LOGS = f"""
     ended AS (
         DELETE FROM journal_ticks
@@ -72,8 +72,8 @@ END_LOGS = f"""
 GET_OPEN_TEXT = Statement(
     "SELECT * FROM open_text WHERE turn_id = :turn ORDER BY attempt, index, start", opens=[OPEN_TEXT]
 )
-# Begins with the piece that starts within the known text and ends last. After a crash of Postgres the executor writes
-# all text again, from the first character.
+# Begins with the piece that starts within the known text and reaches farthest. After a crash of Postgres the executor
+# writes all text again, from the first character.
 GET_NEW_TEXT = Statement(
     f"""
     SELECT open_text.* FROM unnest(
@@ -99,7 +99,7 @@ GET_NEW_TICKS = Statement(
     ORDER BY log.replica, log.tick
     """
 )
-# Remainders: pieces that arrived after the end of their block, and the text of deleted turns.
+# Deletes remainders: pieces that arrived after the end of their block, and the text of deleted turns.
 SWEEP = walk_of(
     "open_text",
     ["turn_id", "attempt", "index", "start"],
@@ -126,19 +126,19 @@ _decoder = msgspec.json.Decoder(list[JournalEntry])
 
 
 async def sealed(codec: Codec | None, entries: Sequence[JournalEntry]) -> Sequence[JournalEntry]:
-    """The entries for storage, in the log and in `open_text`."""
+    """Returns the entries in their stored form, for the log and `open_text`."""
     if codec is None or not entries:
         return entries
     columns = {name: [getattr(entry, name) for entry in entries] for name in ("turn", "attempt", "index", "start")}
     try:
         stored = await codec.seal(_ENTRY, {**columns, "text": [entry.text for entry in entries]})
-    except Conflict as error:  # sealing is off while a replica lacks the key
+    except Conflict as error:  # no text is sealed while a replica lacks the key
         raise StorageUnavailable(str(error)) from error
     return [replace(entry, text=text) for entry, text in zip(entries, stored["text"], strict=True)]
 
 
 async def opened(codec: Codec | None, entries: Sequence[JournalEntry]) -> Sequence[JournalEntry]:
-    """The opened entries."""
+    """Returns the entries with opened texts."""
     if codec is None or not any(entry.text.startswith(TEXT_MARK) for entry in entries):
         return entries
     rows = await codec.open(_ENTRY, {}, [asdict(entry) for entry in entries])
@@ -146,8 +146,8 @@ async def opened(codec: Codec | None, entries: Sequence[JournalEntry]) -> Sequen
 
 
 class Journal:
-    """The journal of one replica, with one writer. All methods raise StorageUnavailable. After that the result of the
-    write is unknown, and the caller must repeat the same text from the same offsets for readers.
+    """The journal of one replica, with one writer. If a method raises StorageUnavailable, it is unknown whether the
+    write took effect: readers may have the text, so the caller must repeat the same text from the same offsets.
     """
 
     def __init__(self, database: Database, replica: UUID) -> None:
@@ -161,14 +161,14 @@ class Journal:
 
     @property
     def has_text(self) -> bool:
-        """Whether the log has text. Two more checkpoints remove the text."""
+        """Whether the log has text. After two more checkpoints it has none."""
         return self._newest_text > self._pruned
 
     async def append(self, entries: Sequence[JournalEntry]) -> bool:
-        """Writes a tick. Returns False without a write, because Postgres has crashed and emptied the log, or this
-        replica counted as dead. The next tick succeeds, and must have the whole text of all open blocks.
+        """Writes a tick. Returns False without a write if the log is gone: Postgres has crashed, or other replicas
+        declared this replica dead. The next tick succeeds, and must have the whole text of all open blocks.
         """
-        self._tick += 1  # also after an error: the tick may exist, with readers
+        self._tick += 1  # also after an error: the tick may exist, and readers may have it
         row = await self._database.row(
             APPEND_TICK,
             replica=self._replica,
@@ -202,11 +202,11 @@ class OpenTexts:
         self._database = database
 
     async def store(self, entries: Sequence[JournalEntry]) -> None:
-        """Writes pieces, except for lost claims."""
+        """Stores pieces, except for turns whose claim is lost."""
         await self._database.row(STORE_TEXT, pieces=to_json(await sealed(self._database.codec, entries)))
 
     async def open_block(self, turn: Turn) -> Block | None:
-        """The stored part of the open block of the turn's unsealed round; None without stored text."""
+        """Returns the stored part of the open block of the turn's unsealed round; None without stored text."""
         rows = await self._database.rows(GET_OPEN_TEXT, turn=turn.id)
         block, _ = open_block_from(turn, map(entry_from, rows))
         return block
@@ -231,13 +231,14 @@ def entry_from(row: Row) -> JournalEntry:
 
 
 def entries_of(tick: Row) -> Sequence[JournalEntry]:
-    """The pieces in a row of the log."""
+    """Returns the pieces in a row of the log."""
     return _decoder.decode(tick["pieces"])
 
 
 def open_block_from(turn: Turn, entries: Iterable[JournalEntry], known: int = 0) -> tuple[Block | None, int]:
-    """The open block of `turn` from pieces of the journal in any order, and the offset of its text, above 0 if `known`
-    characters of the block were known. Pieces of an earlier, voided call are skipped.
+    """Returns the open block of `turn` from pieces of the journal in any order, and the offset at which its text
+    begins. The offset may be above 0 if the reader knows the first `known` characters. Pieces of an earlier, voided
+    call are skipped.
     """
     unsealed = [round for round in turn.rounds if not round.sealed and not round.voided]
     if not unsealed:

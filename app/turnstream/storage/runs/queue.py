@@ -19,22 +19,22 @@ from turnstream.storage.runs.attempts import NEXT_ATTEMPT
 from turnstream.storage.runs.journal import END_LOGS
 from turnstream.storage.runs.session import CHANNEL
 
-# The notifications between replicas. The id of a turn follows; for DRAIN, the id of a replica.
+# The first words of notifications. The id of a turn follows CANCEL and UPDATED; the id of a replica follows DRAIN.
 QUEUED = "queued"  # a queued turn may exist
 CANCEL = "cancel"
-UPDATED = "told"  # the rows have an answer or a message; older replicas expect this word
+UPDATED = "told"  # the rows have a new answer or message; older replicas expect this word
 DRAIN = "drain"
 
-# A turn that was running in so many dying processes is a suspect, because it may have ended them.
+# If so many processes have died while they ran a turn, the turn is a suspect, because it may have killed them.
 SUSPICIOUS = 2
 
-# The pause between two checks of a turn that all live replicas have declined, and the maximum of checks.
+# The pause between two checks of a turn that all live replicas have declined, and the maximum number of checks.
 _PAUSE_OF_DECLINED = timedelta(seconds=30)
 _MOST_LOOKS = 4
-# The number of remembered renewals of the lease: more than the longest configurable age of a copy needs.
+# The number of renewals of the lease that are remembered: enough for the longest configurable age of a copy.
 _REMEMBERED = 200
 
-# A replica claims a turn only after the end of the turn before, and only if no move holds the owner.
+# A replica claims a turn only after the previous turn of the branch has ended, and only if no move holds the owner.
 CLAIMABLE = f"""
     status = 'queued' AND NOT EXISTS (
         SELECT FROM turns AS question JOIN turns AS before ON before.id = question.parent_id
@@ -44,8 +44,8 @@ CLAIMABLE = f"""
     )
 """
 # A replica without the model or a tool of a turn declines the turn, and does not claim it again while another replica
-# may have both. After all replicas have declined, one replica checks again after each pause, because a suitable replica
-# may be starting. After the maximum of checks this replica runs the turn, which ends with an error.
+# may have both. After all replicas have declined, one replica claims the turn again after each pause, because a
+# suitable replica may be starting. After the maximum of checks this replica runs the turn, which ends with an error.
 _FOR_THIS_REPLICA = f"""
     {CLAIMABLE} AND (
         declined IS NULL OR cancel_requested OR :replica <> ALL(declined) OR declined_until < now() AND NOT EXISTS (
@@ -54,8 +54,8 @@ _FOR_THIS_REPLICA = f"""
     )
 """
 # Replicas claim suspects before all other turns and in separate claims, with the fewest deaths first, so that one turn
-# does not collect the deaths of other turns. Turns with more deaths are claimed one at a time, which identifies the
-# cause. The replica's row names the suspects of the last claim.
+# does not collect the deaths that other turns cause. Suspects with more deaths than SUSPICIOUS are claimed one at a
+# time, which identifies the cause. The replica's row names the suspects of its last claim.
 _SUSPECTS = f"""
     fewest AS (
         SELECT min(deaths) AS deaths FROM turns AS next
@@ -70,8 +70,8 @@ _SUSPECTS = f"""
     )
 """
 _CALM = f"{_FOR_THIS_REPLICA} AND deaths < {SUSPICIOUS} AND NOT EXISTS (SELECT FROM suspects)"
-# The claim skips a turn with a new place in its chat since the snapshot of the statement, because the turn may now
-# follow an open turn. The locked row then has another time than the snapshot.
+# The claim skips a turn whose place in its chat has changed since the snapshot of the statement, because the turn may
+# now follow an open turn. The locked row of this turn has another `created_at` than the row in the snapshot.
 _CLAIM = f"""
     UPDATE turns
     SET status = 'running', attempt = {NEXT_ATTEMPT}, replica = :replica, started_at = coalesce(started_at, now())
@@ -80,7 +80,7 @@ _CLAIM = f"""
     )
     RETURNING id, created_at, deaths
 """
-# Ordered by the time of the database, because ids have the time of a replica.
+# Orders turns by the time of the database, because ids have the times of replicas.
 CLAIM_TURNS = Statement(
     f"""
     WITH {_SUSPECTS}, chosen AS (
@@ -90,10 +90,10 @@ CLAIM_TURNS = Statement(
     {_CLAIM}
     """
 )
-# The owner with the fewest running turns comes first, so no owner waits behind all turns of another owner. An index has
-# the open turns by owner. The statement reads turns of as many owners as claims, and as many turns of each owner as may
-# run. Replicas that claim at the same moment find the same turns, and skip each other's locked turns. The first turn in
-# the queue is read in the order of an index: else the planner reads the whole table for a long queue.
+# The owner with the fewest running turns comes first, so no owner waits behind all turns of another owner. An index
+# finds open turns by owner. The statement reads turns of at most `:limit` owners, and at most as many turns of each
+# owner as may run. Replicas that claim at the same moment find the same turns, and skip each other's locked turns. The
+# first queued turn is read in the order of an index: else the planner reads the whole table for a long queue.
 CLAIM_TURNS_FAIRLY = Statement(
     f"""
     WITH {_SUSPECTS}, first_queued AS (
@@ -132,7 +132,7 @@ CLAIM_AGAIN = Statement(
     RETURNING id
     """
 )
-# All turns, or only turns of held owners. Nobody claims the latter before the end of the move.
+# Puts back all turns, or only turns of owners whom a move holds. Nobody claims these turns before the move ends.
 GIVE_BACK = Statement(
     """
     UPDATE turns SET status = 'queued', replica = NULL
@@ -154,8 +154,9 @@ DECLINE = Statement(
     """
 )
 GET_CLAIMED = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
-# The row has the time of the previous renewal, also after a failover. If that time is in the future, the clock was set
-# back. A row written between the two renewals has a time from a lease before now to a lease after the previous renewal.
+# The row has the time of the previous renewal, even after a failover. If that time is in the future, the clock was set
+# back. A row that was written between the two renewals has a time from one lease before now to one lease after the
+# previous renewal.
 RENEW_LEASE = Statement(
     """
     WITH noticed AS (
@@ -188,12 +189,12 @@ GET_PEERS = Statement(
     FROM replicas WHERE id <> :replica
     """
 )
-# The attempt stays: the next claim raises it, which fences off a slow owner. Nobody reads later rows of such an owner's
-# log, because the turn's row names no replica, or the next owner.
+# The attempt does not change: the next claim raises it, which fences off an owner that is only slow. Nobody reads rows
+# that such an owner later adds to its log, because the turn's row names no replica, or the next owner.
 #
-# At most one turn ended the process. If the process claimed nothing after suspects, the death counts only for these,
-# else for all turns. Only a turn that ran alone is charged a recovery. Kept text is progress, and resets the
-# recoveries; the last second of text, after the last checkpoint, does not count.
+# At most one turn has killed the process. If the last claim of the process was a claim of suspects, the death counts
+# only for these suspects, otherwise for all its turns. Only a turn that ran alone is charged a recovery. Kept text is
+# progress, and resets the recoveries; the last second of text, after the last checkpoint, does not count.
 TAKE_OVER = Statement(
     f"""
     WITH gone AS (
@@ -220,7 +221,7 @@ TAKE_OVER = Statement(
     SELECT id FROM taken
     """
 )
-# If a turn could not be released, row and log stay, because a takeover without a row takes a minute.
+# If the replica still owns a turn, its row and log stay, because a takeover without the replica's row takes a minute.
 LEAVE = Statement(
     """
     WITH held AS (
@@ -231,13 +232,13 @@ LEAVE = Statement(
     DELETE FROM replicas WHERE id = :replica AND NOT EXISTS (SELECT FROM held) RETURNING id
     """
 )
-# While the schema is inaccessible, the channel does not exist either.
+# If the schema is inaccessible, the channel does not exist either.
 NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload) WHERE current_schema() IS NOT NULL")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claimed turns, oldest first. For suspects, `deaths` is the highest count; else 0."""
+    """The claimed turns, oldest first. `deaths` is the highest count among claimed suspects, and 0 for other turns."""
 
     turns: Sequence[UUID] = ()
     deaths: int = 0
@@ -245,14 +246,14 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """A renewal of this replica's lease: the time of the request by the monotonic clock, and the database's time."""
+    """A renewal of this replica's lease: `asked` is the time on the monotonic clock, `time` is the time of Postgres."""
 
     asked: float
     time: datetime
 
 
 class Renewals:
-    """The last renewals, by the end of the written lease."""
+    """The last renewals of the lease. Each is found by the end of the lease that it has written."""
 
     def __init__(self) -> None:
         self._by_end: dict[datetime, Renewal] = {}
@@ -266,14 +267,14 @@ class Renewals:
         return self._by_end.get(end)
 
 
-# A turn has ended, or has begun to wait for a person.
+# The events: a turn has ended, or has begun to wait for a person.
 WebhookKind = Literal["ended", "waiting"]
 
 
 class Queue:
     """The queue for one replica. `session` is the key of this replica's advisory lock
-    (turnstream.storage.runs.session). During the life of the replica, turns write rows for `webhooks` and for some of
-    `extensions`. `doctor` compares the digests in `configuration`.
+    (turnstream.storage.runs.session). While the replica lives, turns write rows for the events in `webhooks` and for
+    some of `extensions`. The command `doctor` compares the digests in `configuration`.
     """
 
     def __init__(
@@ -302,9 +303,9 @@ class Queue:
         return (await self.take(limit, most_of_owner)).turns
 
     async def take(self, limit: int, most_of_owner: int | None = None, *, suspects: int = 1) -> Claim:
-        """Claims queued turns for this replica: up to `suspects` of the suspects or, without suspects, up to `limit`
-        other turns, oldest first. With `most_of_owner` the claims are distributed among owners, up to so many running
-        turns each.
+        """Claims queued turns for this replica, oldest first: up to `suspects` suspects or, if there are none, up to
+        `limit` other turns. With `most_of_owner` the claims are distributed among owners, so that each owner has at
+        most so many running turns.
         """
         claim = {"replica": self.replica, "step": attempts.draw_step(), "limit": limit, "suspects": suspects}
         if most_of_owner is None:
@@ -316,20 +317,20 @@ class Queue:
         return Claim([row["id"] for row in rows], deaths if deaths >= SUSPICIOUS else 0)
 
     async def claim_again(self, turns: Collection[UUID]) -> Collection[UUID]:
-        """Claims those of the turns that this replica owns by their rows, for a new run."""
+        """Claims, for a new run, the `turns` whose rows name this replica as owner. Returns the claimed turns."""
         rows = await self._database.rows(CLAIM_AGAIN, turns=turns, replica=self.replica, step=attempts.draw_step())
         return {row["id"] for row in rows}
 
     async def give_back(self, turns: Collection[UUID], *, every: bool) -> Set[UUID]:
-        """Puts turns that this replica owns by their rows back into the queue: `every` turn, or only turns of held
-        owners. The turns must not be running here. Returns the queued turns.
+        """Puts turns whose rows name this replica back into the queue: `every` turn, or only turns of owners whom a
+        move holds. The turns must not be running here. Returns the turns that are in the queue now.
         """
         rows = await self._database.rows(GIVE_BACK, turns=turns, replica=self.replica, every=every)
         return {row["id"] for row in rows}
 
     async def decline(self, turn: Turn) -> bool:
         """Puts a claimed turn back into the queue for other replicas, because this replica lacks its model or a tool.
-        Returns False if no live replica has had these for minutes, or the claim is lost.
+        Returns False if no live replica has had the model and tools for minutes, or the claim is lost.
         """
         return None is not await self._database.row(
             DECLINE,
@@ -341,7 +342,7 @@ class Queue:
         )
 
     async def claimed(self) -> Mapping[UUID, bool]:
-        """The turns that this replica owns by their rows; true for turns with a requested cancellation."""
+        """Returns the turns whose rows name this replica, each with true if its cancellation was requested."""
         rows = await self._database.rows(GET_CLAIMED, replica=self.replica)
         return {row["id"]: row["cancel_requested"] for row in rows}
 
@@ -369,7 +370,7 @@ class Queue:
         return is_draining
 
     async def peers(self) -> Sequence[Peer]:
-        """The other replicas. If there are any, the rows also have the time of Postgres."""
+        """Returns the other replicas. If there are any, also reads the time of Postgres from their rows."""
         asked = monotonic()
         rows = await self._database.rows(GET_PEERS, replica=self.replica, address=self._address)
         if rows:
@@ -380,8 +381,8 @@ class Queue:
         ]
 
     async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
-        """Puts the running turns of these replicas, and of replicas without a row, into the queue, with text of their
-        logs.
+        """Puts the running turns of the replicas in `gone`, and of replicas without a row, into the queue, and stores
+        the text of the turns from the replicas' logs. Returns the turns.
         """
         return [row["id"] for row in await self._database.rows(TAKE_OVER, gone=gone)]
 

@@ -1,11 +1,11 @@
-"""Writes of a running turn, each fenced by the attempt that owns the turn: an empty result means a lost claim.
+"""The writes of a running turn. The attempt that owns the turn fences each write: an empty result means a lost claim.
 
 A fence locks the turn's row first. The lock orders a stale owner and a new owner: the stale owner waits for the lock,
 and then finds another attempt.
 
 A failover to an asynchronous standby loses the last commits of running turns. So a fence lets a write pass only if the
-rows have all earlier writes of the run; the run first repeats lost writes. Thus the rows always represent a real state
-of the turn, from which a later run can continue.
+rows have all earlier writes of the run; otherwise the run first repeats the lost writes. Thus the rows always represent
+a real state of the turn, from which a later run can continue.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -42,14 +42,14 @@ _HOLDS_ROUNDS = """(
        AND count(*) FILTER (WHERE sealed_by IS NOT NULL) >= CAST({sealed} AS bigint)
     FROM rounds WHERE turn_id = turns.id
 )"""
-# Indexes begin at 0 and have no gap.
+# The indexes of blocks begin at 0 and have no gap.
 _HOLDS_BLOCKS = "(SELECT coalesce(max(index) + 1, 0) FROM blocks WHERE turn_id = turns.id) >= CAST({blocks} AS bigint)"
 
 
 def _fence(
     held: str = "attempt = :attempt AND status = 'running'", *, columns: str = "id", writes: str = "whole"
 ) -> str:
-    """The beginning of a statement that writes only if the turn's row meets `held`, and no earlier write is lost."""
+    """Returns the beginning of a statement that writes only if the row meets `held`, and no earlier write is lost."""
     return f"""
     WITH held AS (
         SELECT {columns}, asked >= CAST(:held_asks AS bigint) AND {_HOLDS_BLOCKS.format(blocks=":held_blocks")}
@@ -74,10 +74,10 @@ INSERT_BLOCKS = """
     ON CONFLICT (turn_id, index) DO UPDATE SET text = EXCLUDED.text
 """
 
-# For turns without a run: a claim for a fence does not exist.
+# Adds blocks to a turn that has no run, so that there is no claim for a fence.
 ADD_BLOCKS = _writes("WITH fenced AS (SELECT CAST(:turn AS uuid) AS id)" + INSERT_BLOCKS + " RETURNING turn_id")
 
-# A sealed round does not change, even by late writes.
+# Not even a late write changes a sealed round.
 INSERT_ROUNDS = """
     INSERT INTO rounds
         (turn_id, number, attempt, messages, model, stop_reason, usage, request_id, data, sealed_by, started_at,
@@ -105,7 +105,7 @@ _CHARGE_ROUNDS = ", " + charging(
 
 _CLEAR_TEXT = ", cleared AS (DELETE FROM open_text USING fenced WHERE turn_id = fenced.id)"
 
-# The statement skips locked turns, so that no turn waits for all other turns.
+# Skips locked turns, so that the other turns do not wait for a locked turn.
 BEGIN_ROUNDS = Statement(
     f"""
     WITH fenced AS (
@@ -122,7 +122,7 @@ BEGIN_ROUNDS = Statement(
     """
 )
 
-# The first blocks of a round may come together with its row.
+# The row of a round may be inserted together with the round's first blocks.
 CLOSE_BLOCKS = _writes(
     _fence() + _CLEAR_TEXT + f", begun AS ({INSERT_ROUNDS}), closed AS ({INSERT_BLOCKS}) SELECT whole FROM held",
 )
@@ -142,7 +142,7 @@ _START_CALLS = """
         DO UPDATE SET attempt = EXCLUDED.attempt, started_at = EXCLUDED.started_at
 """
 
-# The seal inserts the next calls to run into the ledger.
+# The seal of a round also records which calls start next.
 SEAL_ROUND = _writes(
     f"""
     {_fence(columns="id, chat_id")} {_SEALED}, counted AS (
@@ -153,9 +153,9 @@ SEAL_ROUND = _writes(
     """,
 )
 
-# The new attempt is a parameter, so that a write with a lost answer can be repeated. The voided round proves the
-# earlier write; the number alone does not, because a claim may draw the same number, perhaps a claim of this replica.
-# An earlier statement locks the turn, to wait for a first try that may still be running.
+# The new attempt is a parameter, so that the write can be repeated if its answer is lost. The voided round proves that
+# the earlier write took effect. The number of the attempt alone proves nothing, because a claim, even of this replica,
+# may draw the same number. An earlier statement locks the turn, to wait for a first try that may still be running.
 LOCK_TURN = Statement("SELECT id FROM turns WHERE id = :turn FOR NO KEY UPDATE")
 VOID_ROUND = Statement(
     _fence(
@@ -179,8 +179,8 @@ VOID_ROUND = Statement(
     """
 )
 
-# The row of a job is also the ledger entry of its call, so a call has one job. Replicas of an older version without
-# jobs count as having declined the turn.
+# The row of a job also records that its call has started, so a call has only one job. Replicas of an older version that
+# cannot run jobs are added to the replicas that have declined the turn.
 _START_JOBS = """
     jobs_started AS (
         INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, attempt, reports, handle)
@@ -205,14 +205,14 @@ _COUNT_JOBS = f"""
 """
 _NEW_JOBS = contents.JOBS.named(turn_id="turn", input="job_inputs")
 START_JOBS = Statement(f"{_fence()}, started AS ({_START_CALLS}), {_START_JOBS}, {_COUNT_JOBS}", seals=[_NEW_JOBS])
-# The result of the call comes with the job. The ledger has no row of the call, which never runs inside the turn.
+# The result of the call is stored with the job. `tool_calls` has no row of the call, which never runs inside the turn.
 START_REPORTS = Statement(
     f"{_fence()}, results AS ({INSERT_BLOCKS}), {_START_JOBS}, {_COUNT_JOBS}", seals=[NEW_BLOCKS, _NEW_JOBS]
 )
 
 START_CALLS = Statement(_fence() + f", started AS ({_START_CALLS}) SELECT whole FROM held")
 
-# A call that started before the seal of its round has no row yet; then nothing is stored.
+# If a call has started before the seal of its round, it has no row yet, and nothing is stored.
 STORE_PRELIMINARY = Statement(
     _fence()
     + """
@@ -251,7 +251,7 @@ _NEW_ASKS = ASKS.named(
     turn_id="turn", round="ask_rounds", tool_use_id="asked_calls", question="questions", answer="answers"
 )
 ASK = Statement(f"{_fence()}, {_ASK} SELECT whole FROM held", seals=[_NEW_ASKS])
-# The call was refused before its execution, so the ledger entry is deleted.
+# The call was refused before its execution, so the row that records its start is deleted.
 ASK_TO_SIGN_IN = Statement(
     f"""
     {_fence()}, {_ASK}, forgotten AS (
@@ -263,12 +263,12 @@ ASK_TO_SIGN_IN = Statement(
     seals=[_NEW_ASKS],
 )
 
-# WAIT and END_TURN put the turn back into the queue if an unknown answer, steer or outcome has arrived. Each may be
-# repeated after a lost answer, so each also accepts turns in the statuses that it writes. A queued turn stays queued,
-# because a takeover may have queued it. Unapplied steers came before the asks, or they would have answered the asks; so
-# the steers represent the answers too. Steers do not stop a job: as with a tool inside the turn, the turn applies
-# steers after the end of the job. A steer may be older than the question of a job, and does not answer the question. A
-# report answers nothing.
+# WAIT and END_TURN put the turn back into the queue if an answer, a steer or an outcome has arrived that the run does
+# not know. Both may be repeated after a lost answer, so both accept turns in the statuses that they write. WAIT keeps a
+# queued turn in the queue, because a takeover may have queued it. An unapplied steer came before the asks, because a
+# later steer would have answered them. So the steer counts as the answer to these asks. Steers do not stop a job: as
+# with a tool inside the turn, the turn applies steers after the end of the job. A steer may be older than the question
+# that a job asks, so it does not answer the question. A report answers nothing.
 WAIT = Statement(
     _fence(
         "attempt = :attempt AND status IN ('running', 'waiting', 'queued')",
@@ -307,7 +307,7 @@ _NOTE_DELIVERY = """
     )
 """
 # Applies only unchanged steers, because users may edit or withdraw steers under the lock of the turn. An earlier
-# statement locks the turn, so that this statement sees the rows under the lock.
+# statement takes this lock, so that this statement sees the steers as they are under the lock.
 _ARE_FRESH = """(
     SELECT count(*) = cardinality(CAST(:steers AS uuid[])) FROM steers JOIN unnest(
         CAST(:steers AS uuid[]), CAST(:stored AS text[])
@@ -330,7 +330,7 @@ _SETTLED = f"""
     ), results AS ({INSERT_BLOCKS})
 """
 SETTLE_CALLS = _writes(_SETTLED + " SELECT whole FROM held")
-# Every result of a call ends its job, and its runner stops.
+# Any result of a call settles the call's job, and the job's runner stops.
 SETTLE_JOBS = _writes(
     f"""
     {_SETTLED}, over AS (
@@ -349,8 +349,8 @@ _END_FENCE = _fence(
     "attempt = :attempt AND status IN ('running', :status)",
     columns="id, chat_id, status = 'running' AND arrivals > :arrivals AS goes_on, turns.xmin AS version",
 )
-# A message behind the turn updates the turn's row (MARK_FOLLOWED). If the message committed after the snapshot of this
-# statement, the locked row is newer than the row in the snapshot.
+# A message that follows the turn updates the turn's row (MARK_FOLLOWED). If the message was committed after the
+# snapshot of this statement, only the version of the locked row shows it: the row is newer than in the snapshot.
 _ENDED = """
     , ended AS (
         UPDATE turns
@@ -368,10 +368,11 @@ _ENDED = """
     SELECT held.whole, ended.ended_at, ended.followed FROM held LEFT JOIN ended ON true
 """
 END_TURN = Statement(_END_FENCE + _CLEAR_TEXT + _ENDED)
-# The end of a turn right after its last complete reply: the last block, the seal and the end in one commit.
+# Ends a turn right after its last complete reply: one commit contains the last block, the seal and the end.
 SEAL_AND_END = _writes(_END_FENCE + _SEALED + _ENDED)
 
-# Hooks also run at the end of a turn. The count is a parameter, so that a write can be repeated.
+# Does not check the status, because hooks also run after the end of a turn. The count is a parameter, so that the write
+# can be repeated.
 COUNT_HOOK_FAILURES = Statement(
     "UPDATE turns SET hook_failures = :count WHERE id = :turn AND attempt = :attempt RETURNING id"
 )
@@ -387,8 +388,9 @@ RELEASE_TURN = Statement(
     """
 )
 
-# Restores the turn after lost commits to the state that its run knows, if its row has an attempt of the run's own
-# lineage (turnstream.domain.turns.Turn.has_had). Blocks of an earlier attempt belong to a voided round.
+# REGAIN, FORGET_BLOCKS and RESTORE restore the turn after lost commits to the state that its run knows. The row must
+# have an attempt of the run's own lineage (turnstream.domain.turns.Turn.has_had). Blocks that the run does not know
+# belong to a voided round.
 REGAIN = Statement(
     """
     UPDATE turns SET attempt = :attempt, lineage = CAST(:lineage AS int[])
@@ -418,7 +420,7 @@ RESTORE = Statement(
 
 @dataclass(frozen=True, slots=True)
 class SettledCall:
-    """A call's result as its block, and the call's state. `whole` is the full text if the block has only a part."""
+    """The result of a call as a block, and the call's state. `whole` is the full text if the block has only a part."""
 
     result: Block
     state: CallState
@@ -427,8 +429,8 @@ class SettledCall:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """The job of `call`, stopped at the `deadline`. `input` is JSON text. The turn does not wait for a job that
-    `reports`. A job with a `handle`, as JSON text, began inside its turn.
+    """The job of `call`, which is stopped at the `deadline`. `input` is JSON text. The turn does not wait for a job
+    that `reports`. If the job has a `handle`, which is JSON text, it began inside its turn.
     """
 
     id: UUID
@@ -441,11 +443,11 @@ class NewJob:
 
 
 class Records:
-    """The writes of one attempt at one turn, each a separate transaction. All raise ClaimLost after the loss of the
-    claim.
+    """The writes of one attempt at one turn. Each write is a separate transaction, and raises ClaimLost if the claim is
+    lost.
 
-    While Postgres is unavailable the writes wait. A repeated write after a lost answer has no further effect. `known`
-    returns the turn with all earlier writes; the next write first repeats the writes that Postgres has lost.
+    While Postgres is unavailable the writes wait. If a write is repeated after a lost answer, it has no further effect.
+    `known` returns the turn with all earlier writes; the next write first repeats the writes that Postgres has lost.
     """
 
     def __init__(self, database: Database, replica: UUID, known: Callable[[], Turn]) -> None:
@@ -463,8 +465,8 @@ class Records:
     async def seal_round(
         self, round: Round, unwritten: Sequence[Block], turn: Turn, starting: Sequence[Block] = ()
     ) -> None:
-        """`unwritten` are the blocks without a row; `turn` has the new sums. The calls `starting` are added to the
-        ledger.
+        """Seals a round. `unwritten` are its blocks without a row; `turn` has the new sums. Records the start of the
+        calls `starting`.
         """
         sealed = {**_sums(turn), **self._sealed(round, turn), **columns_of(unwritten), **_ledger_of(starting)}
         await self._write(SEAL_ROUND, **sealed)
@@ -488,7 +490,7 @@ class Records:
         return self.attempt
 
     async def _write_locked(self, statement: Statement, values: Mapping[str, Any]) -> Row | None:
-        """Executes a statement that begins with a fence, and sees all commits before the lock of the turn."""
+        """Locks the turn, and executes a statement with a fence, which thus sees all earlier commits."""
         async with self._database.transaction() as connection:
             await connection.row(LOCK_TURN, turn=self._turn)
             return await connection.row(statement, turn=self._turn, attempt=self.attempt, **values)
@@ -502,23 +504,23 @@ class Records:
         await self._write(STORE_PRELIMINARY, round=output.round, tool_use_id=output.tool_use_id, preliminary=shown)
 
     async def ask(self, asks: Sequence[Ask], asked: int) -> None:
-        """Stores the asks of one round. `asked` is the number of asks and jobs of the turn, these included."""
+        """Stores the asks of one round. `asked` is the number of all asks and jobs of the turn, these asks included."""
         await self._write(ASK, **_columns_of_asks(asks), asked=asked)
 
     async def ask_to_sign_in(self, call: Block, ask: Ask, asked: int) -> None:
-        """Stores the ask of a started call that was not made."""
+        """Stores the ask of a call that was recorded as started, but did not run."""
         named = {"round": call.round, "tool_use_id": call.tool_use_id}
         await self._write(ASK_TO_SIGN_IN, **_columns_of_asks([ask]), **named, asked=asked)
         self._started = [each for each in self._started if each.key != call.key]
 
     async def start_jobs(self, jobs: Sequence[NewJob], asked: int) -> None:
-        """Stores the jobs of calls. `asked` is the number of asks and jobs of the turn, these included."""
+        """Stores the jobs of calls. `asked` is the number of all asks and jobs of the turn, these jobs included."""
         calls = [job.call for job in jobs]
         await self._write(START_JOBS, **_ledger_of(calls), **_columns_of_jobs(jobs), asked=asked)
         self._jobs.extend(jobs)
 
     async def start_reports(self, jobs: Sequence[NewJob], results: Sequence[Block], asked: int) -> None:
-        """Stores jobs that report, with the preliminary results of their calls."""
+        """Stores jobs that report, and the preliminary results of their calls."""
         await self._write(START_REPORTS, **columns_of(results), **_columns_of_jobs(jobs), asked=asked)
         self._jobs.extend(jobs)
 
@@ -543,16 +545,16 @@ class Records:
         return is_fresh
 
     async def wait(self, arrivals: int) -> Status:
-        """Lets the turn wait for a person. Puts the turn back into the queue instead if `arrivals` does not count all
-        arrivals, or a steer came before the asks.
+        """Lets the turn wait. Puts it back into the queue instead if `arrivals` does not count all arrivals, or if a
+        steer came before the asks. Returns the new status.
         """
         row = await self._write(WAIT, arrivals=arrivals, superseded=to_json(AskAnswer("superseded")))
         status: Status = row["status"]
         return status
 
     async def end(self, turn: Turn) -> tuple[datetime | None, bool]:
-        """Ends the turn. Returns the time, and whether another turn follows. The time is None if the turn went back
-        into the queue, because `turn` does not count all arrivals.
+        """Ends the turn. Returns the time of the end, and whether another turn follows. The time is None if the turn
+        went back into the queue, because `turn` does not count all arrivals.
         """
         row = await self._write(END_TURN, **_sums(turn), **_ended(turn))
         return row["ended_at"], row["followed"]
@@ -629,8 +631,8 @@ class Records:
 
 
 async def begin_rounds(database: Database, begun: Sequence[tuple[Turn, Round]]) -> Collection[UUID]:
-    """Stores begun rounds of turns. Returns the turns with a stored round. Other turns have a newer attempt, lost
-    writes, or a lock of another statement.
+    """Stores the begun rounds of many turns. Returns the turns whose round is stored. Each other turn has a newer
+    attempt, has lost writes, or is locked by another statement.
     """
     turns = [turn for turn, _ in begun]
     rounds = columns_of_rounds([turn.id for turn in turns], [round for _, round in begun])

@@ -1,4 +1,4 @@
-"""A replica's own session with Postgres, which receives notifications and is its sign of life."""
+"""A replica's own session with Postgres, which receives notifications, and shows that the replica lives."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,15 +15,15 @@ CHANNEL = "'turnstream' || CASE current_schema() WHEN 'public' THEN '' ELSE '.' 
 # The notification for the runners of jobs: a job may be due, or over.
 JOBS = "jobs"
 _RECONNECT = 0.2  # seconds
-_PROBE = 5.0  # seconds until the detection of a broken session
+_PROBE = 5.0  # seconds in which a broken session is detected
 
 
 class ReplicaSession:
-    """One connection outside the pool, with the advisory lock `key` for its whole life. `on_notify` gets the payload of
-    every notification. Lock and notifications are only hints: after a lost session, other replicas check the lease; a
-    lost notification costs a poll interval. `on_open` is called when the session begins to receive notifications;
-    earlier notifications are lost. `on_lost` is called at the end of the session, and after each failed try to reopen
-    it.
+    """One connection outside the pool, which holds the advisory lock `key` for its whole life. `on_notify` gets the
+    payload of every notification. Lock and notifications are only hints: if the session is lost, other replicas check
+    the lease; a lost notification costs a poll interval. `on_open` is called when the session begins to receive
+    notifications; earlier notifications are lost. `on_lost` is called at the end of the session, and after each failed
+    try to reopen it.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class ReplicaSession:
         self._on_open = on_open
 
     async def run(self) -> None:
-        """Runs for ever, and opens the session again after a loss."""
+        """Keeps a session open for ever: opens it again after a loss."""
         while True:
             try:
                 await self._live()
@@ -55,7 +55,7 @@ class ReplicaSession:
         ended = asyncio.Event()
         connection.add_termination_listener(lambda _connection: ended.set())
         try:
-            # A shared lock, because Postgres may still have the lock of the previous session after a broken connection.
+            # A shared lock, because after a broken connection Postgres may still hold the lock of the previous session.
             await connection.execute("SELECT pg_advisory_lock_shared($1)", self._key, timeout=_PROBE)
             channel = await connection.fetchval(f"SELECT {CHANNEL}", timeout=_PROBE)
             if channel is None:

@@ -1,4 +1,4 @@
-"""Snapshots: the rows and the journal of many turns at one moment, for readers of turns on other replicas."""
+"""Snapshots: the rows and the journal of many turns at one moment, for readers of turns that run on other replicas."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,8 +45,8 @@ GET_NEW_BLOCKS = Statement(
 
 
 class MirrorPosition(NamedTuple):
-    """The content of a view: the rows of a turn, and `length` characters of its open block, written by `attempt`.
-    `complete`: the view has all text of the previous snapshot.
+    """The content that a view has: the rows of a turn, and the first `length` characters of its open block, which
+    `attempt` has written. `complete`: the view has all text of the previous snapshot.
     """
 
     turn: Turn
@@ -57,7 +57,7 @@ class MirrorPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A turn and its open block. The text of `open_block` begins at its character `start`, behind the view's text."""
+    """A turn and its open block. The text of `open_block` begins at offset `start`; the view has the text before it."""
 
     turn: Turn
     open_block: Block | None
@@ -65,7 +65,7 @@ class Snapshot:
 
 
 class Tick(NamedTuple):
-    """A row of a replica's log, with a piece of each turn with new text. Ticks up to `checkpoint` are stored."""
+    """A row of a replica's log, with a piece of each turn that has new text. Ticks up to `checkpoint` are stored."""
 
     number: int
     checkpoint: int
@@ -74,8 +74,8 @@ class Tick(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
-    """The unstored part of a replica's log. The ticks from index `new` on came with this snapshot. `continues`: these
-    ticks follow the ticks of the previous snapshot.
+    """The ticks of a replica's log that no checkpoint has stored, and all ticks from index `new` on, which are new in
+    this snapshot. `continues`: the new ticks directly follow the ticks of the previous snapshot.
     """
 
     ticks: Sequence[Tick] = ()
@@ -87,29 +87,29 @@ class ReplicaLog:
         return self.ticks[-1].number if self.ticks else 0
 
     def extended(self, ticks: Sequence[Tick]) -> "ReplicaLog":
-        """This log, continued by the ticks. The numbers of deleted or unwritten ticks are missing."""
+        """Returns this log, continued by `ticks`. A gap in the numbers means ticks that were deleted or not written."""
         continues = bool(self.ticks) and (not ticks or ticks[0].number == self.last + 1)
         ticks = [*self.ticks, *ticks]
         kept = [tick for tick in ticks if tick.number > min(self.last, ticks[-1].checkpoint)]
         return ReplicaLog(kept, sum(tick.number <= self.last for tick in kept), continues)
 
     def entries(self, turn: UUID, since: int = 0) -> Iterable[JournalEntry]:
-        """The pieces of a turn in the ticks from index `since` on."""
+        """Returns the pieces of a turn in the ticks from index `since` on."""
         return (tick.entries[turn] for tick in self.ticks[since:] if turn in tick.entries)
 
 
 class Snapshots:
-    """The snapshots of one mirror. Each snapshot reads the logs of replicas from the last seen tick on. It reads stored
-    text only if ticks do not suffice: for a new turn or claim, and after the deletion of unread ticks.
+    """Takes the snapshots of one mirror. Each snapshot reads the logs of replicas after the last tick that it has seen.
+    It reads stored text only if ticks do not suffice: for a new turn or claim, or if unread ticks were deleted.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._logs: Mapping[UUID, ReplicaLog] = {}
-        self._followed: Mapping[UUID, UUID] = {}  # turns with complete text, and their replica
+        self._followed: Mapping[UUID, UUID] = {}  # turns whose text is complete, each with its replica
 
     async def take(self, known: Mapping[UUID, MirrorPosition]) -> dict[UUID, Snapshot]:
-        """Reads the present turns, without the `known` content. Deleted turns are absent."""
+        """Reads the turns as they are now, without the content that is `known`. The result omits deleted turns."""
         turns = list(known)
         counts = [len(view.turn.blocks) for view in known.values()]
         async with self._database.transaction(snapshot=True) as moment:
@@ -139,14 +139,15 @@ class Snapshots:
             entries = [*await opened(self._database.codec, entries), *stored[id]]
             open_block, start = open_block_from(turn, entries, known[id].length)
             found[id] = Snapshot(turn, open_block, start)
-            # Pieces of a hidden block: its round has no row yet, or the view has not applied the previous snapshot.
+            # Otherwise the pieces belong to a hidden block: its round has no row yet, or the view has not applied the
+            # previous snapshot.
             if replica and (open_block or all(entry.index != len(turn.blocks) for entry in entries)):
                 followed[id] = replica
         self._logs, self._followed = logs, followed
         return found
 
     def _is_on_log(self, row: Row, known: MirrorPosition, logs: Mapping[UUID, ReplicaLog]) -> bool:
-        """Whether the new ticks have all missing open text of a view."""
+        """Whether the new ticks contain all open text that the view lacks."""
         replica = row["replica"]
         has_all = known.complete and row["attempt"] == known.turn.attempt and self._followed.get(row["id"]) == replica
         return has_all and replica in logs and logs[replica].continues
