@@ -1,4 +1,4 @@
-"""The choice of models for the values of extensions, which import little."""
+"""Creates the choice of models for the values of extensions. Imports the models only when the choice is created."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
