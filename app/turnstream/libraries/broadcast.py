@@ -35,7 +35,7 @@ class Broadcast:
     replica that does not know the kind ignores the notification. A notification may be lost, so readers also read at
     intervals.
 
-    After it has sent all keys, it collects new keys for `pause` seconds before it sends the next notification.
+    After all keys are sent, the next notification waits for `pause` seconds and then contains all keys of that time.
     """
 
     def __init__(self, kind: str, notify: Callable[[str], Awaitable[None]], pause: float = 0.0) -> None:
@@ -43,7 +43,7 @@ class Broadcast:
         self._notify = notify
         self._pause = pause
         self._replica = new_id().hex
-        # A wake-up lives as long as its readers.
+        # A wake-up is kept only as long as a reader has it.
         self._wakeups: WeakValueDictionary[str, CountedWakeup] = WeakValueDictionary()
         self._unsent: set[str] = set()
         self._is_due = asyncio.Event()
@@ -59,7 +59,7 @@ class Broadcast:
         return wakeup
 
     def notify(self, key: str) -> None:
-        """Wakes the readers of `key`, after the commit of the change."""
+        """Wakes the readers of `key`. Must be called after the commit of the change."""
         self._wake(key)
         self._unsent.add(key)
         self._is_due.set()

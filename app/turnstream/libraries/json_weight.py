@@ -1,6 +1,7 @@
 """Estimates the decoding time of JSON, as a weight. Pure."""
 
-# Bytes of plain text that take as long to decode as one escape, quote or comma, and as one object or list.
+# Bytes of plain text that take as long to decode as one escape, quote or comma (`_SIGN`), or as one object or list
+# (`_OBJECT`).
 _SIGN, _OBJECT = 9, 100
 
 

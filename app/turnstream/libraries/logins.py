@@ -81,8 +81,8 @@ def identity_from(owner: object, scopes: frozenset[Scope], prefix: str = "", **m
 
 
 def check_origin_of_cookie(request: Request, cookie: str, origins: Collection[str] = ()) -> None:
-    """Raises Unauthorized if a page of a foreign origin may have sent the request. Only this server's own origin and
-    `origins` are not foreign.
+    """Raises Unauthorized if a page of a foreign origin may have sent the request. Every origin is foreign except this
+    server's own origin and `origins`.
     """
     origin = request.headers.get("origin")
     own = request.headers.get("sec-fetch-site") == "same-origin"

@@ -1,4 +1,5 @@
-"""Finds rows whose contents are encrypted by the keys of owners, and replaces the wrapping of these keys."""
+"""Finds rows whose contents are encrypted by the keys of owners, and stores a key of an owner that was wrapped again.
+"""
 
 from typing import Final
 

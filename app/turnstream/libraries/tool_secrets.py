@@ -11,8 +11,8 @@ from turnstream.storage.rows import from_json, to_json
 Change = Callable[[str, Mapping[str, str]], Awaitable[Mapping[str, str]]]
 
 _TRIGGER: Final = "trigger"  # takes the place of the server for the secrets of a trigger
-# The JSON columns that contain such secrets, each with the primary key of its table. The digest of a tool set does not
-# change when its secrets do: it identifies the set, and equals the digest of the set in plain text.
+# The JSON columns that contain such secrets, each with the primary key of its table. The digest of a tool set is kept
+# when its secrets are encrypted: the digest identifies the set, and equals the digest of the set in plain text.
 SECRET_COLUMNS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("browser_tokens", "fixed"): ("id",),
     ("chats", "settings"): ("id",),

@@ -55,7 +55,7 @@ COUNT_OPEN = Statement(
 @dataclass(frozen=True, slots=True)
 class JobCounts:
     """The numbers of open jobs by state. `overdue` is the longest time in seconds for which a job has been due without
-    a runner, or past its deadline.
+    a runner, or has been past its deadline.
     """
 
     due: int
@@ -65,7 +65,9 @@ class JobCounts:
 
 
 class OpenTurns(NamedTuple):
-    """`oldest` is the time in seconds for which the oldest claimable turn has been queued; 0 without such a turn."""
+    """The numbers of open turns, of open jobs and of replicas. `oldest` is the time in seconds for which the oldest
+    claimable turn has been queued; 0 if no turn is claimable.
+    """
 
     queued: int
     waiting: int

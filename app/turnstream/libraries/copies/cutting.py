@@ -72,8 +72,8 @@ def cut_after(turn: Turn, index: int | None) -> CutTurn:
 
 
 def with_new_ids(block: Block, ids: Mapping[UUID, UUID]) -> Block:
-    """Returns a summary or a shortening in which the ids of the copied turns are replaced by the ids of their copies
-    (`ids`).
+    """Returns a summary or a shortening whose ids of copied turns are replaced. `ids` maps the id of each original to
+    the id of its copy.
     """
     if block.data is None:
         return block

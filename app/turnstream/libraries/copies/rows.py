@@ -36,7 +36,7 @@ GET_PATH_IDS = Statement(
     SELECT id FROM path ORDER BY depth DESC
     """
 )
-# The copied turns keep their times; the chat's time of change is later than all these times.
+# The copied turns keep their times; the chat's `updated_at` is later than all these times.
 COPY_CHAT = Statement(
     """
     INSERT INTO chats (id, owner, title, system_prompt, settings, updated_at)

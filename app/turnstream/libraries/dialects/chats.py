@@ -31,7 +31,7 @@ from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
 from turnstream.stream.reader import follow
 
 _NAMESPACE = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
-# A client that connects later than this after the end of a turn does not need that end.
+# If a turn ended longer ago than this, a client that connects does not need the end of the turn.
 _RECENTLY = timedelta(minutes=1)
 _STOP_TIMEOUT = 10.0  # seconds
 

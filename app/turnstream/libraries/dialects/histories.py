@@ -92,7 +92,7 @@ PastItem = PastMessage | PastText | PastCall | PastResult | PastBlock
 
 
 async def turn_of(services: Services, owner: str, chat: UUID, id: str, role: Role) -> Turn | None:
-    """Returns the chat's turn with this id, which a client sent, if the turn has this role."""
+    """Returns the turn of the chat whose id is `id`, if the turn has this role. `id` is any text that a client sent."""
     try:
         turn = await services.storage.turns.get(owner, chat, UUID(id))
     except (ValueError, NotFound):
@@ -101,7 +101,8 @@ async def turn_of(services: Services, owner: str, chat: UUID, id: str, role: Rol
 
 
 async def last_answer(services: Services, owner: str, chat: UUID, ids: Sequence[str]) -> tuple[Turn | None, int]:
-    """Returns the last answer of the chat whose id is in `ids`, and the number of ids up to and including that id."""
+    """Returns the chat's last answer whose id is in `ids`, and the number of ids up to and including that answer's id.
+    """
     for place in range(len(ids), 0, -1):
         if turn := await turn_of(services, owner, chat, ids[place - 1], "assistant"):
             return turn, place
@@ -237,8 +238,8 @@ class _PastAnswer:
 
     @classmethod
     def of_part(cls, part: Sequence[Closed], output: str | None) -> Self:
-        """`output` is the output of a structured turn, which is the only text that a client has of such a turn. For
-        other turns, `output` is None.
+        """Makes the answer of one part. `output` is the output of a structured turn, because clients have no other text
+        of such a turn. For other turns, `output` is None.
         """
         texts = [closed.block.text for closed in part if isinstance(closed, Close) and closed.block.type == TEXT]
         text = "".join(texts) if output is None else output
@@ -416,7 +417,7 @@ def is_recorded(turn: Turn) -> bool:
 
 def spoken(path: Sequence[Turn]) -> Sequence[Turn]:
     """Returns the path without placeholder messages. A placeholder comes before a recorded history that starts with an
-    answer. Another one, without blocks, comes before an answer that continues from results.
+    answer. A placeholder without blocks comes before an answer that continues from results.
     """
     began = len(path) > 1 and is_recorded(path[1]) and [block.text for block in path[0].blocks] == [_NO_MESSAGE]
     return [turn for turn in (path[1:] if began else path) if turn.blocks or turn.role == "assistant"]
@@ -452,7 +453,8 @@ class _Past:
         self.blocks.append(Block(index, round, 1, type, text, data, tool_use_id=id, name=name, is_error=error))
 
     def answer(self, id: str, text: str, *, error: bool = False) -> None:
-        """Adds the result of a call. A result without its call is dropped: no provider accepts it."""
+        """Adds the result of a call. A result without its call is dropped, because no provider accepts such a result.
+        """
         if (name := self.open.pop(id, None)) is not None:
             self.add(TOOL_RESULT, text, id, name, error=error)
 

@@ -92,8 +92,8 @@ Step = TurnStart | RoundStart | Begin | Closed | RoundStop | ActionRequired | Re
 
 
 class Projection:
-    """`open` is the block that receives deltas; `closed` contains the complete blocks. `waits` counts the waits for the
-    client that have ended.
+    """Translates the events of one reader into steps. `open` is the block that receives deltas; `closed` contains the
+    complete blocks. `waits` counts the waits for the client that have ended.
     """
 
     def __init__(self, turn: Turn | None = None) -> None:

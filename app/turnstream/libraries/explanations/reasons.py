@@ -90,8 +90,8 @@ class TurnState:
 
     @property
     def known_calls(self) -> Sequence[RunningCall]:
-        """The calls in the report, including calls that started early; if the report has no calls, the started calls in
-        the rows.
+        """The calls in the report, including calls that started early. If the report has no calls, the calls that the
+        rows show as started.
         """
         return self.activity.calls if self.activity is not None and self.activity.calls else self.calls
 
@@ -221,7 +221,7 @@ def _for_whom(ask: OpenAsk) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Formats a duration for people: `8 seconds`, `3 minutes`, `2 hours`, `5 days`."""
+    """Formats a duration for people, such as `8 seconds`, `3 minutes`, `2 hours`, `5 days`."""
     for most, unit, size in ((90.0, "second", 1.0), (5_400.0, "minute", 60.0), (129_600.0, "hour", 3_600.0)):
         if seconds < most:
             return _times(round(seconds / size), unit)

@@ -23,8 +23,8 @@ _MOST_HELD = 100_000  # characters of an unfinished span; a longer span is maske
 @dataclass(frozen=True, slots=True)
 class Passage:
     """A text to check. The text before `start` has already passed and is only context. `final`: no more text follows.
-    `tool` is the tool that returned a result. `turn` is the turn from its rows. It is None for the report of a job, and
-    for a message with its history, because the turn of a message does not exist yet.
+    `tool` is the tool that returned a result. `turn` is the turn from its rows. `turn` is None for a message and its
+    history, because the message's turn does not exist yet, and for the report of a job.
     """
 
     place: Place
@@ -70,8 +70,8 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class TakeBack:
-    """The whole block is replaced by `text`, including the part that readers have already received. Text of the block
-    that follows is dropped.
+    """The whole block is replaced by `text`, including the part that readers have already received. The rest of the
+    block is dropped.
     """
 
     text: str = ""
@@ -95,7 +95,7 @@ class Guard:
     """Checks texts of the kinds in `on`. A streamed text is checked after each `window` characters, together with the
     `overlap` characters before them, and at its end; without a window, only at its end. A check that takes longer than
     `timeout` seconds fails: then a `closed` guard passes no text, and an `open` guard passes all text. `plans` are the
-    plans whose owners are checked; if it is empty, all owners are checked. An interrupted reply continues only if
+    plans whose owners are checked; without plans, all owners are checked. An interrupted reply continues only if
     `continues` is true: the check then needs the overlap, but no earlier text. Otherwise the reply is voided and starts
     again.
     """
@@ -171,11 +171,11 @@ class Window:
         return self._guard.window is not None and self._unchecked >= max(self._guard.window, 1)
 
     def passage(self) -> tuple[str, int]:
-        """Returns the text to check, and the index in it where the text begins that has not passed yet."""
+        """Returns the text to check, and the index from which on its text has not passed yet."""
         return self._context + self._joined(), len(self._context)
 
     def whole(self) -> tuple[str, int]:
-        """Returns the whole block, and the index where the block begins after its context."""
+        """Returns the whole block, behind the overlap before it, and the index at which the block begins."""
         before = self._before[-self._guard.overlap :] if self._guard.overlap else ""
         return "".join((before, *self._passed, *self._held)), len(before)
 

@@ -81,8 +81,8 @@ class Allowed:
         return self._holds(found) or not is_internal(found)
 
     def open_socket(self, info: AddrInfoType) -> socket.socket:
-        """Opens a socket for an allowed address. The address is checked after the lookup of the host's name, so it
-        cannot change between the check and the connection.
+        """Opens a socket for an allowed address. The address is checked after the lookup of the host's name, so the
+        address cannot change between the check and the connection.
         """
         family, kind, protocol, _, address = info
         if not self.allows_address(address[0]):

@@ -99,7 +99,7 @@ class IssuerKeys:
         return next((key for key in self._keys if key.get("kid") == id), None)
 
     def _fetch(self) -> asyncio.Task[None]:
-        """Returns the running fetch, or starts a fetch: all waiting callers share it."""
+        """Returns the running fetch, or starts a fetch: all waiting callers share one fetch."""
         if self._fetching is None or self._fetching.done():
             self._tried_at = time.monotonic()
             self._fetching = asyncio.create_task(self._fetch_keys())

@@ -101,7 +101,7 @@ class ServiceAccess:
 
 
 def accesses_of(tools: Iterable[object]) -> Sequence[ServiceAccess]:
-    """Returns the access of each tool that has one to a service."""
+    """Returns the access of each tool that has access to a service."""
     found = (getattr(tool, "access", None) for tool in tools)
     return [access for access in found if isinstance(access, ServiceAccess)]
 

@@ -36,10 +36,10 @@ class LimitsTable(_Table):
 
 
 class ProviderTable(_Table):
-    """`key`, `keys`, `base_url`, `headers`, `options` and `client_certificate` may name environment variables. A
-    provider without `key` and `keys` needs no key. `quirks` names the differences between a compatible server and its
-    API, `params` names additional parameters that the server accepts, and `options` sets what else its API needs, such
-    as a region (docs/providers.md). `limits` apply to each key.
+    """A provider in the file of models. `key`, `keys`, `base_url`, `headers`, `options` and `client_certificate` may
+    name environment variables. A provider without `key` and `keys` needs no key. `quirks` names the differences between
+    a compatible server and its API. `params` names additional parameters that the server accepts. `options` contains
+    other values that its API needs, such as a region (docs/providers.md). `limits` apply to each key.
     """
 
     api: str

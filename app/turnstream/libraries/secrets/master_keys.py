@@ -71,7 +71,9 @@ class SecretRows:
             yield next((codec for codec in found if codec is not None), None)
 
     async def of_requests(self, database: Database) -> SealedSecrets:
-        """Returns the secrets of requests. Logs whether stored secrets are in plain text, or cannot be decrypted."""
+        """Returns the secrets of requests. Logs a warning or an error if secrets are stored in plain text or cannot be
+        decrypted.
+        """
         if lost := await count_lost_keys(database, self.ids):
             log.error("secrets.locked", owners=lost, remedy="set TURNSTREAM_MASTER_KEY to the keys that it had before")
         if self.masters is None:

@@ -150,7 +150,8 @@ def _unmasked(definition: Mapping[str, Any], known: Sequence[Mapping[str, Any]],
 
 
 def _names_of(definition: Mapping[str, Any]) -> tuple[str, Any]:
-    """Returns the server, and its name in the definition: the same server may occur twice with different credentials.
+    """Returns the server, and the name that the definition gives it: the same server may occur twice with different
+    credentials.
     """
     return server_of(definition), definition.get("server_label", definition.get("name"))
 

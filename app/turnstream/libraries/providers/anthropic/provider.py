@@ -29,8 +29,8 @@ _WITH_SAMPLING = {"anthropic-version": "2023-06-01"}
 
 
 class AnthropicProvider(Adapter):
-    """`params` are parameters that this server accepts in addition to the API's own; `headers` are sent with every
-    request. `make` creates the SDK's client.
+    """Calls the Anthropic Messages API. `params` are parameters that this server accepts in addition to the API's own;
+    `headers` are sent with every request. `make` creates the SDK's client.
     """
 
     name = "anthropic"

@@ -72,7 +72,7 @@ _CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=
 def render(request: ModelRequest, members: Set[str] = MEMBERS, version: str | None = None) -> bytes:
     """Returns the body. Cache marks are set at the end of the system prompt, at the end of the previous request, and at
     the end of this request. `members` are the members that parameters may set. If a `version` is given, the body
-    contains the version instead of the model, because such a cloud has the model in the path.
+    contains the version instead of the model, because a cloud that requires a version has the model in the path.
     """
     body = _body(request, members)
     if version is not None:
@@ -165,8 +165,8 @@ def _begins_without_thought(messages: Sequence[Message]) -> bool:
 
 
 def _context_management(compaction: ProviderCompaction | None) -> dict[str, Any]:
-    """Returns the edits that the provider may make. It clears tool results at three quarters of the limit for a
-    summary, and only if it saves enough tokens to be worth the lost cache.
+    """Returns the edits that the provider may make. The provider clears tool results at three quarters of the limit for
+    a summary, and only if the saved tokens are worth the lost cache.
     """
     if compaction is None or not compaction.edits:
         return {}

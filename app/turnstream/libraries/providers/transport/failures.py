@@ -96,7 +96,7 @@ _TRANSIENT = BUSY | {
 }
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
 BUSY_STATUSES = frozenset({429, 503, 529})
-# The texts of these failures also mention lengths: the limit of a minute, an account or a plan.
+# The texts of failures with these statuses also mention lengths: the limit of a minute, an account or a plan.
 _NEVER_TOO_LONG = frozenset({401, 402, 403, 429})
 _TOO_LONG_TEXT = re.compile(
     r"maximum context length|context (window|length|size|limit)|(prompt|input) is too long|maximum prompt length"
@@ -195,7 +195,8 @@ def _is_too_long(name: str, status: int, message: str) -> bool:
 
 
 def _type(layers: list[Mapping[str, Any]], statuses: list[int]) -> str:
-    """Returns the provider's own name for the failure. Without such a name, the status makes the name."""
+    """Returns the provider's own name for the failure. If there is no such name, returns a name made from the status.
+    """
     for members, status in zip(reversed(layers), reversed(statuses), strict=True):
         if name := next(_names(members), None):
             return name
@@ -280,7 +281,7 @@ def _members(failure: object) -> Mapping[str, Any]:
     for _ in range(_DEEPEST):
         if isinstance(failure, str):
             return {"message": failure}
-        if isinstance(failure, list):  # Google sends a list with the failure, Cloudflare a list of several
+        if isinstance(failure, list):  # Google and Cloudflare send lists; the first failure counts
             failure = failure[0] if failure else None
         elif isinstance(failure, Mapping):
             packed = (failure.get(name) for name in _CONTAINERS)

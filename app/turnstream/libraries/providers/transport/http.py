@@ -211,7 +211,7 @@ class _Pieces:
 
 
 async def _next_chunk(read: Callable[[], Awaitable[bytes]]) -> bytes:
-    """Returns the next chunk; b"" at the end, after `_MAX_TAIL` of silence, or when the connection is lost."""
+    """Returns the next chunk, or b"" at the end, after `_MAX_TAIL` of silence, or when the connection is lost."""
     with contextlib.suppress(TimeoutError, *LOST):
         async with asyncio.timeout(_MAX_TAIL):
             return await read()

@@ -12,7 +12,7 @@ MAX_FAILURE_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class ModelResponse:
-    """`read` returns the next bytes of the body as they arrive, and b"" at its end."""
+    """The response to a model call. `read` returns the next bytes of the body as they arrive, and b"" at its end."""
 
     status: int
     headers: Mapping[str, str]

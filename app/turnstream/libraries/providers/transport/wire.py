@@ -1,4 +1,5 @@
-"""Parses streamed model answers: bytes into server-sent events, and events into parts. Pure. Each API has a subclass.
+"""Parses streamed model answers: bytes into server-sent events, and events into parts. Pure. Each API has a subclass of
+`Wire`.
 """
 
 from abc import ABC, abstractmethod
@@ -103,7 +104,7 @@ class Wire(ABC):
 
     @property
     def unfinished(self) -> int:
-        """The `unfinished` size of the splitter."""
+        """The size of the incomplete event, as the splitter counts it."""
         return self._splitter.unfinished
 
     @property
