@@ -70,7 +70,7 @@ class Broadcast:
             self._wake(key)
 
     def receive(self, payload: str) -> None:
-        """Wakes the readers on this replica whose keys a notification of another replica contains."""
+        """Receives a notification. If another replica sent it, wakes the readers of its keys on this replica."""
         kind, *rest = payload.split(" ")
         if kind == self._kind and rest[0] != self._replica:
             for key in rest[1:]:

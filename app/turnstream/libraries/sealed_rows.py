@@ -1,5 +1,4 @@
-"""Finds rows whose contents are encrypted by the keys of owners, and stores a key of an owner that was wrapped again.
-"""
+"""Finds rows whose contents are encrypted by the keys of owners, and stores keys that were wrapped again."""
 
 from typing import Final
 

@@ -1,5 +1,4 @@
-"""Makes model calls beside a turn, with a model that the operator chooses. A call has one prompt, and returns one text.
-"""
+"""Makes model calls beside a turn, with a model that the operator chooses: one prompt, one text as its answer."""
 
 import asyncio
 from collections.abc import Mapping

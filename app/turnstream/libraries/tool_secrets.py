@@ -10,7 +10,8 @@ from turnstream.storage.rows import from_json, to_json
 # Receives a server and the secret values for this server, and returns other values.
 Change = Callable[[str, Mapping[str, str]], Awaitable[Mapping[str, str]]]
 
-_TRIGGER: Final = "trigger"  # takes the place of the server for the secrets of a trigger
+# The secrets of a trigger are not for a server. A `Change` receives this name in place of a server.
+_TRIGGER: Final = "trigger"
 # The JSON columns that contain such secrets, each with the primary key of its table. The digest of a tool set is kept
 # when its secrets are encrypted: the digest identifies the set, and equals the digest of the set in plain text.
 SECRET_COLUMNS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {

@@ -1,4 +1,4 @@
-"""Makes the content of forks: copies of a turn that are complete, or cut after a block."""
+"""Makes the copies of turns for forks. A copy is complete, or cut after a block."""
 
 import json
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ LEFT_OUT = "This call has no result here: the conversation was forked before it.
 
 @dataclass(frozen=True, slots=True)
 class CutTurn:
-    """The content of a turn's copy: the first `kept` blocks of the original, then added results. `cut_round` is the
-    number of the round that was cut in the middle, if any.
+    """The content of a turn's copy: the first `kept` blocks of the original, followed by added results. `cut_round` is
+    the number of the round that was cut in the middle, if any.
     """
 
     turn: Turn
@@ -72,8 +72,8 @@ def cut_after(turn: Turn, index: int | None) -> CutTurn:
 
 
 def with_new_ids(block: Block, ids: Mapping[UUID, UUID]) -> Block:
-    """Returns a summary or a shortening whose ids of copied turns are replaced. `ids` maps the id of each original to
-    the id of its copy.
+    """Replaces the ids of copied turns in a summary or a shortening. `ids` maps the id of each original to the id of
+    its copy.
     """
     if block.data is None:
         return block

@@ -10,7 +10,7 @@ from turnstream.storage.database import Database, Statement
 
 # Most turns that one transaction deletes, so that the chat is not locked for long.
 _BATCH = 200
-# If the user turn would have no answer left, it is deleted too: no turn could follow it.
+# If the user turn before the answer has no other answer, it is deleted too, because no turn could follow it.
 GET_ROOT = Statement(
     """
     SELECT CASE WHEN role = 'assistant' AND NOT EXISTS (

@@ -101,8 +101,7 @@ async def turn_of(services: Services, owner: str, chat: UUID, id: str, role: Rol
 
 
 async def last_answer(services: Services, owner: str, chat: UUID, ids: Sequence[str]) -> tuple[Turn | None, int]:
-    """Returns the chat's last answer whose id is in `ids`, and the number of ids up to and including that answer's id.
-    """
+    """Returns the chat's last answer whose id is in `ids`, and the number of ids up to that answer's id."""
     for place in range(len(ids), 0, -1):
         if turn := await turn_of(services, owner, chat, ids[place - 1], "assistant"):
             return turn, place
@@ -247,8 +246,7 @@ class _PastAnswer:
 
 
 async def _answers_of(services: Services, turn: Turn) -> list[_PastAnswer]:
-    """Returns the parts that the answer has so far. Pauses between marks, so that the event loop can run other tasks.
-    """
+    """Returns the answer's parts so far. Pauses between marks, so that the event loop can run other tasks."""
     view = current_view(services, turn)
     projection, written, portions = Projection(view.turn), view.block_being_written(), Portions()
     for mark in view.marks.copy():  # all marks of one moment
@@ -357,10 +355,10 @@ async def go_on_from_results(
     key: IdempotencyKey | None,
     place: str,
 ) -> Exchange | None:
-    """Records a history that ends in results of calls, and starts a model call behind it. The history follows the
-    answer `before`. Without `before`, the history begins a new chat, or a branch at the root of the chat. Returns None
-    if the history does not end in complete pairs of call and result. Raises RequestRefused, and Conflict while the
-    answer `before` is running.
+    """Records a history that ends in results of calls, and starts a model call that continues from these results. The
+    history follows the answer `before`. Without `before`, the history begins a new chat, or a branch at the root of the
+    chat. Returns None if the history does not end in complete pairs of call and result. Raises RequestRefused, and
+    Conflict while the answer `before` is running.
     """
     calls = {item.id for item in items if isinstance(item, PastCall)}
     results = {item.call for item in items if isinstance(item, PastResult)}
@@ -385,9 +383,9 @@ async def post_behind_items(
     items: Iterable[PastItem],
     place: str,
 ) -> Exchange | None:
-    """Posts a message behind an answer, after it has recorded the items that the client has after that answer. Returns
-    None if no item is part of an answer: then the chat already has the user's messages. Raises RequestRefused, and
-    Conflict while the answer is running.
+    """Records the items that a client sent after an answer, and posts a message behind them. Returns None if no item is
+    part of an answer, because the chat already has the user's messages then. Raises RequestRefused, and Conflict while
+    the answer is running.
     """
     found = list(items)
     calls = {item.id for item in found if isinstance(item, PastCall)}
@@ -453,8 +451,7 @@ class _Past:
         self.blocks.append(Block(index, round, 1, type, text, data, tool_use_id=id, name=name, is_error=error))
 
     def answer(self, id: str, text: str, *, error: bool = False) -> None:
-        """Adds the result of a call. A result without its call is dropped, because no provider accepts such a result.
-        """
+        """Adds the result of a call. Drops a result without its call, because no provider accepts such a result."""
         if (name := self.open.pop(id, None)) is not None:
             self.add(TOOL_RESULT, text, id, name, error=error)
 

@@ -43,7 +43,7 @@ async def post_in_seeded_chat(
 async def post_behind(
     services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, history: History
 ) -> Exchange:
-    """Posts a message behind a history that is recorded at the target; the target must not be busy."""
+    """Records a history at the target, and posts a message behind the history. The target must not be busy."""
     most_queued = services.plans.of(target.owner).queued_turns
 
     async def opening() -> AbstractAsyncContextManager[Draft]:

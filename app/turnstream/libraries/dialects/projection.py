@@ -48,8 +48,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """A block that is not a result is complete. Some types of blocks are closed without a beginning and without deltas.
-    """
+    """A block that is not a result is complete. Blocks of some types have no beginning and no deltas."""
 
     block: Block
     runner: Runner | None = None

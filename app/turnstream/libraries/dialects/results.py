@@ -20,15 +20,13 @@ def last_ask(turn: Turn, call: str) -> Ask | None:
 
 
 def part_behind(turn: Turn, asks: Sequence[Ask]) -> int:
-    """Returns the number of the part that follows the answers to these asks. A turn waits in the order of its rounds.
-    """
+    """Returns the number of the part that follows the answers to these asks. Waits are in the order of rounds."""
     last = max(ask.round for ask in asks)
     return len({ask.round for ask in turn.asks if ask.is_marked and ask.round <= last})
 
 
 def was_answered_so(asks: Sequence[Ask], decisions: Sequence[Decision]) -> bool:
-    """Returns whether the same answers are stored already: the client may have lost the response to its first request.
-    """
+    """Returns whether the same answers are stored already: the response to the first request may have been lost."""
     given = [ask.answer and (ask.answer.kind, ask.answer.text) for ask in asks]
     return given == [(decision.answer.kind, decision.answer.text) for decision in decisions]
 
@@ -49,8 +47,7 @@ async def store_results(
     key: IdempotencyKey | None,
     new: NewTurn | None,
 ) -> Turn:
-    """Stores the answers. If there is a message `new`, it becomes a steer of the running turn. Raises RequestRefused.
-    """
+    """Stores the answers. A message `new`, if any, becomes a steer of the running turn. Raises RequestRefused."""
     if new is None:
         await count_writes(services, identity.owner, 1)
         return await store_answers(services, identity, turn, decisions, key)

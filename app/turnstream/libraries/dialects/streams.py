@@ -69,8 +69,7 @@ E = TypeVar("E", bound=PartEncoder)
 
 
 class PartReader(Generic[E]):
-    """Reads a part of a turn for one client. `encoder` receives the turn, and a function that returns the present view.
-    """
+    """Reads a part of a turn for one client. `encoder` receives the turn and a function that returns the view."""
 
     def __init__(
         self,

@@ -89,7 +89,7 @@ class Owners:
         while chats := await self._database.rows(GET_CHAT_IDS, owner=owner, most=_STEP):
             for row in chats:
                 turns = [turn["id"] for turn in await self._database.rows(GET_TURN_IDS, chat=row["id"])]
-                yield ErasureStep("turns", turns=turns)  # before the rows are deleted: they identify the recordings
+                yield ErasureStep("turns", turns=turns)  # before the deletion: the rows identify the recordings
                 gone = await self._database.rows(ERASE_CHAT, owner=owner, chat=row["id"])
                 for statement in ERASE_WITH_TURNS:
                     await self._database.rows(statement, turns=turns)

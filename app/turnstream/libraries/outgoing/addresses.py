@@ -111,8 +111,7 @@ class Allowed:
 
 
 def is_internal(address: _Address) -> bool:
-    """Returns True for every address that is not public: private, loopback, link-local, shared, multicast, reserved, …
-    """
+    """True for every address that is not public: private, loopback, link-local, shared, multicast, reserved, …"""
     address = _unwrapped(address)
     if isinstance(address, IPv4Address):
         inside = any(address in network for network in _INSIDE_V4)

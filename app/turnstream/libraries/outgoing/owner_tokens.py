@@ -61,8 +61,7 @@ class HttpService:
 
 
 class NoTokenNow(ToolUnavailable):
-    """The owner has no token for a service now: the owner signed out, or the request came without a token to exchange.
-    """
+    """The owner has no token for a service now: the owner signed out, or sent no token to exchange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ class ServiceAccess:
 
 
 def accesses_of(tools: Iterable[object]) -> Sequence[ServiceAccess]:
-    """Returns the access of each tool that has access to a service."""
+    """Returns the service accesses that these tools have."""
     found = (getattr(tool, "access", None) for tool in tools)
     return [access for access in found if isinstance(access, ServiceAccess)]
 

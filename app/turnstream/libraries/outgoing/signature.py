@@ -35,8 +35,7 @@ def headers_of(secret: str, id: str, timestamp: int, body: bytes) -> dict[str, s
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now: float, tolerance: float = 300) -> bool:
-    """Returns whether `headers` contain a valid signature whose time differs from `now` by at most `tolerance` seconds.
-    """
+    """Returns whether `headers` contain a valid signature whose time is within `tolerance` seconds of `now`."""
     given = {name.lower(): value for name, value in headers.items()}
     stamp = given.get(TIMESTAMP, "")
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 15) or abs(now - int(stamp)) > tolerance:

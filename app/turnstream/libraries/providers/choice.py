@@ -1,4 +1,4 @@
-"""Creates the choice of models for the values of extensions. Imports the models only when the choice is created."""
+"""Chooses models for extensions that offer providers. Imports the modules of models only when it chooses."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

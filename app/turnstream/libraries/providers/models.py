@@ -80,7 +80,7 @@ def _refuse(extension: Extension, provider: str) -> None:
 
 
 def _given(section: Section, fields: Iterable[str]) -> Mapping[str, str]:
-    """Returns the configured values by the names of their variables. They take precedence over the environment."""
+    """Returns the configured values by the names of their variables. The values override the environment."""
     names = variables(type(section))
     values = {names[field]: getattr(section, field) for field in fields}
     secrets = {name: value.get_secret_value() for name, value in values.items() if isinstance(value, SecretStr)}
@@ -95,8 +95,7 @@ async def import_default_adapter(settings: Settings, extensions: Sequence[Extens
 
 
 def default_model(settings: Settings, extensions: Sequence[Extension]) -> str:
-    """Returns the model for turns that name no model. Raises ConfigError if the settings do not determine this model.
-    """
+    """Returns the model for turns that name no model. Raises ConfigError if the settings do not determine it."""
     providers = usable_providers(settings, extensions)
     listed = [model.id for provider in providers for model in provider.models]
     if settings.model is not None:
@@ -111,8 +110,7 @@ def default_model(settings: Settings, extensions: Sequence[Extension]) -> str:
 
 
 def served_model(settings: Settings, extensions: Sequence[Extension]) -> str:
-    """Returns the default model. Also raises ConfigError if a stand-in would answer real users without their knowledge.
-    """
+    """Returns the default model. Raises ConfigError if a stand-in would answer real users without their knowledge."""
     model = default_model(settings, extensions)
     is_stand_in = usable_providers(settings, extensions)[0].api.stand_in
     if is_stand_in and settings.model is None and not settings.on_loopback:

@@ -26,9 +26,9 @@ HOW_TO_MAKE: Final = "`openssl rand -base64 32` makes one; all replicas need the
 def master_keys(
     settings: Settings, extensions: Sequence[Extension] | None = None, *, make: bool = True
 ) -> MasterKeys | None:
-    """Returns the master keys of the settings. An embedded database has a key file instead; if `make` is true, a
-    missing key file is created. Returns None if there is no key, or if the server lacks the extension `keys`. Raises
-    ConfigError.
+    """Returns the master keys of the settings. Without such keys, an embedded database uses its key file; if `make` is
+    true, a missing key file is created. Returns None if there is no key, or if the server lacks the extension `keys`.
+    Raises ConfigError.
     """
     chosen = selected(settings) if extensions is None else extensions
     if all(each.name != NAME for each in chosen):
@@ -47,8 +47,7 @@ def master_keys(
 
 @dataclass(frozen=True, slots=True)
 class SecretRows:
-    """Encrypts secrets in rows for a server with these settings. Without `masters`, secrets are stored in plain text.
-    """
+    """Encrypts secrets in rows for a server with these settings. Without `masters`, secrets stay in plain text."""
 
     settings: Settings
     extensions: Sequence[Extension]
@@ -86,7 +85,8 @@ class SecretRows:
 
 
 def secret_rows(settings: Settings, extensions: Sequence[Extension], make: bool) -> SecretRows:
-    """Returns the encryption for these settings. If `make` is true, a missing key file is created. Raises ConfigError.
+    """Returns the encryption of a server with these settings. If `make` is true, a missing key file is created. Raises
+    ConfigError.
     """
     return SecretRows(settings, extensions, master_keys(settings, extensions, make=make))
 

@@ -70,7 +70,8 @@ class OwnerKeys:
     async def sealed_headers(self, owner: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
         """Returns the headers of a tool at `url` in their stored form. An encrypted value can be decrypted only for
         this owner, this URL and this header. Headers are stored in plain text while a live replica cannot decrypt them.
-        Raises Conflict. Raises CannotOpen for a value that has the form of a ciphertext but cannot be decrypted.
+        Raises Conflict if encryption is required and a live replica lacks the key. Raises CannotOpen for a value that
+        has the form of a ciphertext but cannot be decrypted.
         """
         if not any(needs_sealing(value) for value in headers.values()):
             return headers

@@ -108,7 +108,7 @@ class OwnerKey:
             raise CannotOpen(_CHANGED) from None
 
     def encrypt(self, value: bytes, *context: str) -> bytes:
-        # The first byte is added because AES-SIV refuses an empty text, and a header may be empty.
+        # The zero byte makes every text non-empty: a header may be empty, and AES-SIV refuses an empty text.
         return self._cipher.encrypt(b"\0" + value, [part.encode() for part in context])
 
     def decrypt(self, sealed: bytes, *context: str) -> bytes:

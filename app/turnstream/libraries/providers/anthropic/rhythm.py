@@ -5,7 +5,8 @@ from itertools import pairwise
 
 from turnstream.domain.rounds import Round, billed_tokens
 
-_COUNTED = 21  # only the last requests count, because the rhythm of a chat changes
+# Only the last requests count, because the rhythm of a chat changes.
+_COUNTED = 21
 # Prices relative to an uncached token. Writing a token to the cache costs 2 for an hour and 1.25 for five minutes;
 # reading a cached token costs 0.1.
 _MORE_FOR_WRITING = 0.75

@@ -195,8 +195,7 @@ def _is_too_long(name: str, status: int, message: str) -> bool:
 
 
 def _type(layers: list[Mapping[str, Any]], statuses: list[int]) -> str:
-    """Returns the provider's own name for the failure. If there is no such name, returns a name made from the status.
-    """
+    """Returns the provider's own name for the failure, or a name that is made from the status."""
     for members, status in zip(reversed(layers), reversed(statuses), strict=True):
         if name := next(_names(members), None):
             return name
@@ -214,8 +213,7 @@ def _names(members: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _status(members: Mapping[str, Any], status: int) -> int:
-    """Returns the status of a failure. Within a stream and behind a gateway, the failure itself may contain its status.
-    """
+    """Returns the status of a failure. Within a stream and behind a gateway, the failure may contain its status."""
     if status != _OK:
         return status
     for name in _STATUSES:

@@ -25,7 +25,8 @@ from turnstream.llm.provider import ModelRequest, Observe, Part
 
 log = structlog.get_logger(__name__)
 
-_MAX_DRAIN = 1.0  # seconds
+# Most seconds for reading the bytes after the last event.
+_MAX_DRAIN = 1.0
 # Most seconds of silence after the stop reason, because some servers never send the last event of a stream.
 _MAX_TAIL = 5.0
 MAX_COUNT_BYTES = 10_000

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import httpx2
 
-# Most decompressed bytes that are read of a failure's body: the reason is at the beginning.
+# Most bytes that are read of a failure's body, after decompression: the reason is at the beginning.
 MAX_FAILURE_BYTES = 65_536
 
 
@@ -36,7 +36,7 @@ async def open_response(response: httpx2.Response) -> AsyncIterator[ModelRespons
 
 
 async def cut_failure(response: httpx2.Response) -> None:
-    """A hook for an SDK's client that limits the body of a failure, because the SDK would read the whole body."""
+    """Limits the body of a failure. It is a hook for an SDK's client, because the SDK would read the whole body."""
     if not response.is_success:
         unread = httpx2.Response(response.status_code, headers=response.headers, stream=response.stream)
         response.headers.pop("content-encoding", None)
