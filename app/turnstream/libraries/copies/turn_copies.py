@@ -26,7 +26,7 @@ def _copied(table: str, *others: str) -> str:
 _OF_TURNS: Final = _copied(
     "turns",
     *("id", "chat_id", "parent_id", "parent_role", "status", "stop_reason", "error", "created_at", "ended_at"),
-    # Columns that only open turns use, and the cost of the original: a copy costs nothing.
+    # Columns that only open turns use, and the cost of the original, because a copy costs nothing.
     *(
         "recoveries",
         "deaths",

@@ -1,5 +1,5 @@
-"""Defines guards, which check texts before these texts are shown, stored or sent, and the window of text that waits for
-a check.
+"""Defines guards, which check texts before the texts are shown, stored or sent. Also defines the window of text that
+waits for a check.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -23,8 +23,8 @@ _MOST_HELD = 100_000  # characters of an unfinished span; a longer span is maske
 @dataclass(frozen=True, slots=True)
 class Passage:
     """A text to check. The text before `start` has already passed and is only context. `final`: no more text follows.
-    `tool` is the tool that returned a result. `turn` is the turn from its rows. `turn` is None for a message and its
-    history, because the message's turn does not exist yet, and for the report of a job.
+    `tool` is the tool that returned a result. `turn` is the turn as read from its rows. `turn` is None for a message
+    and its history, because the message's turn does not exist yet, and for the report of a job.
     """
 
     place: Place

@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 # Seconds. Older keys are fetched again, so a withdrawn key is accepted for up to this time.
 _AGE: Final = 300.0
-# The least seconds between two fetches, even if many tokens have unknown keys.
+# Least number of seconds between two fetches, even if many tokens have unknown keys.
 _PAUSE: Final = 10.0
 # Seconds for which fetched keys are used while the issuer is unreachable.
 _LONGEST_AGE: Final = 3600.0

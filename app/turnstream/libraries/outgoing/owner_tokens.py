@@ -106,7 +106,7 @@ def accesses_of(tools: Iterable[object]) -> Sequence[ServiceAccess]:
 
 
 def check_auth(auth: str | None, given: Collection[str]) -> None:
-    """Checks the keys of a table that depend on `auth`. Raises ValueError."""
+    """Checks that the keys of a table fit its `auth`. Raises ValueError."""
     keys = set(given) & set(AUTH_KEYS)
     if auth is None and keys:
         raise ValueError(f'`{min(keys)}` needs `auth = "oauth"` or `auth = "exchange"`')

@@ -11,7 +11,7 @@ BEFORE = 40
 AFTER = 140
 _LONGEST_HALF = 20  # characters; a longer word at the edge of a window is not dropped
 
-# Markdown at the start of a line: headings, quotes, lists and fences. Also lines that contain only Markdown.
+# Matches Markdown at the start of a line (headings, quotes, lists and fences), and lines that contain only Markdown.
 _SIGNS_OF_LINES = re.compile(
     r"^[ \t]*(?:"
     r"(?:#{1,6}|>|[-*+]|\d{1,3}[.)])[ \t]+|(?:```|~~~).*$|\|?(?:[ \t]*:?-{2,}:?[ \t]*(?:\||$))+|[*_]{3,}[ \t]*$)",

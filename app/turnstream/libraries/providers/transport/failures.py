@@ -96,7 +96,7 @@ _TRANSIENT = BUSY | {
 }
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
 BUSY_STATUSES = frozenset({429, 503, 529})
-# The texts of failures with these statuses also mention lengths: the limit of a minute, an account or a plan.
+# The texts of failures with these statuses mention lengths, too, but mean the limit of a minute, an account or a plan.
 _NEVER_TOO_LONG = frozenset({401, 402, 403, 429})
 _TOO_LONG_TEXT = re.compile(
     r"maximum context length|context (window|length|size|limit)|(prompt|input) is too long|maximum prompt length"
