@@ -35,7 +35,7 @@ class Broadcast:
     replica that does not know the kind ignores the notification. A notification may be lost, so readers also read at
     intervals.
 
-    After all keys are sent, the next notification waits for `pause` seconds and then contains all keys of that time.
+    After all keys are sent, `run` waits for `pause` seconds. Keys that arrive in this time share the next notification.
     """
 
     def __init__(self, kind: str, notify: Callable[[str], Awaitable[None]], pause: float = 0.0) -> None:

@@ -92,7 +92,7 @@ PastItem = PastMessage | PastText | PastCall | PastResult | PastBlock
 
 
 async def turn_of(services: Services, owner: str, chat: UUID, id: str, role: Role) -> Turn | None:
-    """Returns the turn of the chat whose id is `id`, if the turn has this role. `id` is any text that a client sent."""
+    """Returns the chat's turn with the id `id`, if this turn has the role `role`. `id` is any text from a client."""
     try:
         turn = await services.storage.turns.get(owner, chat, UUID(id))
     except (ValueError, NotFound):

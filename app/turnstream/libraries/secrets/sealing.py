@@ -43,7 +43,7 @@ class _GivenKey:
 
 
 class MasterKeys:
-    """The first key wraps the keys of owners. Every key can unwrap the keys of owners that it has wrapped."""
+    """The first key wraps the keys of owners. Each key can unwrap the owners' keys that it wrapped."""
 
     def __init__(self, keys: Sequence[MasterKey]) -> None:
         """Raises ValueError if there is no key."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import httpx2
 
-# Most bytes that are read of a failure's body, after decompression: the reason is at the beginning.
+# Most bytes of a failure's body that are read, after decompression. The reason is at the start of the body.
 MAX_FAILURE_BYTES = 65_536
 
 
