@@ -1,1 +1,1 @@
-"""Modules of extensions and the lab only: a server without extensions does not load them."""
+"""Modules that only extensions and the lab import: a server without extensions does not load them."""

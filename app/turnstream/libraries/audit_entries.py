@@ -22,8 +22,8 @@ _NEWEST: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """`owner` is the owner whom the entry concerns, `actor` the operator of a command or the credential of a request.
-    `detail` is a JSON value.
+    """An entry of the audit trail. `owner` is the owner whom the entry concerns; `actor` is the operator who ran a
+    command, or the credential of a request. `detail` is a JSON value.
     """
 
     id: int
@@ -41,6 +41,6 @@ def entries_of(rows: Iterable[Row]) -> Sequence[AuditEntry]:
 async def newest_entries(
     database: Database, owner: str | None, kind: str | None, days: float, limit: int, before: int = _NEWEST
 ) -> Sequence[AuditEntry]:
-    """The entries of the last `days`, newest first. The kind of each entry begins with `kind`."""
+    """Returns the entries of the last `days` whose kind begins with `kind`, newest first."""
     age = timedelta(days=days)
     return entries_of(await database.rows(LIST_ENTRIES, owner=owner, kind=kind, age=age, limit=limit, before=before))

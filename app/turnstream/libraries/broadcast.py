@@ -1,4 +1,4 @@
-"""Wake-ups by key on every replica, for readers that then query the rows."""
+"""Wakes the readers of a key on every replica; the readers then query the rows."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,11 +13,13 @@ from turnstream.stream.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
-_MOST_AT_ONCE = 200  # keys in one notification, which has room for 8000 bytes; a key has 36 at most
+_MOST_AT_ONCE = 200  # keys in one notification: it has room for 8000 bytes, and a key has at most 36 bytes
 
 
 class CountedWakeup(Wakeup):
-    """A wake-up with a count in `number`. A changed count shows a wake-up during a read of the rows."""
+    """A wake-up that counts its notifications in `number`. If the count changed during a read of the rows, a
+    notification arrived during the read.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,10 +31,11 @@ class CountedWakeup(Wakeup):
 
 
 class Broadcast:
-    """Readers on this replica are woken at once, those on others by a notification `KIND REPLICA KEY KEY…`. Replicas
-    without the kind ignore it. A notification may be lost: readers also read at intervals.
+    """Wakes readers on this replica at once, and readers on other replicas by a notification `KIND REPLICA KEY KEY…`. A
+    replica that does not know the kind ignores the notification. A notification may be lost, so readers also read at
+    intervals.
 
-    After each notification the next one waits for `pause` seconds, and then has all keys of that time.
+    After all keys are sent, `run` waits for `pause` seconds. Keys that arrive in this time share the next notification.
     """
 
     def __init__(self, kind: str, notify: Callable[[str], Awaitable[None]], pause: float = 0.0) -> None:
@@ -40,7 +43,7 @@ class Broadcast:
         self._notify = notify
         self._pause = pause
         self._replica = new_id().hex
-        # A wake-up lives as long as its readers.
+        # A wake-up is kept only as long as a reader has it.
         self._wakeups: WeakValueDictionary[str, CountedWakeup] = WeakValueDictionary()
         self._unsent: set[str] = set()
         self._is_due = asyncio.Event()
@@ -56,18 +59,18 @@ class Broadcast:
         return wakeup
 
     def notify(self, key: str) -> None:
-        """Wakes the readers of `key`, after the commit of the change."""
+        """Wakes the readers of `key`. Must be called after the commit of the change."""
         self._wake(key)
         self._unsent.add(key)
         self._is_due.set()
 
     def wake_all(self) -> None:
-        """Wakes all readers here, after a time of possibly lost notifications."""
+        """Wakes all readers on this replica after a time in which notifications may have been lost."""
         for key in [*self._wakeups]:
             self._wake(key)
 
     def receive(self, payload: str) -> None:
-        """Wakes the readers here by the keys of another replica's notification."""
+        """Receives a notification. If another replica sent it, wakes the readers of its keys on this replica."""
         kind, *rest = payload.split(" ")
         if kind == self._kind and rest[0] != self._replica:
             for key in rest[1:]:

@@ -11,7 +11,9 @@ _LONGEST_NAME = 100
 
 
 class OpenGroup(click.Group):
-    """A group of commands that extensions can extend: `owners move` is `move` of the group `owners`."""
+    """A group of commands to which extensions can add commands: `owners move` is the command `move` of the group
+    `owners`.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *commands_of_extensions(f"{self.name} ")])
@@ -33,8 +35,8 @@ def checked_name(_context: click.Context, _parameter: click.Parameter, name: str
 
 
 def checked_owner(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
-    """A click callback for the owner of a new token or grant. An owner on another server can only be exported and
-    erased.
+    """A click callback for the owner of a new token or grant. Refuses the name of an owner who was moved to another
+    server: such an owner can only be exported and erased.
     """
     if name is not None and checked_name(context, parameter, name):
         try:

@@ -1,10 +1,11 @@
-"""The weight of JSON: an estimate of its decoding time. Pure."""
+"""Estimates the decoding time of JSON, as a weight. Pure."""
 
-# Bytes of plain text with the decoding time of an escape, a string or an item; and of an object or a list.
+# Bytes of plain text that take as long to decode as one escape, quote or comma (`_SIGN`), or as one object or list
+# (`_OBJECT`).
 _SIGN, _OBJECT = 9, 100
 
 
 def weight_of(json: bytes) -> int:
-    """The size of JSON in bytes of plain text, by the time that it takes to decode."""
+    """Returns the number of bytes of plain text that would take as long to decode as this JSON."""
     signs, objects = sum(map(json.count, (b"\\", b'"', b","))), json.count(b"{") + json.count(b"[")
     return len(json) + _SIGN * signs + _OBJECT * objects

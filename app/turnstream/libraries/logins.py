@@ -1,4 +1,6 @@
-"""Logins elsewhere: settings that all ways to log in share, and the scopes of a login."""
+"""Logins at another server, which is an issuer or a proxy: the settings that all ways to log in share, and the scopes
+of a login.
+"""
 
 import re
 import unicodedata
@@ -21,7 +23,7 @@ _DRAWN_AS_NOTHING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class LoginScopes:
-    """The scopes of logins elsewhere: `base` for all, and more by role."""
+    """The scopes of logins at another server: every login has `base`, and each role adds its scopes in `by_role`."""
 
     base: frozenset[Scope]
     by_role: Mapping[str, frozenset[Scope]]
@@ -31,7 +33,7 @@ class LoginScopes:
 
 
 class LoginSection(Section):
-    """The base of the settings of each extension for logins elsewhere."""
+    """Base class for the settings of extensions that accept logins at another server."""
 
     login_prefixes: bool = Field(
         False, description="true: owners of the issuer are named `jwt:NAME`, those of the proxy `proxy:NAME`"
@@ -47,7 +49,7 @@ class LoginSection(Section):
         self.scopes()
 
     def scopes(self) -> LoginScopes:
-        """Raises ConfigError."""
+        """Parses the two settings of scopes. Raises ConfigError."""
         base = _scopes("TURNSTREAM_LOGIN_SCOPES", "" if self.login_scopes == "none" else self.login_scopes)
         by_role = {}
         for entry in (self.login_roles or "").split(","):
@@ -68,8 +70,8 @@ def _scopes(setting: str, names: str) -> frozenset[Scope]:
 
 
 def identity_from(owner: object, scopes: frozenset[Scope], prefix: str = "", **more: Any) -> Identity:
-    """The identity of an owner named by another server, with `prefix` before the name. Raises Unauthorized if the name
-    is not allowed here.
+    """Returns the identity of an owner whom another server names, with `prefix` before the name. Raises Unauthorized if
+    the name is not allowed here.
     """
     try:
         name = owner_name(owner) if isinstance(owner, str) else ""
@@ -79,8 +81,8 @@ def identity_from(owner: object, scopes: frozenset[Scope], prefix: str = "", **m
 
 
 def check_origin_of_cookie(request: Request, cookie: str, origins: Collection[str] = ()) -> None:
-    """Raises Unauthorized if a page of a foreign origin may have caused the request: an origin other than this server's
-    and `origins`.
+    """Raises Unauthorized if a page of a foreign origin may have sent the request. Every origin is foreign except this
+    server's own origin and `origins`.
     """
     origin = request.headers.get("origin")
     own = request.headers.get("sec-fetch-site") == "same-origin"
@@ -90,8 +92,8 @@ def check_origin_of_cookie(request: Request, cookie: str, origins: Collection[st
 
 
 def owner_name(given: str) -> str:
-    """The name of an owner from a person or another server: normalised (NFC), without spaces around it. Raises
-    ValueError for invisible characters.
+    """Returns the name of an owner that a person or another server gave: normalised (NFC), without spaces around it.
+    Raises ValueError for invisible characters.
     """
     name = unicodedata.normalize("NFC", given).strip()
     if not name.isprintable() or _DRAWN_AS_NOTHING.search(name):

@@ -1,8 +1,9 @@
-"""The age of the oldest open transaction."""
+"""Reads the age of the oldest open transaction."""
 
 from turnstream.storage.database import Statement
 
-# Only among the sessions that are visible to the server's user: its own sessions, or with the role pg_monitor all.
+# Reads only the sessions that the server's database user may see: its own sessions, or all if it has the role
+# pg_monitor.
 OLDEST_TRANSACTION = Statement(
     """
 SELECT coalesce(extract(epoch FROM max(clock_timestamp() - since)), 0)::float AS seconds FROM (

@@ -1,12 +1,13 @@
-"""Rows with contents encrypted by the keys of owners, for several extensions."""
+"""Finds rows whose contents are encrypted by the keys of owners, and stores keys that were wrapped again."""
 
 from typing import Final
 
 from turnstream.storage.contents import BYTES_MARK, TEXT_MARK
 from turnstream.storage.database import LONG, Statement
 
-# Replicas register the forms that they can decrypt. The second form was introduced with more columns. Keys of owners
-# are rotated when all live replicas register the last form: such replicas also decrypt contents of the key before.
+# Replicas register the forms that they can decrypt. The second form was introduced when more columns were encrypted.
+# Keys of owners are rotated when all live replicas register the last form: such replicas can also decrypt contents that
+# were encrypted by the previous key.
 FORMS: Final = ("encryption", "encryption of chats", "encryption by new keys")
 
 REWRAP = Statement(

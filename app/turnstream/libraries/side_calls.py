@@ -1,4 +1,4 @@
-"""Model calls beside a turn, with a model that the operator chooses: one prompt, one text."""
+"""Makes model calls beside a turn, with a model that the operator chooses: one prompt, one text as its answer."""
 
 import asyncio
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class SideAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SideCalls:
-    """The calls beside the turns of all owners, each charged to its turn's owner."""
+    """Makes model calls beside the turns of all owners. Each call is charged to the owner of its turn."""
 
     charges: Charges
     accounts: Accounts
@@ -50,7 +50,7 @@ class SideCalls:
 
     @classmethod
     def of(cls, context: Context) -> Self:
-        """The side calls of a server."""
+        """Creates the side calls of a server."""
         return cls(Charges(context.database), Accounts(context.database), context.plans, context.model_policy)
 
     async def ask(
@@ -63,8 +63,8 @@ class SideCalls:
         prompt: str,
         max_tokens: int = _MAX_TOKENS,
     ) -> SideAnswer:
-        """The answer of `model`, without retries. Raises ProviderError, TimeoutError, or TransientError for an empty or
-        cut answer, or if the owner's plan has no room.
+        """Returns the answer of `model`, without retries. Raises ProviderError and TimeoutError. Raises TransientError
+        if the answer is empty or truncated, or if a limit of the owner's plan is reached.
         """
         call = str(new_id())
         assert turn.request is not None

@@ -1,6 +1,6 @@
 """Ranks tools by the words of a query. Pure.
 
-Libraries for the ranking of texts need numpy, and rank one text per document; a tool has several texts.
+Libraries that rank texts need numpy, and rank documents that have one text each, but a tool has several texts.
 """
 
 import json
@@ -21,7 +21,7 @@ _WITHOUT_MEANING = (
     " that the their them then this to up us use user want we what when where which who with would you your tool"
 )
 _NO_MEANING = frozenset(_WITHOUT_MEANING.split())
-# Groups of synonyms in questions and tool names.
+# Groups of words that have the same meaning in queries and in names of tools.
 _ALIKE = (
     "add create insert make new open register start",
     "adjust change edit modify rename rewrite set update",
@@ -87,7 +87,7 @@ _ALIKE = (
 _FIELDS = (2.5, 1.0, 0.15)  # weights of the name, the description and the parameters
 _SATURATION, _BY_LENGTH = 1.2, 0.5
 _OF_A_LIKE_WORD = 0.7
-_INDEXES = 8  # tool sets with cached words
+_INDEXES = 8  # tool sets whose words are cached
 
 
 def _stem(word: str) -> str:
@@ -113,7 +113,7 @@ _GROUPS = _groups()
 
 
 def _parameters(schema: Any) -> Iterator[str]:
-    """The names and descriptions of parameters, without their values' members."""
+    """Yields the names and descriptions of parameters, but not of the members within a parameter."""
     members = schema.get("properties") if isinstance(schema, dict) else None
     for name, member in members.items() if isinstance(members, dict) else ():
         yield name
@@ -122,7 +122,7 @@ def _parameters(schema: Any) -> Iterator[str]:
 
 
 class _Field:
-    """One field of all tools: its words, and the rarity of each."""
+    """One field of all tools: the words of the field in each tool, and the rarity of each word."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._words = [Counter(_words(text)) for text in texts]
@@ -142,18 +142,20 @@ class _Field:
 
 @lru_cache(_INDEXES)
 def _fields_of(tools: tuple[tuple[str, str, str], ...]) -> tuple[_Field, ...]:
-    """The fields of tools, from names, descriptions and schemas. Hundreds of tools take 50 ms."""
+    """Returns the fields of tools, which are given as name, description and schema. This takes 50 ms for hundreds of
+    tools.
+    """
     parameters = (" ".join(_parameters(json.loads(schema))) for _, _, schema in tools)
     return _Field(name for name, _, _ in tools), _Field(text for _, text, _ in tools), _Field(parameters)
 
 
 def ranked(specs: Sequence[ToolSpec], query: str, most: int) -> list[ToolSpec]:
-    """The best tools for a query, best first. A tool without a word of the query is omitted. A tool with the query as
-    its name is first.
+    """Returns the best tools for a query, best first. A tool that contains no word of the query is omitted. A tool
+    whose name is the query comes first.
     """
     fields = _fields_of(tuple((spec.name, spec.description, spec.input_schema) for spec in specs))
     given = {_stem(word.lower()) for word in _WORD.findall(query) if word.lower() not in _NO_MEANING}
-    # The weights of the words of the query, and of similar words.
+    # For each word of the query, the weights of the word itself and of similar words.
     terms = [dict.fromkeys(_GROUPS.get(word, ()), _OF_A_LIKE_WORD) | {word: 1.0} for word in given]
     scores = []
     for place, spec in enumerate(specs):
@@ -164,7 +166,7 @@ def ranked(specs: Sequence[ToolSpec], query: str, most: int) -> list[ToolSpec]:
             )
             for term in terms
         ]
-        # More words of the query rank a tool higher than one rare word.
+        # A tool that contains several words of the query ranks higher than a tool that contains one rare word.
         score = sum(found) * math.sqrt(sum(map(bool, found)) / max(1, len(found)))
         if spec.name == query.strip():
             score = math.inf

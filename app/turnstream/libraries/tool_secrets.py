@@ -1,4 +1,4 @@
-"""Secrets of tools in rows: headers of HTTP tools, and credentials for providers."""
+"""Replaces the secrets of tools in rows: headers of HTTP tools, and credentials for providers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -7,12 +7,13 @@ from turnstream.domain.secret_headers import SERVERS_OF_PARAMS, servers_of
 from turnstream.libraries.secrets.credentials import credentials_of, server_of, with_credentials
 from turnstream.storage.rows import from_json, to_json
 
-# Gets the destination server of the values, and returns other values.
+# Receives a server and the secret values for this server, and returns other values.
 Change = Callable[[str, Mapping[str, str]], Awaitable[Mapping[str, str]]]
 
-_TRIGGER: Final = "trigger"  # the location for which the secrets of a trigger are encrypted
-# The JSON columns with such secrets, with the primary key of their table. The digest of a tool set is kept: it
-# identifies the set, and equals the digest of the plain set.
+# The secrets of a trigger are not for a server. A `Change` receives this name in place of a server.
+_TRIGGER: Final = "trigger"
+# The JSON columns that contain such secrets, each with the primary key of its table. The digest of a tool set is kept
+# when its secrets are encrypted: the digest identifies the set, and equals the digest of the set in plain text.
 SECRET_COLUMNS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("browser_tokens", "fixed"): ("id",),
     ("chats", "settings"): ("id",),
@@ -24,7 +25,9 @@ SECRET_COLUMNS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
 
 
 async def with_secrets(document: Any, change: Change) -> Any:
-    """A tool set, or the options of a chat, a turn, a token or a schedule, with changed secrets."""
+    """Returns a tool set, or the options of a chat, a turn, a token or a schedule, with the secrets that `change`
+    returns.
+    """
     if isinstance(document, list):
         return [await _tool(each, change) for each in document]
     changed = dict(document)

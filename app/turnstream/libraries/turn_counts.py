@@ -1,4 +1,4 @@
-"""The numbers of queued and waiting turns, of open jobs, and of replicas."""
+"""Counts queued and waiting turns, open jobs, and replicas."""
 
 import asyncio
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import OWNER_RUNNING_TURNS
 from turnstream.storage.runs.queue import CLAIMABLE
 
-# The time since when a turn is queued: after an answer of a person, or the end of a job, it is queued again.
+# The time at which a turn was last queued: a turn is queued again after a person's answer or the end of a job.
 QUEUED_SINCE: Final = """greatest({turn}.created_at, CASE WHEN {turn}.asked > 0 THEN greatest(
         (SELECT max(answered_at) FROM asks WHERE turn_id = {turn}.id),
         (SELECT max(settled_at) FROM jobs WHERE turn_id = {turn}.id)
     ) END)"""
-# The most running turns of an owner without a plan, from the live replicas; null for no limit.
+# The limit of running turns for an owner without a plan, from the rows of live replicas; null if there is no limit.
 OWNER_LIMIT: Final = f"""(
         SELECT CASE WHEN NOT bool_or(most = '') THEN max(nullif(most, '')::int) END
         FROM (SELECT configuration->>'{OWNER_RUNNING_TURNS}' AS most FROM replicas WHERE lease_until > now()) AS replica
     )"""
-# A turn behind an open turn of its chat waits by design, and so does a turn of an owner at the limit of running turns:
-# neither counts as the oldest.
+# A turn behind an open turn of its chat waits by design. So does a turn whose owner has reached the limit of running
+# turns. Neither turn counts as the oldest.
 COUNT_OPEN = Statement(
     f"""
     WITH busy AS MATERIALIZED (
@@ -54,8 +54,8 @@ COUNT_OPEN = Statement(
 
 @dataclass(frozen=True, slots=True)
 class JobCounts:
-    """The open jobs by state. `overdue` is the longest time in seconds for which a job has been due without a runner,
-    or past its deadline.
+    """The numbers of open jobs by state. `overdue` is the longest time in seconds for which a job has been due without
+    a runner, or has been past its deadline.
     """
 
     due: int
@@ -65,7 +65,9 @@ class JobCounts:
 
 
 class OpenTurns(NamedTuple):
-    """`oldest` is the time in seconds for which the oldest claimable turn has been queued; 0 without such a turn."""
+    """The numbers of open turns, of open jobs and of replicas. `oldest` is the time in seconds for which the oldest
+    claimable turn has been queued; 0 if no turn is claimable.
+    """
 
     queued: int
     waiting: int
@@ -78,7 +80,7 @@ _jobs = msgspec.json.Decoder(JobCounts)
 
 
 class TurnCounts:
-    """Counts at most once in `keep` seconds for all callers, and within `timeout` seconds."""
+    """Counts at most once every `keep` seconds for all callers. A count must complete within `timeout` seconds."""
 
     def __init__(self, database: Database, keep: float = 5.0, timeout: float = 1.0) -> None:
         self._database = database
@@ -89,7 +91,7 @@ class TurnCounts:
         self._counts: OpenTurns | None = None
 
     async def open_turns(self) -> OpenTurns | None:
-        """The present counts; None if Postgres does not respond in time."""
+        """Returns counts that are at most `keep` seconds old, or None if Postgres does not respond in time."""
         async with self._lock:
             if self._counted is None or monotonic() - self._counted >= self._keep:
                 self._counts = await self._count()

@@ -1,4 +1,4 @@
-"""Uploads of callers, and their bytes, in all APIs with uploads."""
+"""Stores callers' uploads and returns their bytes, for all APIs that have uploads."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,7 +26,7 @@ def require_uploads(identity: Identity) -> None:
     """Raises Forbidden if the caller may not upload files."""
     identity.require_reach(identity.chat)
     if identity.chat is None:
-        identity.require("chat")  # the messages that refer to the file are unknown
+        identity.require("chat")  # it is not known yet which messages will refer to the file
 
 
 async def take_upload(

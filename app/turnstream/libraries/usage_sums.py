@@ -1,4 +1,4 @@
-"""The usage of owners, summed from the ledger of model calls, for several extensions."""
+"""Sums the usage of owners from the ledger of model calls. Several extensions use this module."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from turnstream.domain.rounds import BilledTokens
 from turnstream.storage.database import LONG, Database, Row, Statement
 
-# The total comes first. Columns that are not requested are null. Days are in UTC.
+# The total comes first. Columns by which the sums are not grouped are null. Days are in UTC.
 _USAGE: Final = """
     WITH shown AS (
         SELECT input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, cost,
@@ -65,8 +65,9 @@ class UsageFigures(BaseModel):
 async def usage_sums(
     database: Database, owner: str | None, by: Collection[UsageGroup], since: date, until: date, limit: int
 ) -> Sequence[UsageSum]:
-    """Returns the sum of the charges from the day `since` to the day `until`. Then follow the sums of up to `limit`
-    groups, newest and dearest first. If `owner` is None, the sums are over all owners.
+    """Returns the sum of the charges from the day `since` to the day `until`, and then the sums of up to `limit`
+    groups. The groups are sorted by day, newest first, and then by cost, dearest first. If `owner` is None, the sums
+    are over all owners.
     """
     values: dict[str, Any] = {
         "by": list(by),

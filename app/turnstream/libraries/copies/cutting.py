@@ -1,4 +1,4 @@
-"""Forks: copies of a turn, complete or cut after a block."""
+"""Makes the copies of turns for forks. A copy is complete, or cut after a block."""
 
 import json
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ LEFT_OUT = "This call has no result here: the conversation was forked before it.
 
 @dataclass(frozen=True, slots=True)
 class CutTurn:
-    """The content of a turn's copy: the first `kept` blocks of the original, then added results. `cut_round` is the
-    round that was cut in the middle.
+    """The content of a turn's copy: the first `kept` blocks of the original, followed by added results. `cut_round` is
+    the number of the round that was cut in the middle, if any.
     """
 
     turn: Turn
@@ -27,9 +27,9 @@ class CutTurn:
 
 
 def cut_after(turn: Turn, index: int | None) -> CutTurn:
-    """Returns the turn for its copy: up to its block `index` (-1: none), or complete. A call without its result gets a
-    substitute, because models require a result. Raises RequestRefused for a missing block, and Conflict for a part of
-    an open turn that may still change.
+    """Returns the content for a copy of the turn: the blocks up to `index` (-1: no block), or all blocks if `index` is
+    None. A call whose result is left out gets a substitute result, because models require one. Raises RequestRefused if
+    the block does not exist, and Conflict if the turn is open and this part of it may still change.
     """
     if index is not None and index >= len(turn.blocks):
         known = f"from 0 to {len(turn.blocks) - 1}" if turn.blocks else "and this turn has none yet"
@@ -72,7 +72,9 @@ def cut_after(turn: Turn, index: int | None) -> CutTurn:
 
 
 def with_new_ids(block: Block, ids: Mapping[UUID, UUID]) -> Block:
-    """Returns a summary or a shortening with the ids of copied turns replaced (`ids`)."""
+    """Replaces the ids of copied turns in a summary or a shortening. `ids` maps the id of each original to the id of
+    its copy.
+    """
     if block.data is None:
         return block
     data = json.loads(block.data)

@@ -1,4 +1,4 @@
-"""Copies of the path to a turn, as rows."""
+"""Copies the rows of the path to a turn."""
 
 import asyncio
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from turnstream.storage.contents import CHATS
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import to_json
 
-# The most turns of a fork.
+# Most turns that a fork copies.
 _MOST_COPIED = 10_000
 
 GET_PATH_IDS = Statement(
@@ -36,7 +36,7 @@ GET_PATH_IDS = Statement(
     SELECT id FROM path ORDER BY depth DESC
     """
 )
-# The copied turns keep their times; the time of the chat is later than all of them.
+# The copied turns keep their times; the chat's `updated_at` is later than all these times.
 COPY_CHAT = Statement(
     """
     INSERT INTO chats (id, owner, title, system_prompt, settings, updated_at)
@@ -50,8 +50,8 @@ COPY_CHAT = Statement(
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A copy of the path to a turn, into a new chat with this title, or of the turn alone, as its sibling. `request` is
-    the request of a new answer, if the turn is a user turn.
+    """Copies the path to a turn into a new chat with this title, or copies the turn alone, as its own sibling. If the
+    turn is a user turn, `request` is the request of a new answer to the copy.
     """
 
     cut: CutTurn
@@ -67,10 +67,10 @@ class Forks:
     async def make(
         self, owner: str, fork: Fork, key: IdempotencyKey | None, most_queued: int | None = None
     ) -> tuple[UUID, UUID]:
-        """Returns the chat of the copy and the copy's last assistant turn. The owner may have `most_queued` turns in
-        the queue. Raises NotFound, RequestRefused, KeyTaken, TooMany.
+        """Makes the fork. Returns the chat of the copy, and the last assistant turn of the copy. The owner may have at
+        most `most_queued` turns in the queue. Raises NotFound, RequestRefused, KeyTaken, TooMany.
         """
-        # The import reads the columns of all tables: a fifth of a second, once.
+        # The first import takes a fifth of a second, because it reads the columns of all tables.
         await asyncio.to_thread(import_module, "turnstream.libraries.copies.turn_copies")
         from turnstream.libraries.copies.turn_copies import copy_turns  # noqa: PLC0415
 

@@ -19,14 +19,14 @@ from turnstream.storage.runs.record import ADD_BLOCKS
 
 
 def _copied(table: str, *others: str) -> str:
-    """The columns that a copy takes from the original: all but `others`, which get new values."""
+    """Returns the columns that a copy takes from the original: all except `others`, which get new values."""
     return ", ".join(f'"{name}"' for name in ALL_TABLES[table].columns if name not in others)
 
 
 _OF_TURNS: Final = _copied(
     "turns",
     *("id", "chat_id", "parent_id", "parent_role", "status", "stop_reason", "error", "created_at", "ended_at"),
-    # Columns of open turns only, and the cost of the original: a copy costs nothing.
+    # Columns that only open turns use, and the cost of the original, because a copy costs nothing.
     *(
         "recoveries",
         "deaths",
@@ -41,11 +41,11 @@ _OF_TURNS: Final = _copied(
     ),
 )
 _NAMING: Final = tuple(kind.name for kind in KINDS.values() if kind.with_turn_ids)
-_PORTION = 50  # turns with their blocks in memory at once
+_PORTION = 50  # turns whose blocks are in memory at once
 _OF_BLOCKS: Final = _copied("blocks", "turn_id")
 _OF_ROUNDS: Final = _copied("rounds", "turn_id", "stop_reason")
 
-# The last turn may be cut, and its original may be open. A copy in the same chat has the present time, so that readers
+# The last turn may be cut, and its original may be open. A copy in the same chat gets the present time, so that readers
 # of the chat get the copy as a new turn.
 COPY_TURNS = Statement(
     f"""
@@ -74,7 +74,7 @@ COPY_BLOCKS = Statement(
     WHERE turn_id <> :last OR index < :count
     """
 )
-# Encrypted blocks are decrypted, and encrypted for their new row.
+# Encrypted blocks must be decrypted, and encrypted again for their new row.
 HAVE_SEALED = Statement(
     f"""
     SELECT FROM blocks WHERE turn_id = ANY(CAST(:originals AS uuid[])) AND {IS_SEALED}
@@ -110,7 +110,7 @@ COPY_ROUNDS = Statement(
     WHERE sealed_by IS NOT NULL AND (turn_id <> :last OR number = ANY(CAST(:numbers AS int[])))
     """
 )
-# Blocks with ids of turns.
+# Blocks that contain ids of turns.
 GET_NAMING_BLOCKS = Statement(
     f"""
     SELECT {BLOCK_COLUMNS} FROM blocks
@@ -123,8 +123,8 @@ CHANGE_DATA = Statement("UPDATE blocks SET data = CAST(:data AS json) WHERE turn
 async def copy_turns(
     connection: Transaction, owner: str, cut: CutTurn, chat: UUID, path: Sequence[UUID], before: UUID | None
 ) -> UUID:
-    """Copies the turns `path` into `chat`, behind the turn `before`; `cut` is the content of the last one. Returns the
-    last copy.
+    """Copies the turns `path` into `chat`, behind the turn `before`. The copy of the last turn gets the content `cut`.
+    Returns the id of this last copy.
     """
     last, copies = cut.turn, [new_id() for _ in path]
     both = {"originals": path, "copies": copies, "last": last.id}

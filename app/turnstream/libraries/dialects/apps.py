@@ -1,4 +1,4 @@
-"""Apps of MCP servers in dialects: the app of a result, and the state of the extension with the apps."""
+"""Apps of MCP servers, for dialects: finds the app of a result, and the extension that hosts the apps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ MEDIA_TYPE: Final = "text/html;profile=mcp-app"
 
 @dataclass(frozen=True, slots=True)
 class ResultApp:
-    """The app of a result: a page at `uri` of an MCP server."""
+    """The app that belongs to a result: a page at `uri` of an MCP server."""
 
     server: str
     uri: str
@@ -25,8 +25,8 @@ class ResultApp:
 
 @dataclass(frozen=True, slots=True)
 class WantedCall:
-    """A call requested by an app. `app` is the id of the call, in `turn`, with the app in its result. `name` is the
-    server's own name for the tool.
+    """A call that an app requests. `app` is the id of the call in `turn` whose result has the app. `name` is the tool's
+    name on the MCP server.
     """
 
     chat: UUID
@@ -37,10 +37,12 @@ class WantedCall:
 
 
 class AppHost(Protocol):
-    """The state of the extension `mcp`."""
+    """The part of the extension `mcp` that dialects use."""
 
     async def app_page(self, owner: str, server: str, uri: str) -> Mapping[str, Any]:
-        """The resource of an app, in MCP's form. Raises NotFound, RequestRefused and Unavailable."""
+        """Returns the resource of an app, in the form that MCP defines. Raises NotFound, RequestRefused and
+        Unavailable.
+        """
         ...
 
     async def call_from_app(
@@ -55,7 +57,7 @@ def app_host(services: Services) -> AppHost | None:
 
 
 def app_of(block: Block) -> ResultApp | None:
-    """The app of a result; None for a block without one."""
+    """Returns the app of a result, or None if the block has no app."""
     if block.type != TOOL_RESULT or block.client_data is None or '"ui"' not in block.client_data:
         return None
     data = parsed(block.client_data)
@@ -67,7 +69,9 @@ def app_of(block: Block) -> ResultApp | None:
 
 
 def mcp_result(block: Block) -> dict[str, Any]:
-    """A result in MCP's form: its texts and files, and its server's data for clients."""
+    """Returns a result in the form that MCP defines: its texts and files, and the data that its server sent for
+    clients.
+    """
     data = parsed(block.client_data or "{}")
     content = parts_of(block) if count_files(block) else [{"type": "text", "text": block.text}]
     kept = {name: data[name] for name in ("structuredContent", "_meta") if name in data}

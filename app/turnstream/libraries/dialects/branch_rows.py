@@ -1,4 +1,4 @@
-"""The deletion of a turn and its descendants."""
+"""Deletes a turn and its descendants."""
 
 from collections.abc import AsyncGenerator, Sequence
 from uuid import UUID
@@ -8,9 +8,9 @@ from turnstream.storage.chats.chat_changes import PLACE
 from turnstream.storage.chats.exchanges import TICK, Exchanges
 from turnstream.storage.database import Database, Statement
 
-# The most turns of one transaction, so that the chat is not locked for long.
+# Most turns that one transaction deletes, so that the chat is not locked for long.
 _BATCH = 200
-# A user turn without an answer is deleted, too: no turn could follow it.
+# If the user turn before the answer has no other answer, it is deleted too, because no turn could follow it.
 GET_ROOT = Statement(
     """
     SELECT CASE WHEN role = 'assistant' AND NOT EXISTS (
@@ -20,7 +20,7 @@ GET_ROOT = Statement(
     FROM turns WHERE id = :turn AND chat_id = :chat
     """
 )
-# The turns farthest from the root come first, so that no turn ever lacks its parent.
+# The turns farthest from the root are deleted first, so that no turn ever lacks its parent.
 DELETE_LAST = Statement(
     f"""
     WITH RECURSIVE below AS (
@@ -47,8 +47,9 @@ class Branches:
         self._exchanges = Exchanges(database)
 
     async def delete(self, owner: str, chat: UUID, turn: UUID) -> AsyncGenerator[tuple[int, Sequence[UUID]], None]:
-        """Deletes a turn and its descendants, and the user turn before if that turn has no other answer. Yields for
-        each transaction the number of deleted turns, and the running ones among them. Raises NotFound.
+        """Deletes a turn and its descendants. Also deletes the user turn before an answer, if that user turn has no
+        other answer. After each transaction, yields the number of deleted turns, and the ids of the deleted turns that
+        were running. Raises NotFound.
         """
         root: UUID | None = None
         count = _BATCH

@@ -1,4 +1,4 @@
-"""Helpers for dialects with clients that choose ids and create a chat with its first message."""
+"""Helpers for dialects whose clients choose ids, and create a chat by sending its first message."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -31,14 +31,14 @@ from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
 from turnstream.stream.reader import follow
 
 _NAMESPACE = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
-# The age at which a client that connects no longer needs the end of a turn.
+# If a turn ended longer ago than this, a client that connects does not need the end of the turn.
 _RECENTLY = timedelta(minutes=1)
 _STOP_TIMEOUT = 10.0  # seconds
 
 
 async def chat_of(services: Services, identity: Identity, id: str) -> UUID:
-    """The id of a chat: `id` itself if it is one of the owner's chats, else a UUID derived from it. Raises Forbidden if
-    the credential is bound to another chat, or to a turn.
+    """Returns the id of a chat: `id` itself if the owner has a chat with this id, else a UUID that is derived from
+    `id`. Raises Forbidden if the credential is bound to another chat, or to a turn.
     """
     try:
         chat = UUID(id)
@@ -60,14 +60,14 @@ async def newest_turn(services: Services, owner: str, chat: UUID) -> Turn | None
 
 
 async def newest_path(services: Services, owner: str, chat: UUID) -> Sequence[Turn]:
-    """The path to the newest turn. Raises NotFound if the chat does not exist."""
+    """Returns the path to the newest turn. Raises NotFound if the chat does not exist."""
     await services.storage.chats.get(owner, chat)
     newest = await services.storage.turns.newest(owner, chat)
     return await services.storage.turns.path(owner, chat, newest) if newest else []
 
 
 def is_news(turn: Turn) -> bool:
-    """Whether a client that connects may lack the end of the turn: the turn is open, or has just ended."""
+    """Returns whether a client that connects may not know the end of the turn: the turn is open, or has just ended."""
     return turn.ended_at is None or turn.ended_at > CLOCK.now() - _RECENTLY
 
 
@@ -85,7 +85,7 @@ def new_turn(options: UiOptions, blocks: Sequence[dict[str, Any]]) -> NewTurn:
 
 
 def checked_turn(members: Mapping[str, Any]) -> NewTurn:
-    """Raises RequestRefused."""
+    """Validates the members of a message. Raises RequestRefused."""
     try:
         return NewTurn.model_validate(members)
     except ValidationError as error:
@@ -95,7 +95,9 @@ def checked_turn(members: Mapping[str, Any]) -> NewTurn:
 async def post_by_chat(
     services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, seed: Callable[[], History | None]
 ) -> Exchange:
-    """Posts a message. A missing chat is created, with the history that `seed` makes of the client's messages."""
+    """Posts a message. If the chat does not exist, creates it with the history that `seed` makes from the client's
+    messages.
+    """
     for _ in range(3):
         with suppress(NotFound):
             return await post_message(services, new, target, key)
@@ -106,7 +108,9 @@ async def post_by_chat(
 
 
 async def wait_for_end(services: Services, owner: str, turn: Turn, seconds: float | None = _STOP_TIMEOUT) -> None:
-    """Returns when the turn has ended. Raises Conflict after `seconds`; the default is the time for a cancellation."""
+    """Waits until the turn has ended. Raises Conflict after `seconds`; by default, this is the time that a cancellation
+    may take.
+    """
     load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
     frames = follow(services.live.directory, services.live.directory.view(turn), load, START, frame)
     try:
@@ -121,7 +125,7 @@ async def replace_answer(
     services: Services, owner: str, turn: Turn, options: TurnOptions, on_busy: OnBusy, key: IdempotencyKey | None
 ) -> Exchange:
     """Creates another answer beside `turn`. A running `turn` is cancelled first if `on_busy` demands a cancellation."""
-    # After the read of `turn`: the turn may be the answer of the first request with this key.
+    # The key is looked up after `turn` was read: the first request with this key may have created `turn`.
     if key and (made := await services.storage.exchanges.find(owner, key)):
         return made
     if not turn.ended and on_busy == "interrupt":
@@ -132,8 +136,9 @@ async def replace_answer(
 
 @dataclass(frozen=True, slots=True)
 class PageOptions:
-    """The additions of a page to the options of a turn: all its `tools`, as `page_tool` makes them, or None if its
-    client sends none; its system prompt, and the text behind the prompt.
+    """The options that a page adds to the options of a turn. `tools` are all tools of the page, as `page_tool` makes
+    them, or None if its client does not send tools. `system` is the page's system prompt; `context` are texts that
+    follow the prompt.
     """
 
     tools: Sequence[dict[str, Any]] | None = None
@@ -141,7 +146,7 @@ class PageOptions:
     context: Sequence[str] = ()
 
 
-# Seconds for which calls wait for the program that runs them. The calls of a page wait for a person, who may return the
+# Seconds for which a call waits for the program that runs it. A call of a page waits for a person, who may return the
 # next day.
 PROGRAM_EXPIRY, PAGE_EXPIRY = 3600.0, 86_400.0
 
@@ -155,16 +160,16 @@ def page_tool(name: str, description: str | None, schema: object) -> dict[str, A
 async def with_page(
     services: Services, owner: str, chat: UUID, options: UiOptions, page: PageOptions, before: Turn | None
 ) -> UiOptions:
-    """Returns the options with the additions of the page. The tools of the page are added to the tools of the turn, the
-    chat or the server. The next turn has them only if the page sends them again. `before` is the answer before the
-    turn.
+    """Returns the options together with the options that the page adds. The page's tools are added to the tools of the
+    turn, the chat or the server. The next turn has the page's tools only if the page sends them again. `before` is the
+    answer before the turn.
     """
     stored: Chat | None = None
     with suppress(NotFound):
         stored = await services.storage.chats.get(owner, chat)
     changes: dict[str, Any] = {}
     had = before is not None and before.request is not None and any(spec.client for spec in before.request.tools)
-    had = had and "tools" not in held_options()  # else the turn keeps its tools
+    had = had and "tools" not in held_options()  # if the tools are fixed, the turn keeps its tools
     if page.tools or (page.tools is not None and had and options.tools is None):
         settings = ChatSettings.model_validate(stored.settings if stored else {})
         own = options.tools if options.tools is not None else settings.tools

@@ -1,4 +1,4 @@
-"""The number of tokens of a request, counted by the model's provider, or estimated."""
+"""Counts the tokens of a request: the model's provider counts them, or they are estimated."""
 
 from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,8 +29,8 @@ from turnstream.llm.provider import Message, ModelRequest, count_tokens
 async def count_input(
     services: Services, owner: str, new: NewTurn, items: Iterable[PastItem], place: str, path: Sequence[Turn] = ()
 ) -> int:
-    """Returns the tokens of the items of the field `place`, with the options of `new`, behind the turns of `path`.
-    Raises RequestRefused, ProviderError.
+    """Returns the number of input tokens of a request with the turns of `path`, then `items`, and with the options of
+    `new`. `place` is the field of the request that contains the items. Raises RequestRefused, ProviderError.
     """
     new = with_fixed(new)
     await admit(services, owner, new)
@@ -40,7 +40,7 @@ async def count_input(
     entries = [entry for item in items for entry in await _entries(services, owner, item, contents, place)]
     messages = group_by_role(entries)
     if path:
-        # Results of waiting calls become texts: the path has placeholder results for these calls.
+        # Results of waiting calls become texts, because the path already has placeholder results for these calls.
         blocks = [replace(each, type=TEXT) if each.type == TOOL_RESULT else each for _, each in entries]
         user_turn = Turn(new_id(), chat.id, path[-1].id, "user", "complete", blocks=tuple(blocks))
         running = Turn(new_id(), chat.id, user_turn.id, "assistant", "queued", request=asked)
@@ -72,7 +72,7 @@ async def _entries(
 async def _block(
     services: Services, owner: str, block: dict[str, Any], contents: dict[UUID, bytes], place: str
 ) -> Block:
-    """A block of the user; a file's bytes go into `contents`. Raises RequestRefused."""
+    """Returns a block of the user's message, and puts the bytes of a file into `contents`. Raises RequestRefused."""
     if block["type"] == TEXT:
         return Block(0, 0, 0, TEXT, block["text"])
     source: Mapping[str, str] = block["source"]

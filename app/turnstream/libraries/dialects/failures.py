@@ -1,4 +1,4 @@
-"""The classes of failures, for APIs with an error for each class."""
+"""Classifies failures of turns, for APIs that have one error for each class."""
 
 from typing import Literal
 
@@ -26,7 +26,7 @@ FailureClass = Literal["account", "rate_limit", "overloaded", "too_long", "refus
 
 
 def failure_class(type: str) -> FailureClass:
-    """The class of a turn's failure, by the type of its error."""
+    """Returns the class of a turn's failure, by the type of the turn's error."""
     status = type.removeprefix("http_")
     if type in OF_ACCOUNT or status in map(str, ACCOUNT_STATUSES):
         return "account"

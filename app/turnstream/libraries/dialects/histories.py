@@ -1,9 +1,9 @@
-"""Histories that clients send: a digest, the match with stored turns, the matching position in a chat, and the
-exchanges to record without a match.
+"""Handles histories that clients send: computes their digest, matches them with stored turns, finds the matching
+position in a chat, and makes exchanges to record if no stored turn matches.
 
-Some messages have ids of turns (`last_answer`), others ids of their client (`key_of`, `posted_with`). A dialect of
-messages without ids translates these into items: `find_place` finds the turn behind them, and `history_of` makes
-exchanges of them.
+Some messages have ids of turns (`last_answer`), others have ids that their client chose (`key_of`, `posted_with`). If
+the messages of a protocol have no ids, its dialect translates them into items: `find_place` finds the turn that follows
+such items, and `history_of` makes exchanges from them.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ from turnstream.libraries.dialects.projection import Close, Closed, Projection, 
 from turnstream.libraries.dialects.streams import current_view
 from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
 
-_MOST_RECORDED = 1000  # exchanges of one history, all written in one transaction
-_LONGEST_ID = 256  # characters: an index has the ids of calls
-_NO_MESSAGE = "…"  # before an answer at the start of a history: providers need a message
+_MOST_RECORDED = 1000  # exchanges of one history; one transaction writes them all
+_LONGEST_ID = 256  # characters: an index contains the ids of calls
+_NO_MESSAGE = "…"  # the message before a history that starts with an answer, because providers need a message
 
 
 @dataclass(frozen=True, slots=True)
 class PastMessage:
-    """A message of the user, with its blocks in the form of NewTurn."""
+    """A message of the user. Its blocks have the form that NewTurn accepts."""
 
     blocks: Sequence[dict[str, Any]]
 
@@ -74,8 +74,8 @@ class PastResult:
 
 @dataclass(frozen=True, slots=True)
 class PastBlock:
-    """A block of an answer in a provider's own form, such as a thought with its signature: `data` and `text` as in
-    `Block`.
+    """A block of an answer in a provider's own form, such as a thought with its signature. `data` and `text` have the
+    same meaning as in `Block`.
     """
 
     type: str
@@ -92,7 +92,7 @@ PastItem = PastMessage | PastText | PastCall | PastResult | PastBlock
 
 
 async def turn_of(services: Services, owner: str, chat: UUID, id: str, role: Role) -> Turn | None:
-    """The turn of the chat with a client's id, if it has this role."""
+    """Returns the chat's turn with the id `id`, if this turn has the role `role`. `id` is any text from a client."""
     try:
         turn = await services.storage.turns.get(owner, chat, UUID(id))
     except (ValueError, NotFound):
@@ -101,7 +101,7 @@ async def turn_of(services: Services, owner: str, chat: UUID, id: str, role: Rol
 
 
 async def last_answer(services: Services, owner: str, chat: UUID, ids: Sequence[str]) -> tuple[Turn | None, int]:
-    """The last answer of the chat with one of these ids, and the number of ids up to its id."""
+    """Returns the chat's last answer whose id is in `ids`, and the number of ids up to that answer's id."""
     for place in range(len(ids), 0, -1):
         if turn := await turn_of(services, owner, chat, ids[place - 1], "assistant"):
             return turn, place
@@ -109,13 +109,13 @@ async def last_answer(services: Services, owner: str, chat: UUID, ids: Sequence[
 
 
 def key_of(protocol: str, *parts: object) -> IdempotencyKey:
-    """The key of an exchange from these parts: repeated requests with the same parts have the same key."""
+    """Derives the key of an exchange from these parts: repeated requests with the same parts have the same key."""
     digest = hashlib.sha256(to_json([str(part) if isinstance(part, UUID) else part for part in parts])).digest()
     return IdempotencyKey(f"{protocol} {digest.hex()}", digest)
 
 
 async def posted_with(services: Services, owner: str, key: IdempotencyKey | None) -> Turn | None:
-    """The user turn of a message with this key."""
+    """Returns the user turn of the message that was posted with this key."""
     with suppress(RequestRefused):
         exchange = await services.storage.exchanges.find(owner, key) if key else None
         return exchange.user_turn if exchange else None
@@ -127,7 +127,9 @@ async def posted_with(services: Services, owner: str, key: IdempotencyKey | None
 
 @dataclass(frozen=True, slots=True)
 class HistoryPlace:
-    """The answer at the end of a history, or its part before a wait."""
+    """The stored answer that matches the end of a history. `part` is the index of the matching part: the waits of a
+    turn divide its answer into parts.
+    """
 
     chat: UUID
     turn: UUID
@@ -135,12 +137,12 @@ class HistoryPlace:
 
 
 async def digest_of(items: Iterable[PastItem]) -> bytes:
-    """The digest of a history, equal for all its equivalent forms. Runs in a thread: thousands of items take long to
-    measure and to encode.
+    """Returns the digest of a history. All equivalent forms of a history have the same digest. Runs in a thread,
+    because thousands of items take long to measure and to encode.
     """
 
     def digest() -> bytes:
-        # Blocks of providers are excluded: some clients drop them.
+        # Blocks in a provider's own form are excluded, because some clients drop such blocks.
         return hashlib.sha256(to_json([_canonical(item) for item in items if not isinstance(item, PastBlock)])).digest()
 
     return await asyncio.to_thread(digest)
@@ -149,7 +151,9 @@ async def digest_of(items: Iterable[PastItem]) -> bytes:
 async def find_place(
     services: Services, identity: Identity, history: Iterable[PastItem], answer: Iterable[PastItem]
 ) -> HistoryPlace | None:
-    """The newest turn behind the same history, with the same answer, if the caller may read its chat."""
+    """Returns the place of the newest turn that follows the same history and has the same answer. Ignores chats that
+    the caller may not read.
+    """
     wanted = _PastAnswer.of_items(answer)
     async for turn in _turns_behind(services, identity, history):
         answers = await _answers_of(services, turn)
@@ -163,9 +167,10 @@ async def find_place(
 async def find_continuation(
     services: Services, identity: Identity, history: Sequence[PastItem], answer: Sequence[PastItem]
 ) -> tuple[Target, Sequence[PastItem]] | None:
-    """Returns the position in a chat where a model continues the text `answer`, and the items to record before it. If
-    an answer of the chat ends with that text, no item is recorded. Returns None if no chat has the history. A different
-    text (after an edit, or the beginning of a running answer) becomes a branch beside that answer.
+    """Returns the position in a chat where a model continues the text `answer`, and the items to record before that
+    position. If the text matches the end of a stored answer, no item is recorded. If the text differs (the client
+    edited it, or sent the beginning of a running answer), it becomes a branch beside that answer. Returns None if no
+    chat has the history.
     """
     owner = identity.owner
     if found := await find_place(services, identity, history, answer):
@@ -184,7 +189,7 @@ async def find_continuation(
 
 
 async def _turns_behind(services: Services, identity: Identity, history: Iterable[PastItem]) -> AsyncIterator[Turn]:
-    """The turns behind this history, newest first, if the caller may read their chats."""
+    """Yields the turns that follow this history, newest first. Skips chats that the caller may not read."""
     for chat, id in await histories_of(services).find(identity.owner, await digest_of(history)):
         if identity.chat in {None, chat}:
             try:
@@ -195,8 +200,8 @@ async def _turns_behind(services: Services, identity: Identity, history: Iterabl
 
 
 async def _question_of(services: Services, owner: str, turn: Turn) -> tuple[Turn, Sequence[Turn]]:
-    """Returns the message before the turn, and the answers that the turn continues: each is followed by a message
-    without blocks.
+    """Returns the message that the turn answers, and the earlier answers that the turn continues. A user turn without
+    blocks follows each of these earlier answers.
     """
     earlier: list[Turn] = []
     assert turn.parent_id is not None
@@ -209,7 +214,7 @@ async def _question_of(services: Services, owner: str, turn: Turn) -> tuple[Turn
 
 
 async def _text_before(services: Services, owner: str, turn: Turn) -> str:
-    """The text of the answers before a continuation: clients send all as one answer."""
+    """Returns the text of the answers that this turn continues: clients send all these answers as one answer."""
     try:
         _, earlier = await _question_of(services, owner, turn)
     except NotFound:  # deleted meanwhile
@@ -232,17 +237,19 @@ class _PastAnswer:
 
     @classmethod
     def of_part(cls, part: Sequence[Closed], output: str | None) -> Self:
-        """`output` is the output of a structured turn: the only text of such a turn at a client."""
+        """Makes the answer of one part. `output` is the output of a structured turn, because clients have no other text
+        of such a turn. For other turns, `output` is None.
+        """
         texts = [closed.block.text for closed in part if isinstance(closed, Close) and closed.block.type == TEXT]
         text = "".join(texts) if output is None else output
         return cls("".join(text.split()), tuple(call.tool_use_id for call in calls_of_client(part)))
 
 
 async def _answers_of(services: Services, turn: Turn) -> list[_PastAnswer]:
-    """The present parts of the answer. The event loop runs other tasks in between."""
+    """Returns the answer's parts so far. Pauses between marks, so that the event loop can run other tasks."""
     view = current_view(services, turn)
     projection, written, portions = Projection(view.turn), view.block_being_written(), Portions()
-    for mark in view.marks.copy():  # at one moment
+    for mark in view.marks.copy():  # all marks of one moment
         projection.take(mark)
         await portions.pause()
     if written is not None:
@@ -253,7 +260,9 @@ async def _answers_of(services: Services, turn: Turn) -> list[_PastAnswer]:
 
 
 def _canonical(item: PastMessage | PastText | PastCall | PastResult) -> list[Any]:
-    """Stored digests: the same history must have the same digest in every version."""
+    """Returns the form of an item for the digest. Digests are stored, so the same history must have the same digest in
+    every version.
+    """
     match item:
         case PastMessage(blocks=blocks):
             return ["user", [block["text"] if "text" in block else str(block["source"]) for block in blocks]]
@@ -267,7 +276,7 @@ def _canonical(item: PastMessage | PastText | PastCall | PastResult) -> list[Any
 
 # --- exchanges that took place elsewhere -----------------------------------------------------------------------------
 
-# The message before an answer that continues from results of calls. This message is not stored.
+# A placeholder for the message before an answer that continues from results of calls. It is not stored.
 NO_MESSAGE = {"type": "text", "text": "…"}
 
 
@@ -291,8 +300,8 @@ def history_of(
 
 
 def check_may_record(identity: Identity, items: Iterable[PastItem]) -> None:
-    """Raises Forbidden if the credential may only send messages: a history's answers are not by a person. A greeting is
-    allowed: texts before the first message, which a page shows to everybody.
+    """Raises Forbidden if the credential may only send messages, because no person wrote the answers of a history.
+    Items that are all texts are allowed: they are a greeting, which a page shows to everybody before the first message.
     """
     if not all(isinstance(item, PastText) for item in items):
         identity.require("chat")
@@ -316,8 +325,8 @@ async def continue_answer(
     key: IdempotencyKey | None,
     place: str,
 ) -> Turn | None:
-    """Creates the turn that continues `answer`, in the chat with this history. None if no chat has it. Raises
-    RequestRefused.
+    """Creates the turn that continues `answer`, in the chat that has this history. Returns None if no chat has the
+    history. Raises RequestRefused.
     """
     found = await find_continuation(services, identity, history, answer)
     if found is None:
@@ -329,7 +338,9 @@ async def continue_answer(
 
 
 def seed_of(services: Services, identity: Identity, items: Iterable[PastItem], place: str) -> History | None:
-    """The history of a chat whose first messages came from its client. Raises RequestRefused."""
+    """Returns the history with which a new chat begins, from items that its client sent. Returns None without items.
+    Raises RequestRefused.
+    """
     found = list(items)
     check_may_record(identity, found)
     return history_of(services, identity.owner, found, place) if found else None
@@ -344,10 +355,10 @@ async def go_on_from_results(
     key: IdempotencyKey | None,
     place: str,
 ) -> Exchange | None:
-    """Records a history that ends in results of calls, and starts a model call behind it. The history follows the
-    answer `before`. Without `before`, the history begins a new chat, or a branch at the root of the chat. Returns None
-    if the history does not end in complete pairs of call and result. Raises RequestRefused, and Conflict while the
-    answer before runs.
+    """Records a history that ends in results of calls, and starts a model call that continues from these results. The
+    history follows the answer `before`. Without `before`, the history begins a new chat, or a branch at the root of the
+    chat. Returns None if the history does not end in complete pairs of call and result. Raises RequestRefused, and
+    Conflict while the answer `before` is running.
     """
     calls = {item.id for item in items if isinstance(item, PastCall)}
     results = {item.call for item in items if isinstance(item, PastResult)}
@@ -372,9 +383,9 @@ async def post_behind_items(
     items: Iterable[PastItem],
     place: str,
 ) -> Exchange | None:
-    """Posts a message behind an answer and the client's items after that answer, which are recorded. Returns None if no
-    item is part of an answer: the chat has the messages of its user. Raises RequestRefused, and Conflict while the
-    answer runs.
+    """Records the items that a client sent after an answer, and posts a message behind them. Returns None if no item is
+    part of an answer, because the chat already has the user's messages then. Raises RequestRefused, and Conflict while
+    the answer is running.
     """
     found = list(items)
     calls = {item.id for item in found if isinstance(item, PastCall)}
@@ -387,20 +398,24 @@ async def post_behind_items(
 
 
 def past_answer(path: Sequence[Turn], items: Iterable[PastItem], place: str) -> Turn | None:
-    """Returns the answer at the end of these items, if the chat of the path began with them. Raises RequestRefused."""
+    """Returns the answer of the path at the position where these items end, if the path's chat began with a recorded
+    history of this length. Raises RequestRefused.
+    """
     count = sum(1 for _ in _exchanges_of(items, place))
     is_whole = path[0].parent_id is None and 0 < 2 * count <= len(path)
     return path[2 * count - 1] if is_whole and is_recorded(path[2 * count - 1]) else None
 
 
 def is_recorded(turn: Turn) -> bool:
-    """Whether the answer was recorded from a client's history. An answer of a model here takes time."""
+    """Returns whether the answer was recorded from a client's history. A recorded answer ends at the time of its
+    creation; an answer that a model writes here takes time.
+    """
     return turn.role == "assistant" and turn.created_at == turn.ended_at
 
 
 def spoken(path: Sequence[Turn]) -> Sequence[Turn]:
-    """The path without placeholder messages: a first one, before a recorded history that starts with an answer, and
-    those without blocks, before continuations of results.
+    """Returns the path without placeholder messages. A placeholder comes before a recorded history that starts with an
+    answer. A placeholder without blocks comes before an answer that continues from results.
     """
     began = len(path) > 1 and is_recorded(path[1]) and [block.text for block in path[0].blocks] == [_NO_MESSAGE]
     return [turn for turn in (path[1:] if began else path) if turn.blocks or turn.role == "assistant"]
@@ -408,7 +423,9 @@ def spoken(path: Sequence[Turn]) -> Sequence[Turn]:
 
 @dataclass(slots=True)
 class _Past:
-    """An exchange: the message in the form of NewTurn, and its answer's blocks in rounds."""
+    """An exchange that is being built: the message's blocks in the form of NewTurn, and the answer's blocks with their
+    rounds.
+    """
 
     message: list[dict[str, Any]] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
@@ -434,7 +451,7 @@ class _Past:
         self.blocks.append(Block(index, round, 1, type, text, data, tool_use_id=id, name=name, is_error=error))
 
     def answer(self, id: str, text: str, *, error: bool = False) -> None:
-        """Adds the result of a call. A result without its call is dropped: no provider accepts it."""
+        """Adds the result of a call. Drops a result without its call, because no provider accepts such a result."""
         if (name := self.open.pop(id, None)) is not None:
             self.add(TOOL_RESULT, text, id, name, error=error)
 
@@ -444,7 +461,7 @@ class _Past:
 
 
 def _exchanges_of(items: Iterable[PastItem], place: str) -> Iterator[_Past]:
-    """Every call gets a result. Raises RequestRefused."""
+    """Groups the items into exchanges, and gives every call a result. Raises RequestRefused."""
     now = _Past()
     for item in items:
         match item:
@@ -479,11 +496,11 @@ def _exchanges_of(items: Iterable[PastItem], place: str) -> Iterator[_Past]:
 async def _load(
     services: Services, owner: str, pasts: Sequence[_Past], place: str, *, follows: bool
 ) -> Sequence[PastExchange]:
-    """Returns the exchanges in the form of rows. Bytes of files become uploads. Raises RequestRefused."""
+    """Stores the bytes of files as uploads, and returns the exchanges in the form of rows. Raises RequestRefused."""
     exchanges, contents = [], Contents(services.http.max_turn_bytes)
     for past in pasts:
         blocks: Sequence[Block] = ()
-        if past.message or not follows:  # an answer behind another one has an empty message before it
+        if past.message or not follows:  # between two answers, the message is empty
             new = checked_turn({"blocks": past.message or [{"type": "text", "text": _NO_MESSAGE}]})
             allowed = await allowed_blocks(new.blocks, owner, services)
             blocks = await user_blocks(allowed, owner, services, contents=contents)
@@ -499,7 +516,7 @@ async def _load(
 
 
 async def _allowed(block: Block, owner: str, services: Services) -> Block:
-    """A block of an answer; a tool's result after the guards."""
+    """Returns a block of an answer. A result of a tool passes the guards first, which may change its text."""
     if block.type != TOOL_RESULT:
         return block
     text = await allowed_text(block.text, owner, services, "tool_result")

@@ -1,11 +1,11 @@
-"""The models of a model list."""
+"""Lists the models that turns may use."""
 
 from turnstream.api.services import Services
 from turnstream.llm.models.catalog import Model
 
 
 def offered_models(services: Services) -> list[tuple[Model, str]]:
-    """The models for turns, each with the name of its provider."""
+    """Returns the models that turns may use, each with the name of its provider."""
     default = services.resolver.defaults.model
     listed = dict(services.resolver.models.listed())
     default_model = services.resolver.models.check(default)

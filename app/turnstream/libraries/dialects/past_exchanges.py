@@ -1,4 +1,4 @@
-"""Exchanges from elsewhere: stored as they were, and found again by the digest of the history."""
+"""Stores exchanges that took place elsewhere, and finds them again by the digest of their history."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ RECORD_ROUNDS = Statement(
     FROM unnest(CAST(:numbers AS int[]), CAST(:reasons AS text[])) AS round (number, reason)
     """
 )
-# Newest first: each key ends in a UUID of version 7.
+# Newest first, because each key ends in a UUID of version 7.
 FIND_BY_KEY = Statement(
     """
     SELECT chat_id, turn_id FROM idempotency_keys JOIN turns ON turns.id = turn_id
@@ -55,7 +55,7 @@ GET_HISTORY_OF_TURN = Statement(
     """
 )
 GET_UNSTORED = Statement("SELECT key FROM idempotency_keys WHERE owner = :owner AND key = :key")
-_MOST = 20  # turns examined, if many had the same history
+_MOST = 20  # turns to examine, if many turns have the same history
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Histories:
     async def record(
         self, owner: str, chat: UUID, exchanges: Sequence[PastExchange], request: TurnRequest
     ) -> UUID | None:
-        """Writes exchanges in order behind the newest turn; returns the last answer. Raises NotFound, and Conflict
-        while the answer before them is being written.
+        """Writes exchanges in order behind the newest turn; returns the id of the last answer. Raises NotFound, and
+        Conflict while the newest turn is open.
         """
         async with self._exchanges.locked(owner, chat) as (connection, _):
             row = await connection.row(GET_NEWEST_OF_CHAT, chat=chat)
@@ -98,7 +98,7 @@ class Histories:
         await self._database.row(KEEP_KEY, owner=owner, key=key, digest=digest, turn=turn, steer=None)
 
     async def is_kept(self, owner: str, turn: UUID) -> bool:
-        """Whether the turn has the row of a history."""
+        """Returns whether a history's digest is stored for the turn."""
         return await self._database.row(GET_HISTORY_OF_TURN, owner=owner, turn=turn) is not None
 
     async def keep_unstored(self, turn: Turn, owner: str) -> None:
@@ -110,7 +110,7 @@ class Histories:
         return await self._database.row(GET_UNSTORED, owner=owner, key=f"unstored {chat.hex}") is not None
 
     async def find(self, owner: str, digest: bytes) -> list[tuple[UUID, UUID]]:
-        """The newest turns behind a history with this digest, each with its chat before it."""
+        """Returns the newest turns that follow a history with this digest, as pairs of chat and turn."""
         first = f"history {digest.hex()} "
         rows = await self._database.rows(
             FIND_BY_KEY, owner=owner, first=first + "0" * 32, last=first + "f" * 32, most=_MOST
@@ -137,7 +137,7 @@ async def _write(
     exchanges: Sequence[PastExchange],
     request: TurnRequest,
 ) -> UUID | None:
-    """Returns the last answer, or `before` if there is none."""
+    """Writes the exchanges. Returns the id of the last answer, or `before` if there are no exchanges."""
     for exchange in exchanges:
         user_turn, answer = new_id(), new_id()
         values = {"owner": owner, "title": exchange.title, "request": to_json(request), "parent": before}

@@ -1,4 +1,4 @@
-"""Posts behind exchanges from elsewhere, which are recorded in the transaction of the message."""
+"""Posts a message behind exchanges that took place elsewhere, and records these exchanges in the same transaction."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -16,9 +16,9 @@ from turnstream.storage.chats.exchanges import Draft, Exchange, IdempotencyKey, 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Exchanges from elsewhere, and their number. `load` stores their files, and returns the exchanges. `goes_on`: the
-    exchanges end with results of calls or a text, and the model continues without a message: the user turn behind them
-    is empty.
+    """Exchanges that took place elsewhere. `exchanges` is their number. `load` stores their files, and returns the
+    exchanges. `goes_on`: the exchanges end with results of calls or a text, and the model continues without a new
+    message, so the user turn behind the exchanges is empty.
     """
 
     exchanges: int
@@ -43,11 +43,11 @@ async def post_in_seeded_chat(
 async def post_behind(
     services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, history: History
 ) -> Exchange:
-    """Posts a message behind a history that is recorded at the target; the target must not be busy."""
+    """Records a history at the target, and posts a message behind the history. The target must not be busy."""
     most_queued = services.plans.of(target.owner).queued_turns
 
     async def opening() -> AbstractAsyncContextManager[Draft]:
-        position = await services.storage.exchanges.position(target)  # without a chat, nothing counts
+        position = await services.storage.exchanges.position(target)  # raises NotFound before any write is counted
         return services.storage.exchanges.after(target, key, position, most_queued)
 
     return await _post(services, new, target.owner, key, history, opening)

@@ -1,11 +1,12 @@
-"""The log of a turn in the form for dialects: blocks begin, grow by deltas and close; calls get results or wait for a
-person; blocks are retracted; the turn ends.
+"""Translates the log of a turn into steps for dialects: blocks begin, grow by deltas and close; calls get results or
+wait for a person; blocks are retracted; the turn ends.
 
-A projection folds the events of one reader in order. A step has data of earlier events: the runner of a call, the call
-of a result, the blocks that a reset voids, the number of waits before. The steps depend on the log alone: the closed
-blocks are finally the same for any split into deltas, any start of a reader and any retraction.
+A projection folds the events of one reader in order. A step contains data from earlier events: the runner of a call,
+the call of a result, the blocks that a reset voids, the number of waits so far. The steps depend on the log alone: at
+the end, the closed blocks are the same wherever the deltas were split, wherever the reader started, and whatever was
+retracted.
 
-A delta is no step: it belongs to the block `open`. So the token path creates no objects here.
+A delta is not a step; it belongs to the block `open`. So the projection creates no object for a token.
 """
 
 from collections.abc import Sequence
@@ -33,12 +34,12 @@ from turnstream.domain.turns import Turn
 
 Runner = Literal["client", "server", "provider"]
 
-_OWN_DATA = CALLS | {TEXT, THINKING}  # blocks with their own content in `data`, not a result
+_OWN_DATA = CALLS | {TEXT, THINKING}  # types of blocks whose `data` is their own content, not a result
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A block begins. `runner` is the runner of a call. `again`: the same block was open before its retraction."""
+    """A block begins. `runner` is the runner of a call. `again`: the same block was open before and was retracted."""
 
     start: BlockStart
     runner: Runner | None = None
@@ -47,7 +48,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """A block that is no result is complete. Some types of blocks have no beginning and no deltas."""
+    """A block that is not a result is complete. Blocks of some types have no beginning and no deltas."""
 
     block: Block
     runner: Runner | None = None
@@ -55,7 +56,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """The result of a tool call. `call` is None if the reader did not receive it."""
+    """The result of a tool call. `call` is None if the reader did not receive the call."""
 
     block: Block
     call: Block | None
@@ -64,7 +65,7 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True)
 class ProviderResult:
-    """The result of a call by the provider: a JSON value."""
+    """The result of a call that the provider ran. `output` is a JSON value."""
 
     block: Block
     call: Block
@@ -76,7 +77,9 @@ Closed = Close | CallResult | ProviderResult
 
 @dataclass(frozen=True, slots=True)
 class Retract:
-    """Voids the blocks from `index`, and the `open` block. `kept` are the remaining blocks of the present round."""
+    """Voids the block `open` and the closed blocks from `index` on. `kept` are the remaining blocks of the present
+    round.
+    """
 
     attempt: int
     index: int
@@ -88,7 +91,9 @@ Step = TurnStart | RoundStart | Begin | Closed | RoundStop | ActionRequired | Re
 
 
 class Projection:
-    """`open` is the block for deltas, `closed` are the complete ones. `waits` counts the ended waits for the client."""
+    """Translates the events of one reader into steps. `open` is the block that receives deltas; `closed` contains the
+    complete blocks. `waits` counts the waits for the client that have ended.
+    """
 
     def __init__(self, turn: Turn | None = None) -> None:
         self.open: Begin | None = None
@@ -97,8 +102,8 @@ class Projection:
         self.asked: dict[CallKey, AskKind] = {}
         self._clients = client_tools(turn)
         self._provider_calls: dict[str, Block] = {}
-        self._waits: dict[int, int] = {}  # by round, the index of the first result in `closed`
-        self._round_begins = 0  # the index of the present round in `closed`
+        self._waits: dict[int, int] = {}  # for each round, the index in `closed` of the first result that ended a wait
+        self._round_begins = 0  # the index in `closed` where the present round begins
         self._retracted: BlockStart | None = None
 
     @property
@@ -106,13 +111,13 @@ class Projection:
         return len(self._waits)
 
     def part(self, number: int) -> Sequence[Closed]:
-        """The blocks after `waits` waits, until the next wait."""
+        """Returns the blocks after `number` waits, up to the next wait."""
         places = [0, *self._waits.values(), len(self.closed)]
         return self.closed[places[number] : places[number + 1]] if number <= self.waits else []
 
     @property
     def round(self) -> Sequence[Closed]:
-        """The blocks of the present round, and those after its end."""
+        """The blocks of the present round, and the blocks that closed after its end."""
         return self.closed[self._round_begins :]
 
     def take(self, event: Event | Notice) -> Step | None:
@@ -132,14 +137,14 @@ class Projection:
             case RoundStart():
                 self._round_begins = len(self.closed)
             case ActionRequired(round=round, actions=actions):
-                # A question is no wait of the turn: its tool is running. A sign-in is not in the log.
+                # A question does not make the turn wait, because its tool is running. A sign-in is not in the log.
                 self.asked |= {(round, each.tool_use_id): each.kind for each in actions if each.kind not in QUESTIONS}
             case _:
                 pass
         return event
 
     def close(self, block: Block) -> Closed:
-        """The step of a complete block."""
+        """Adds a complete block, and returns its step."""
         step = self._closing(block)
         self._note(step)
         return step
@@ -150,7 +155,7 @@ class Projection:
             return CallResult(block, self.calls.get(block.key), runner)
         if self._provider_calls and block.data is not None and block.type not in _OWN_DATA:
             members = parsed(block.data)
-            id = members.get("tool_use_id") if isinstance(members, dict) else None  # any data of the provider
+            id = members.get("tool_use_id") if isinstance(members, dict) else None  # the provider may send any JSON
             if isinstance(id, str) and (call := self._provider_calls.get(id)):
                 return ProviderResult(block, call, members.get("content"))
         return Close(block, self._runner(block.type, block.name))
@@ -183,11 +188,11 @@ class Projection:
 
 
 def calls_of_client(steps: Sequence[Closed]) -> list[Block]:
-    """The calls of client tools."""
+    """Returns the calls of client tools among the steps."""
     return [step.block for step in steps if isinstance(step, Close) and step.runner == "client"]
 
 
 def client_tools(turn: Turn | None) -> frozenset[str]:
-    """The names of client tools."""
+    """Returns the names of the turn's client tools."""
     request = turn.request if turn is not None else None
     return frozenset(spec.name for spec in request.tools if spec.client) if request else frozenset()

@@ -1,4 +1,4 @@
-"""Results from clients for the calls of a turn: for waiting calls, and for calls with a stored result."""
+"""Stores results that clients send for the calls of a turn. A call is waiting, or has a stored result already."""
 
 from collections.abc import Collection, Sequence
 
@@ -20,19 +20,19 @@ def last_ask(turn: Turn, call: str) -> Ask | None:
 
 
 def part_behind(turn: Turn, asks: Sequence[Ask]) -> int:
-    """The number of the part after these answers. Waits of a turn are in the order of their rounds."""
+    """Returns the number of the part that follows the answers to these asks. Waits are in the order of rounds."""
     last = max(ask.round for ask in asks)
     return len({ask.round for ask in turn.asks if ask.is_marked and ask.round <= last})
 
 
 def was_answered_so(asks: Sequence[Ask], decisions: Sequence[Decision]) -> bool:
-    """Whether the same answers are stored already: the response of the first request may have been lost."""
+    """Returns whether the same answers are stored already: the response to the first request may have been lost."""
     given = [ask.answer and (ask.answer.kind, ask.answer.text) for ask in asks]
     return given == [(decision.answer.kind, decision.answer.text) for decision in decisions]
 
 
 def still_waiting(turn: Turn, answered: Collection[str] = ()) -> str | None:
-    """A waiting call of the turn without an answer in `answered`."""
+    """Returns a call of the turn that waits for an answer and is not in `answered`, or None."""
     if turn.status != "waiting":
         return None
     calls = (ask.tool_use_id for ask in turn.asks if ask.answer is None)
@@ -47,7 +47,7 @@ async def store_results(
     key: IdempotencyKey | None,
     new: NewTurn | None,
 ) -> Turn:
-    """Stores the answers; an accompanying message becomes a steer of the running turn. Raises RequestRefused."""
+    """Stores the answers. A message `new`, if any, becomes a steer of the running turn. Raises RequestRefused."""
     if new is None:
         await count_writes(services, identity.owner, 1)
         return await store_answers(services, identity, turn, decisions, key)

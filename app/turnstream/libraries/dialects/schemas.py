@@ -1,4 +1,4 @@
-"""Parts of the bodies of dialects, with tolerance for clients' extra fields."""
+"""Base classes and helpers for the request bodies of dialects, which tolerate extra fields that clients send."""
 
 import re
 from typing import Any
@@ -24,14 +24,14 @@ class LenientBody(Body):
 
 
 class OpenBody(LenientBody):
-    """The same, but unknown fields are kept, to be passed on."""
+    """A body of another protocol. Unknown fields are kept, so that they can be passed on."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
     __pydantic_extra__: dict[str, AnyJson]
 
     def sent(self) -> dict[str, Any]:
-        """The members that were sent."""
+        """Returns the members that the client sent."""
         return self.model_dump(exclude_unset=True)
 
 
@@ -42,7 +42,7 @@ class UiOptions(TurnOptions, frozen=True):
 
 
 def source_of_url(url: str) -> dict[str, Any] | None:
-    """The source of a file with its bytes in the URL, or of an upload; None for any other URL."""
+    """Returns the source of a file whose URL contains the bytes or names an upload; None for any other URL."""
     header, _, data = url.partition(";base64,")
     if found := _UPLOAD.fullmatch(url):
         return {"type": "upload", "id": UUID(found[1])}

@@ -1,4 +1,4 @@
-"""Streams of the dialects: the common reader, and a response that ends when the turn ends or waits."""
+"""Streams of the dialects: the reader that they share, and a response that ends when the turn ends or waits."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -23,16 +23,16 @@ _LIFE = 30 * 86_400.0
 
 
 def current_view(services: Services, turn: Turn) -> LiveView:
-    """The live view of a turn, at least as new as the rows read before."""
+    """Returns the live view of a turn. The view is at least as new as `turn`, which was read from the rows."""
     view = services.live.directory.view(turn)
     if services.live.directory.running(turn.id) is not view:
-        view.adopt(turn, None)  # the mirror of a waiting turn may lack the answers
+        view.adopt(turn, None)  # the mirror of a waiting turn may lack the answers to its asks
     return view
 
 
 class DialectReader(TurnReader):
-    """Reads for a client that treats a turn as complete while the turn waits for the client. `waiting` is the turn from
-    its rows, after the client has received the whole content.
+    """Reads for a client that treats a turn as complete while the turn waits for the client. `waiting` is the turn as
+    read from its rows; it is set when the client has received all content.
     """
 
     def __init__(self, services: Services, owner: str, view: LiveView, encode: Encode, cursor: Cursor = START) -> None:
@@ -41,7 +41,7 @@ class DialectReader(TurnReader):
         self.waiting: Turn | None = None
 
     async def more(self) -> bool:
-        """Waits for more events. Returns False if the turn has ended or waits, and everything is sent."""
+        """Waits for more events. Returns False if the turn has ended or waits, and all events have been sent."""
         if self.done:
             return False
         if not self.view.turn.waits_for_person:
@@ -56,7 +56,7 @@ class DialectReader(TurnReader):
 
 
 class PartEncoder(Protocol):
-    """An encoder of the part of a turn between two waits for the client."""
+    """Encodes the part of a turn that lies between two waits for the client."""
 
     @property
     def ended(self) -> bool: ...
@@ -69,7 +69,7 @@ E = TypeVar("E", bound=PartEncoder)
 
 
 class PartReader(Generic[E]):
-    """Reads a part of a turn for one client. `encoder` gets the turn, and a function that returns the present view."""
+    """Reads a part of a turn for one client. `encoder` receives the turn and a function that returns the view."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class PartReader(Generic[E]):
                 return
 
     async def end(self) -> None:
-        """Returns when the part has ended."""
+        """Reads to the end of the part, and discards the frames."""
         async with aclosing(self.frames()) as frames:
             async for _ in frames:
                 pass
@@ -107,12 +107,14 @@ def dialect_response(
     access_ended: Callable[[RequestRefused], bytes],
     first: bytes = HELLO,
 ) -> FrameResponse:
-    """`access_ended` encodes the last frame of a stream after the end of its credential."""
+    """Returns the response for a stream. If the credential expires, `access_ended` encodes the last frame."""
     heartbeat, streams = services.http.heartbeat, services.streams
     return FrameResponse(frames, _LIFE, heartbeat, streams, last_frame=access_ended, cuts=True, first=first)
 
 
 def wait_headers(seconds: float | None, since: datetime | None = None) -> dict[str, str]:
-    """Returns a header with the rest of a provider's requested wait since `since`. Empty without a wait."""
+    """Returns the header `Retry-After` with the rest of the wait that a provider requested at `since`. Returns no
+    header if there is nothing to wait for.
+    """
     left = (seconds or 0.0) - ((CLOCK.now() - since).total_seconds() if since else 0.0)
     return {"Retry-After": str(ceil(left))} if left > 0 else {}

@@ -1,4 +1,4 @@
-"""Deletion of answers that the client, or the operator, does not want to store."""
+"""Deletes answers that the client, or the operator, does not want to store."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -18,7 +18,9 @@ async def delete_turn(services: Services, owner: str, turn: Turn) -> None:
 
 
 class Forgetting:
-    """Deletes unstored answers after their delivery. A turn that waits for its client stays until then."""
+    """Deletes an unstored answer after its delivery. If the turn waits for its client, it is kept until a later
+    request.
+    """
 
     def __init__(self, services: Services, owner: str, turn: Turn, *, keeps_chat: bool) -> None:
         self._services, self._owner, self._turn, self._keeps_chat = services, owner, turn, keeps_chat

@@ -1,4 +1,4 @@
-"""The erasure of all data of an owner, in small steps."""
+"""Erases all data of an owner, in small steps."""
 
 import asyncio
 from collections import Counter
@@ -12,11 +12,12 @@ from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import to_json
 from turnstream.storage.runs.queue import CANCEL, NOTIFY
 
-# Seconds for cancelled turns to end.
+# Seconds to wait until cancelled turns have ended.
 _PATIENCE = 15.0
 _LOOK = 0.2  # seconds
 
-# The owner's request is deleted with the audit entry. Until then, another replica repeats an interrupted erasure.
+# The request for the erasure is deleted when the audit entry is written. Until then, another replica repeats an
+# interrupted erasure.
 END_ERASURE = Statement(
     """
     WITH ended AS (DELETE FROM erasures WHERE owner = :owner RETURNING owner)
@@ -29,7 +30,7 @@ END_ERASURE = Statement(
 
 
 async def nothing_elsewhere(_owner: str) -> None:
-    """The default: no data outside of the database."""
+    """Does nothing: the default if no data is stored outside of the database."""
 
 
 async def erase_owner(
@@ -39,10 +40,10 @@ async def erase_owner(
     believed: float,
     before: Callable[[str], Awaitable[None]] = nothing_elsewhere,
 ) -> Counter[str]:
-    """Erases the data of the owner, and returns the number of rows per table. Running turns are cancelled first.
-    `delete_files` deletes the files of a turn on this machine. `before` is called while the rows exist. Servers trust a
-    deleted token or session for `believed` seconds, and may write during this time. The next call completes an
-    interrupted erasure.
+    """Erases the data of the owner, and returns the number of erased rows per table. Running turns are cancelled first.
+    `delete_files` deletes a turn's files on this machine, and returns their number. `before` is called while the rows
+    still exist. Servers trust a deleted token or session for `believed` seconds, and may write during this time. The
+    next call completes an interrupted erasure.
     """
     erased: Counter[str] = Counter()
     stored, loop = Owners(database), asyncio.get_running_loop()
@@ -63,7 +64,9 @@ async def erase_owner(
 
 
 async def _cancel(database: Database, stored: Owners, owner: str) -> None:
-    """Cancels the open turns, and waits briefly until none runs; their rows are deleted in any case."""
+    """Cancels the open turns, and waits briefly until none of them runs. Their rows are deleted even if a turn still
+    runs.
+    """
     turns, running = await stored.open_turns(owner)
     for turn in turns:
         await database.row(CANCEL_TURN, turn=turn, withdraws=False)

@@ -1,4 +1,4 @@
-"""Owners: their data, and its erasure."""
+"""Finds and deletes the rows of an owner."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ from turnstream.storage.all_tables import ALL_TABLES
 from turnstream.storage.database import LONG, Database, Statement
 from turnstream.storage.rows import OPEN_STATUSES
 
-# The chats come first, one by one: their child rows have no owner column, and rows that survive their deletion are in
-# the other tables. The request for the erasure is deleted last (erasure.py).
+# Chats are deleted first, one by one, because their child rows have no owner column. These tables have the rows that
+# outlive the chats. The request for the erasure is deleted last (erasure.py).
 _WITH_OWNER: Final = tuple(
     name
     for name, table in ALL_TABLES.items()
     if table.ownership.path == "owner" and table.ownership.nature != "trail" and name not in {"chats", "erasures"}
 )
-# Tables without a foreign key to the turns.
+# Tables that name a turn in each row, but have no foreign key to the turns.
 _WITHOUT_KEY: Final = tuple(
     name
     for name, table in ALL_TABLES.items()
     if table.ownership.path == "turn_id" and not any(key.columns == ["turn_id"] for key in table.foreign_keys)
 )
-# Rows of one step of an erasure.
+# Most rows that one step of an erasure reads or deletes.
 _STEP = 100
 
 DELETE_TOKENS = Statement("DELETE FROM tokens WHERE owner = :owner RETURNING name")
@@ -60,7 +60,7 @@ COUNT_ROWS = Statement(
 
 @dataclass(frozen=True, slots=True)
 class ErasureStep:
-    """The deleted rows of a step. `turns` will be deleted with their chat."""
+    """A step of an erasure, which deleted `rows` rows of `table`. `turns` are about to be deleted with their chat."""
 
     table: str
     rows: int = 0
@@ -72,15 +72,15 @@ class Owners:
         self._database = database
 
     async def delete_tokens(self, owner: str) -> Sequence[str]:
-        """Returns the names of the tokens."""
+        """Deletes the owner's tokens, and returns their names."""
         return [row["name"] for row in await self._database.rows(DELETE_TOKENS, owner=owner)]
 
     async def delete_sessions(self, owner: str) -> int:
-        """Returns their number."""
+        """Deletes the owner's login sessions, and returns their number."""
         return len(await self._database.rows(DELETE_SESSIONS, owner=owner))
 
     async def open_turns(self, owner: str) -> tuple[Sequence[UUID], bool]:
-        """The turns that have not ended, and whether one of them runs."""
+        """Returns the turns that have not ended, and whether one of these turns is running."""
         rows = await self._database.rows(GET_OPEN_TURNS_OF_OWNER, owner=owner)
         return [row["id"] for row in rows], any(row["running"] for row in rows)
 
@@ -89,7 +89,7 @@ class Owners:
         while chats := await self._database.rows(GET_CHAT_IDS, owner=owner, most=_STEP):
             for row in chats:
                 turns = [turn["id"] for turn in await self._database.rows(GET_TURN_IDS, chat=row["id"])]
-                yield ErasureStep("turns", turns=turns)  # while the rows exist: the rows identify the recordings
+                yield ErasureStep("turns", turns=turns)  # before the deletion: the rows identify the recordings
                 gone = await self._database.rows(ERASE_CHAT, owner=owner, chat=row["id"])
                 for statement in ERASE_WITH_TURNS:
                     await self._database.rows(statement, turns=turns)

@@ -1,4 +1,4 @@
-"""Reasons why an open turn does not progress, as sentences, and the events of a turn as a table."""
+"""Explains in sentences why an open turn does not progress, and defines the state that the sentences are made from."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from turnstream.domain.activity import REPORTS, Activity, RunningCall
 from turnstream.domain.asks import AskKind
 from turnstream.domain.turns import ENDED, Status
 
-_LATE = 2 * REPORTS  # the age at which a replica's last report is ignored
-_QUIET = 2.0  # seconds; shorter silence is not reported
+_LATE = 2 * REPORTS  # seconds; an older report of a replica is ignored
+_QUIET = 2.0  # seconds; a shorter silence is not reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,10 @@ class OpenAsk:
 
 @dataclass(frozen=True, slots=True)
 class OpenJob:
-    """A call in the background: the address of its replica, and its age in seconds. A `detached` call has a handle,
-    runs again after `due` seconds (None: never), and ends after `deadline` seconds. `child` is the turn of an agent for
-    the call, and `works` the state of that turn. The turn does not wait for a call with `reports`.
+    """A job that has not settled. `replica` is the address of its replica, `seconds` its age. A `detached` job has a
+    handle; it runs again in `due` seconds (None: never), and its deadline ends it in `deadline` seconds. `child` is the
+    agent's turn that works on the job, and `works` is the state of that turn. If `reports` is true, the turn does not
+    wait for the job.
     """
 
     id: UUID
@@ -42,11 +43,12 @@ class OpenJob:
 
 @dataclass(frozen=True, slots=True)
 class TurnState:
-    """A turn from its rows, and the last report of its replica, `reported` seconds ago. `ahead` counts the turns queued
-    before it; `behind` is the open turn of its chat that must end first. `lease_left` is None if its replica has no
-    row. `claiming` counts live replicas that claim turns; `declined` are the addresses of those without a part of this
-    turn. `room` is the number of free slots of the replicas, None if unknown. `trace` is the id of its trace. Times are
-    in seconds: `seconds` is the age of the turn, without the time after its end, `queued` its time in the queue.
+    """The state of a turn, from its rows and from the last report of its replica, which is `reported` seconds old.
+    `ahead` counts the turns that were queued before this turn; `behind` is the open turn of its chat that must end
+    first. `lease_left` is None if its replica has no row. `claiming` counts the live replicas that claim turns;
+    `declined` are the addresses of the live replicas that lack the model or a tool of this turn. `room` is the number
+    of free slots of all replicas, or None if it is unknown. `trace` is the id of its trace. Times are in seconds:
+    `seconds` is the age of the turn, or its duration after its end; `queued` is its time in the queue.
     """
 
     id: UUID
@@ -80,13 +82,17 @@ class TurnState:
 
     @property
     def silent(self) -> float | None:
-        """Seconds since the last bytes of the provider. A reported silence is assumed to last."""
+        """Seconds since the provider sent its last bytes. A silence in the report is assumed to continue after the
+        report.
+        """
         seen = None if self.activity is None else self.activity.silent
         return seen if seen is None or seen < _QUIET else seen + self.reported
 
     @property
     def known_calls(self) -> Sequence[RunningCall]:
-        """The calls of the report, including early calls; without a report, the calls of the ledger."""
+        """The calls in the report, including calls that started early. If the report has no calls, the calls that the
+        rows show as started.
+        """
         return self.activity.calls if self.activity is not None and self.activity.calls else self.calls
 
 
@@ -99,7 +105,7 @@ class LifeEvent:
 
 
 def reasons(turn: TurnState) -> list[str]:
-    """Sentences for the owner of the turn: without data of other owners, and without names of machines."""
+    """Returns sentences for the owner of the turn. They contain no data of other owners and no names of machines."""
     return [*_reasons(turn)]
 
 
@@ -215,7 +221,7 @@ def _for_whom(ask: OpenAsk) -> str:
 
 
 def ago(seconds: float) -> str:
-    """A duration for people: `8 seconds`, `3 minutes`, `2 hours`, `5 days`."""
+    """Formats a duration for people, such as `8 seconds`, `3 minutes`, `2 hours`, `5 days`."""
     for most, unit, size in ((90.0, "second", 1.0), (5_400.0, "minute", 60.0), (129_600.0, "hour", 3_600.0)):
         if seconds < most:
             return _times(round(seconds / size), unit)

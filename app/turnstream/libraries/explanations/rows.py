@@ -1,4 +1,4 @@
-"""The state of turns: their rows, and the reports of their replicas."""
+"""Reads the state of turns from their rows and from the reports of their replicas."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -93,7 +93,7 @@ OPEN_TURNS = Statement(
     """
 )
 TURN_STATES = Statement(f"{_STATE} WHERE turns.id = ANY(CAST(:turns AS uuid[])) AND turns.role = 'assistant'")
-# From rows alone: the statement also works for old turns, and on every replica.
+# Reads only rows, so the statement also works for old turns, and on every replica.
 LIFE = Statement(
     """
     SELECT at, what FROM (
@@ -131,12 +131,12 @@ _calls = msgspec.json.Decoder(tuple[RunningCall, ...])
 _addresses = msgspec.json.Decoder(tuple[str, ...])
 
 
-_DEEPEST = 5  # agents that wait for agents
+_DEEPEST = 5  # levels of agents that wait for other agents
 
 
 class TurnStates:
-    """Reads turns of all owners: the caller must check access to a turn first. `most_running` is the most running turns
-    of an owner without a plan, if no live replica has that number in its row.
+    """Reads turns of all owners, so the caller must first check the access to a turn. `most_running` is the limit of
+    running turns for an owner without a plan; it applies if no live replica has this limit in its row.
     """
 
     def __init__(self, database: Database, most_running: int | None = None) -> None:
@@ -144,14 +144,14 @@ class TurnStates:
         self._most = most_running
 
     async def open(self, limit: int, status: Status | None = None) -> Sequence[TurnState]:
-        """The open turns of all owners, oldest first; with `status`, only those with that status. Includes the agents'
-        turns for which these turns wait.
+        """Returns the open turns of all owners, oldest first. With `status`, returns only turns that have this status.
+        Includes the agents' turns for which these turns wait.
         """
         rows = await self._database.rows(OPEN_TURNS, limit=limit, status=status, most=self._most)
         return await self._with_children(await self._states(rows), _DEEPEST)
 
     async def of(self, turn: UUID) -> TurnState:
-        """The state of a turn, with the turns of agents that it waits for. Raises NotFound."""
+        """Returns the state of a turn, including the agents' turns for which the turn waits. Raises NotFound."""
         states = await self._with_children(await self._of([turn]), _DEEPEST)
         if not states:
             raise NotFound(f"There is no answer with the id {turn}.")

@@ -1,5 +1,5 @@
-"""The guards of a server: checks with a time limit, metrics and traces. Their rulings are applied to messages and
-results of tools.
+"""Runs the checks of a server's guards with a time limit, metrics and traces, and applies their rulings to messages and
+to results of tools.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ def blocked(guard: Guard, place: Place, ruling: EndTurn) -> TurnBlocked:
 
 
 async def rule(guard: Guard, passage: Passage) -> Ruling:
-    """The ruling of a guard. Raises CheckFailed if the check of a closed guard fails."""
+    """Returns the ruling of a guard. Raises CheckFailed if the check of a closed guard fails."""
     start = perf_counter()
     try:
         with TRACING.span(f"guard {guard.name}", turnstream__guard=guard.name, turnstream__place=passage.place) as span:
@@ -66,7 +66,7 @@ async def rule(guard: Guard, passage: Passage) -> Ruling:
                 ruling = await guard.check(passage)
             name = "pass" if isinstance(ruling, Mask) and not ruling.spans else _NAMES[type(ruling)]
             span.set(turnstream__ruling=name)
-    except Exception as error:  # foreign code
+    except Exception as error:  # the check is foreign code
         GUARD_CHECKS.labels(guard.name, passage.place, "failed").inc()
         # The error's message may contain the text.
         log.error(
@@ -84,7 +84,7 @@ async def rule(guard: Guard, passage: Passage) -> Ruling:
 
 
 class InputGuards:
-    """The guards of messages, and of the results of tools in histories, before they are stored."""
+    """Checks messages, and results of tools in clients' histories, before they are stored."""
 
     def __init__(self, guards: Sequence[Guard], plans: Plans) -> None:
         self._guards = guards
@@ -110,7 +110,7 @@ class InputGuards:
 
 
 class ResultGuards:
-    """The guards of the results of tools in one turn, before the model and the client see them."""
+    """Checks the results of tools in one turn before the model and the client receive them."""
 
     def __init__(self, guards: Sequence[Guard], owner: str) -> None:
         self._guards = guards
@@ -145,7 +145,7 @@ async def _checked(guard: Guard, passage: Passage, outcome: Outcome) -> Outcome:
         whole=None if outcome.whole is None else await allowed(outcome.whole),
     )
     if outcome.layout is not None and checked.text != outcome.text:
-        checked = replace(checked, layout=None)  # the layout counts characters
+        checked = replace(checked, layout=None)  # the layout refers to positions in the original text
     if outcome.data is not None:
         data = serialize(outcome.data, "json")
         checked = checked if await allowed(data) == data else replace(checked, data=None)
@@ -155,7 +155,7 @@ async def _checked(guard: Guard, passage: Passage, outcome: Outcome) -> Outcome:
 
 
 def applied(ruling: Pass | Mask | Replace | TakeBack, text: str) -> str:
-    """The whole text after the ruling."""
+    """Returns the complete text after the ruling."""
     match ruling:
         case Pass():
             return text

@@ -1,4 +1,6 @@
-"""Guards: checks of texts before they are shown, stored or sent, and the window of text that waits for a check."""
+"""Defines guards, which check texts before the texts are shown, stored or sent. Also defines the window of text that
+waits for a check.
+"""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,9 +22,9 @@ _MOST_HELD = 100_000  # characters of an unfinished span; a longer span is maske
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text to check. The text before `start` has passed already; it is context. `final`: no more text follows. `tool`
-    is the tool of a result. `turn` is the turn from its rows; None for a message, whose turn does not exist yet, for
-    its history, and for the report of a background call.
+    """A text to check. The text before `start` has already passed and is only context. `final`: no more text follows.
+    `tool` is the tool that returned a result. `turn` is the turn as read from its rows. `turn` is None for a message
+    and its history, because the message's turn does not exist yet, and for the report of a job.
     """
 
     place: Place
@@ -68,15 +70,17 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class TakeBack:
-    """The whole block is replaced by `text`, including the part that readers have. The rest of the block is dropped."""
+    """The whole block is replaced by `text`, including the part that readers have already received. The rest of the
+    block is dropped.
+    """
 
     text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class EndTurn:
-    """The turn ends with this reason, which the user reads. With `take_back`, the shown part of the block is replaced
-    first.
+    """The turn ends with this reason, which the user reads. If `take_back` is true, the part of the block that was
+    shown is removed first.
     """
 
     reason: str
@@ -88,11 +92,12 @@ Ruling = Pass | Mask | Replace | TakeBack | EndTurn
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A check of the texts at some stages. A streamed text is checked after each `window` characters, with the
-    `overlap` before them, and at its end; without a window at its end only. After `timeout` seconds the check has
-    failed: a `closed` guard then passes no text, an `open` guard all text. `plans` are the plans of the checked owners;
-    empty for all owners. An interrupted reply continues only if the guard `continues`: the check needs the overlap, but
-    no earlier text. Otherwise the reply is voided and starts again.
+    """Checks texts of the kinds in `on`. A streamed text is checked after each `window` characters, together with the
+    `overlap` characters before them, and at its end; without a window, only at its end. A check that takes longer than
+    `timeout` seconds fails: then a `closed` guard passes no text, and an `open` guard passes all text. `plans` are the
+    plans whose owners are checked; without plans, all owners are checked. An interrupted reply continues only if
+    `continues` is true: the check then needs the overlap, but no earlier text. Otherwise the reply is voided and starts
+    again.
     """
 
     name: str
@@ -110,15 +115,15 @@ class Guard:
 
     @staticmethod
     def joined(guards: "Sequence[Guard]", plans: Plans) -> "TextChecks":
-        """The checks of a server with these guards."""
+        """Returns the checks of a server that has these guards."""
         from turnstream.libraries.guards.server_checks import GuardChecks  # noqa: PLC0415, commands that load a guard check nothing
 
         return GuardChecks(guards, plans)
 
 
 def merged(spans: Iterable[TextSpan], length: int) -> list[TextSpan]:
-    """Returns the spans within a text of this length, in order and without overlap. Of two overlapping spans, the first
-    one's replacement is used.
+    """Returns the spans within a text of this length, in order and without overlap. If two spans overlap, the
+    replacement of the first span is used for both.
     """
     found: list[TextSpan] = []
     for span in sorted(spans):
@@ -133,7 +138,7 @@ def merged(spans: Iterable[TextSpan], length: int) -> list[TextSpan]:
 
 
 def masked(text: str, spans: Iterable[TextSpan]) -> str:
-    """The text with the spans replaced."""
+    """Returns the text with the spans replaced."""
     pieces, place = list[str](), 0
     for start, end, instead in merged(spans, len(text)):
         pieces += text[place:start], instead
@@ -142,8 +147,8 @@ def masked(text: str, spans: Iterable[TextSpan]) -> str:
 
 
 class Window:
-    """The text of one block at one guard: the passed part, and the held part. `before` is the text before a continued
-    block.
+    """The text of one block at one guard: the part that has passed, and the part that waits for a check. If the block
+    continues an earlier text, `before` is that text.
     """
 
     def __init__(self, guard: Guard, before: str = "") -> None:
@@ -166,16 +171,18 @@ class Window:
         return self._guard.window is not None and self._unchecked >= max(self._guard.window, 1)
 
     def passage(self) -> tuple[str, int]:
-        """The text to check, and the start index of its part that has not passed yet."""
+        """Returns the text to check, and the index from which on its text has not passed yet."""
         return self._context + self._joined(), len(self._context)
 
     def whole(self) -> tuple[str, int]:
-        """The whole block, and the start index of its part that has not passed yet."""
+        """Returns the whole block, behind the overlap before it, and the index at which the block begins."""
         before = self._before[-self._guard.overlap :] if self._guard.overlap else ""
         return "".join((before, *self._passed, *self._held)), len(before)
 
     def apply(self, ruling: Pass | Mask | Replace, *, final: bool) -> str | None:
-        """Returns the text that passes. None if a span begins in passed text: then the whole block is checked."""
+        """Returns the text that passes. Returns None if a span begins in text that has already passed: then the whole
+        block must be checked.
+        """
         text, start = self.passage()
         spans = merged(ruling.spans, len(text)) if isinstance(ruling, Mask) else []
         if any(span.start < start < span.end for span in spans):
@@ -183,14 +190,16 @@ class Window:
         return self._release(ruling, spans, text, start, final=final)
 
     def apply_whole(self, ruling: Pass | Mask | Replace, *, final: bool) -> str:
-        """The block's passing text, from its beginning, after a check of the `whole` block."""
+        """Returns the text of the block that passes, from the beginning of the block, after a check of the `whole`
+        block.
+        """
         text, start = self.whole()
         spans = merged(ruling.spans, len(text)) if isinstance(ruling, Mask) else []
         self._passed = []
         return self._release(ruling, spans, text, start, final=final)
 
     def close(self) -> None:
-        """Drops the held text and the following text."""
+        """Drops the held text, and all text that is added later."""
         self._held, self._unchecked, self._closed = [], 0, True
 
     def _release(
@@ -200,7 +209,7 @@ class Window:
         if not final and not isinstance(ruling, Replace):
             undecided = self._guard.overlap if ruling.undecided is None else ruling.undecided
             until = max(start, until - undecided)
-            # The next text may belong to a span that ends here.
+            # A span that reaches into the undecided text may continue in the next text.
             for span in spans:
                 if span.start < until < span.end:
                     until = span.end if len(text) - span.start > _MOST_HELD else max(start, span.start)

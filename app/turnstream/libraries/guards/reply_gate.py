@@ -26,7 +26,7 @@ from turnstream.llm.raw_json import members_of, to_json
 
 @dataclass(slots=True, eq=False)
 class _Layer:
-    """One guard of a block. `passed` is the text released by the guard."""
+    """One guard of a block. `passed` is the text that the guard has released."""
 
     guard: Guard
     window: Window
@@ -35,8 +35,8 @@ class _Layer:
 
 @dataclass(slots=True, eq=False)
 class _Guarded:
-    """A block that is being received. Each layer gets the released text of the layer before; `fresh` is the text before
-    all layers.
+    """A block that is being received. Each layer receives the text that the layer before it released; `fresh` is the
+    text that no layer has received yet.
     """
 
     opened: BlockOpened
@@ -47,10 +47,12 @@ class _Guarded:
 
 
 class ReplyGate:
-    """The `guards` of the texts of one reply, which continues the text `before`. `turn` returns the turn as stored.
+    """Passes the texts of one reply, which continues the text `before`, through the `guards`. `turn` returns the turn
+    as it is stored.
 
-    If a part of the reply was voided, `begins_again` is true after `check`, which then returns the whole reply from its
-    beginning. `ended` is the error that then ends the turn. At most `most` characters are held back.
+    If text that was already returned must be replaced, `begins_again` is true after `check`, and `check` returns the
+    whole reply from its beginning. If `ended` is set, this error ends the turn. The guarded texts may have at most
+    `most` characters.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class ReplyGate:
         self.ended: TurnBlocked | None = None
 
     async def check(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """Returns the parts to show now, from these parts and the held text."""
+        """Returns the parts that may be shown now, from these parts and from the held text."""
         self.begins_again = False
         self._first = len(self._passed)
         touched: dict[int, _Guarded] = {}
@@ -124,14 +126,14 @@ class ReplyGate:
             guarded.fresh.append(storable(text))
 
     async def _finish(self, key: int, *, keep: bool = False) -> None:
-        """Releases the rest of a block. With `keep`, text may follow."""
+        """Checks and releases the rest of a block. With `keep`, more text of the block may follow."""
         guarded = self._by_key.get(key) if keep else self._by_key.pop(key, None)
         if guarded is None or self.ended:
             return
         await self._advance(guarded, final=True)
         if guarded.is_changed and guarded.place == "thinking":
-            # Providers accept a thought only with its signature over the unchanged text; without a signature it is not
-            # sent.
+            # Providers accept a thought only with the signature of its unchanged text. A thought without a signature is
+            # not sent to them.
             self._passed.append(BlockData(key, "signature", ""))
 
     async def _advance(self, guarded: _Guarded, *, final: bool) -> None:
@@ -155,7 +157,7 @@ class ReplyGate:
             self._passed.append(BlockText(guarded.opened.key, text))
 
     async def _apply(self, guarded: _Guarded, layer: _Layer, *, final: bool) -> tuple[str, bool]:
-        """The layer's released text, and whether it is the whole block from its beginning."""
+        """Returns the text that the layer releases, and whether this text replaces the block from its beginning."""
         guard, window = layer.guard, layer.window
         text, start = window.passage()
         for whole in (False, True):
@@ -186,7 +188,9 @@ class ReplyGate:
         raise AssertionError("the second check is of the whole block")
 
     def _replaced(self, guarded: _Guarded, layer: _Layer, text: str) -> tuple[str, bool]:
-        """The replacement for the layer's released text, or the text to append to it."""
+        """Returns the text that replaces all text released by the layer, and True. If the new text begins with the
+        released text, returns the part to append, and False.
+        """
         before, layer.passed = "".join(layer.passed), [text]
         guarded.is_changed = True
         return (text[len(before) :], False) if text.startswith(before) else (text, True)
@@ -195,7 +199,7 @@ class ReplyGate:
         return Passage(guarded.place, text, self._owner, start, final, self._turn())
 
     def _take_back(self, guarded: _Guarded) -> None:
-        """Removes the released part of a block."""
+        """Removes the released text of a block from the passed parts."""
         key, passed = guarded.opened.key, self._passed
         opened = len(passed) - 1 - passed[::-1].index(guarded.opened)
         is_text = [isinstance(part, BlockText) and part.key == key for part in passed[opened:]]

@@ -1,4 +1,4 @@
-"""The checks of a server by all of its guards."""
+"""Checks texts with all guards of a server."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,7 +12,7 @@ from turnstream.libraries.guards.reply_gate import ReplyGate
 
 
 class GuardChecks:
-    """Each text passes all guards in order."""
+    """Each text must pass all guards, in order."""
 
     def __init__(self, guards: Sequence[Guard], plans: Plans) -> None:
         self._guards = guards
@@ -28,6 +28,7 @@ class GuardChecks:
         return TurnChecks(
             partial(ReplyGate, of_replies, owner) if of_replies else None,
             ResultGuards(of_results, owner).check if of_results else None,
-            # Such a guard has not checked the end of the text, and could not replace the text of a kept round.
+            # Such a guard has not checked the end of an interrupted text, and could not replace the text of a kept
+            # round.
             any("text" in guard.on and guard.window is not None and not guard.continues for guard in guards),
         )

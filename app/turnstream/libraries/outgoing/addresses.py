@@ -1,4 +1,6 @@
-"""The allowed addresses of URLs from others: public addresses, and addresses that the operator allows."""
+"""Checks URLs that come from others: such a URL may lead to a public address, or to an address that the operator
+allows.
+"""
 
 import errno
 import re
@@ -15,18 +17,18 @@ _HOST = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
 _Address = IPv4Address | IPv6Address
 _Network = IPv4Network | IPv6Network
 
-# Internal addresses that `is_global` calls public in a supported Python: protocol assignments (metadata of Oracle
-# Cloud), the platform service of Azure, relays of 6to4.
+# Internal addresses that `is_global` calls public in some supported version of Python: protocol assignments (metadata
+# of Oracle Cloud), the platform service of Azure, relays of 6to4.
 _INSIDE_V4 = tuple(map(IPv4Network, ["192.0.0.0/24", "168.63.129.16/32", "192.88.99.0/24"]))
 _PUBLIC_V6 = IPv6Network("2000::/3")
-# Tunnels (Teredo, 6to4) whose far end is an IPv4 address chosen by the sender, and addresses for documentation.
+# Tunnels (Teredo, 6to4) whose far end is an IPv4 address that the sender chooses, and addresses for documentation.
 _INSIDE_V6 = tuple(map(IPv6Network, ["2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"]))
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 class AddressRefused(OSError):
-    """A connection would have reached an internal address. The message is the same for every address: a host may have
-    several addresses, and the caller gets the error of one.
+    """A connection would have reached an internal address. The message is the same for every address, because a host
+    may have several addresses, and the caller gets the error of only one of its addresses.
     """
 
     def __init__(self) -> None:
@@ -34,13 +36,13 @@ class AddressRefused(OSError):
 
 
 class UrlRefused(ValueError):
-    """A refused URL. The message does not contain the URL."""
+    """A URL is not allowed. The message does not contain the URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Hosts and networks of the operator, which may be internal and without https. Without `public`, only these hosts
-    and networks are allowed.
+    """Hosts and networks that the operator allows, even if they are internal or do not use https. If `public` is false,
+    no other hosts are allowed.
     """
 
     hosts: frozenset[str] = frozenset()
@@ -70,7 +72,7 @@ class Allowed:
         return replace(self, networks=(*self.networks, ip_network(_unwrapped(address))))
 
     def allows_host(self, host: str) -> bool:
-        """True if the host of a URL is allowed, by name or address."""
+        """Returns whether the operator allows the host of a URL, by its name or its address."""
         address = _literal(host)
         return _normalize(host) in self.hosts if address is None else self._holds(address)
 
@@ -79,8 +81,8 @@ class Allowed:
         return self._holds(found) or not is_internal(found)
 
     def open_socket(self, info: AddrInfoType) -> socket.socket:
-        """Opens a socket for an allowed address: after the lookup, so the address of the name cannot change before the
-        connection.
+        """Opens a socket for an allowed address. The address is checked after the lookup of the host's name, so the
+        address cannot change between the check and the connection.
         """
         family, kind, protocol, _, address = info
         if not self.allows_address(address[0]):
@@ -88,7 +90,7 @@ class Allowed:
         return socket.socket(family, kind, protocol)
 
     def check(self, url: URL) -> None:
-        """Raises UrlRefused for errors that need no lookup."""
+        """Raises UrlRefused for a URL that can be refused without a lookup of its host."""
         if url.scheme not in {"http", "https"} or not url.host:
             raise UrlRefused("the URL must begin with https://")
         if url.raw_user is not None or url.raw_password is not None:
@@ -118,7 +120,9 @@ def is_internal(address: _Address) -> bool:
 
 
 def _unwrapped(address: _Address) -> _Address:
-    """The IPv4 address that an IPv6 address contains, if it is mapped (::ffff:…) or translated (NAT64)."""
+    """Returns the IPv4 address that an IPv6 address contains, if it is mapped (::ffff:…) or translated (NAT64), else
+    the address itself.
+    """
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:

@@ -1,5 +1,5 @@
-"""An issuer: its configuration and public keys (JWKS, RFC 7517), fetched over HTTP, cached, and fetched again after a
-rotation; and the claims of its tokens.
+"""Fetches an issuer's configuration and public keys (JWKS, RFC 7517) over HTTP, caches them, and fetches the keys again
+after a rotation. Reads claims of the issuer's tokens.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ log = structlog.get_logger(__name__)
 
 # Seconds. Older keys are fetched again, so a withdrawn key is accepted for up to this time.
 _AGE: Final = 300.0
-# The seconds between two fetches, even if many tokens have unknown keys.
+# Least number of seconds between two fetches, even if many tokens have unknown keys.
 _PAUSE: Final = 10.0
-# The time for which keys are used while the issuer is unreachable.
+# Seconds for which fetched keys are used while the issuer is unreachable.
 _LONGEST_AGE: Final = 3600.0
 _TIMEOUT: Final = 10.0
 _MOST_BYTES: Final = 512_000
@@ -33,8 +33,8 @@ Jwk = Mapping[str, Any]
 
 
 class IssuerKeys:
-    """`url` is the key set's address; without it the issuer's OpenID configuration names it. `generation` grows with
-    each change of the keys.
+    """The public keys of an issuer. `url` is the address of the key set; if it is None, the issuer's OpenID
+    configuration names the address. `generation` grows with each change of the keys.
     """
 
     def __init__(self, issuer: str, url: str | None, client: httpx2.AsyncClient) -> None:
@@ -48,8 +48,8 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     async def find(self, id: str | None) -> Jwk | None:
-        """The key with this id; without an id the only key. None if the issuer has no such key. Raises Unavailable
-        while the keys are unknown.
+        """Returns the key with this id; if `id` is None, the issuer's only key. Returns None if the issuer has no such
+        key. Raises Unavailable while the keys are unknown.
         """
         self.keep_fresh()
         if (self._is_too_old or self._find(id) is None) and (
@@ -60,8 +60,8 @@ class IssuerKeys:
         return self._find(id)
 
     async def configuration(self) -> Mapping[str, Any]:
-        """The OpenID configuration; empty if the address of the keys was configured. Raises Unavailable while it is
-        unknown.
+        """Returns the OpenID configuration, which is empty if the address of the keys was configured. Raises
+        Unavailable while the configuration is unknown.
         """
         self.keep_fresh()
         if self._is_too_old and self._is_fetching:
@@ -74,7 +74,7 @@ class IssuerKeys:
             raise Unavailable(f"The keys of {self._issuer} cannot be fetched; try again.")
 
     def keep_fresh(self) -> None:
-        """Fetches old keys again. Requests do not wait for this."""
+        """Starts to fetch the keys again if they are old. Requests do not wait for this fetch."""
         now = time.monotonic()
         if now >= self._fetched_at + _AGE and now >= self._tried_at + _PAUSE:
             self._fetch()
@@ -99,7 +99,7 @@ class IssuerKeys:
         return next((key for key in self._keys if key.get("kid") == id), None)
 
     def _fetch(self) -> asyncio.Task[None]:
-        """One fetch for all waiting callers."""
+        """Returns the running fetch, or starts a fetch: all waiting callers share one fetch."""
         if self._fetching is None or self._fetching.done():
             self._tried_at = time.monotonic()
             self._fetching = asyncio.create_task(self._fetch_keys())
@@ -149,7 +149,9 @@ class IssuerKeys:
 
 
 def claim_of(claims: Mapping[str, Any], name: str) -> Any:
-    """The claim with this name, or else at this path: `https://example.org/roles`, `realm_access.roles`."""
+    """Returns the claim with this name, such as `https://example.org/roles`, or else the claim at this path, such as
+    `realm_access.roles`.
+    """
     if name in claims:
         return claims[name]
     found: Any = claims
@@ -159,7 +161,9 @@ def claim_of(claims: Mapping[str, Any], name: str) -> Any:
 
 
 def texts_of(claim: object) -> tuple[str, ...]:
-    """The texts of a claim: a list, or one text with spaces (`scope`)."""
+    """Returns the texts of a claim. A claim is a list of texts, or one text with spaces between its parts, such as
+    `scope`.
+    """
     if isinstance(claim, str):
         return tuple(claim.split())
     return tuple(each for each in claim if isinstance(each, str)) if isinstance(claim, list) else ()
@@ -175,7 +179,7 @@ def check_owner_claim(setting: str, claim: str, is_fixed: bool, remedy: str | No
 
 
 async def keys_of(issuer: str, url: str | None) -> tuple[Jwk, ...]:
-    """The keys of an issuer, fetched once. Raises ValueError."""
+    """Fetches the keys of an issuer once. Raises ValueError."""
     async with httpx2.AsyncClient(timeout=5.0, follow_redirects=False) as client:
         return await IssuerKeys(issuer, url, client).read()
 

@@ -1,4 +1,4 @@
-"""Access tokens of owners for services: the interface between tools and the extension for sign-ins."""
+"""Access tokens that owners have for services: the interface between tools and the extension for sign-ins."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,18 +9,18 @@ from pydantic import Field
 
 from turnstream.tools.tool import SignIn, ToolUnavailable
 
-# The keys of a tools file's table that require `auth`.
+# Keys that a table of a tools file may have only together with `auth`.
 AUTH_KEYS: Final = ("issuer", "client_id", "client_secret", "scopes", "audience", "sign_in_by")
 
-# A principal that signs in for owners.
+# A role or a person who signs in for owners.
 SignInPrincipal = Annotated[str, Field(pattern=r"^(role|person):\S(.*\S)?$")]
 
 
 class OAuthResource(Protocol):
-    """A service that accepts access tokens of owners. `issuer` is the only accepted issuer of tokens; by default the
-    service names one. Without a `client_id` the client uses its metadata document or registers. With `exchange` the
-    caller's token is exchanged at the issuer, for `audience`, without a sign-in. The principals `sign_in_by` sign in
-    for owners; by default each owner does.
+    """A service that accepts access tokens of owners. `issuer` is the only issuer whose tokens are accepted; by
+    default, the service names an issuer. Without a `client_id`, the client uses its metadata document, or registers. If
+    `exchange` is true, the caller's token is exchanged at the issuer, for `audience`, without a sign-in. The principals
+    in `sign_in_by` sign in for owners; by default, each owner signs in.
     """
 
     @property
@@ -45,7 +45,9 @@ class OAuthResource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HttpService:
-    """The service of all HTTP tools with one origin: an owner signs in to it once. `name` is its host."""
+    """The service behind all HTTP tools that have the same origin: an owner signs in to the service once. `name` is its
+    host.
+    """
 
     name: str
     url: str
@@ -59,7 +61,7 @@ class HttpService:
 
 
 class NoTokenNow(ToolUnavailable):
-    """The owner has no token for a service now: the owner signed out, or came without an exchangeable token."""
+    """The owner has no token for a service now: the owner signed out, or sent no token to exchange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +75,16 @@ class Token:
 
 class OwnerTokens(Protocol):
     async def token(self, owner: str, server: OAuthResource) -> Token | None:
-        """None if the owner must sign in. Raises ToolUnavailable."""
+        """Returns the owner's token, or None if the owner must sign in. Raises ToolUnavailable."""
         ...
 
     async def refreshed(self, owner: str, server: OAuthResource, version: int) -> Token | None:
-        """Returns a token newer than `version`. None if the owner must sign in. Raises ToolUnavailable."""
+        """Returns a token that is newer than `version`, or None if the owner must sign in. Raises ToolUnavailable."""
         ...
 
     def ask(self, owner: str, turn: UUID, server: OAuthResource, scopes: Collection[str], seen: int | None) -> SignIn:
-        """Creates the sign-in ask of a call. `seen` is the version of the refused token. Raises ToolUnavailable for a
-        service without sign-in.
+        """Creates the sign-in ask of a call. `seen` is the version of the token that the service refused. Raises
+        ToolUnavailable if the service has no sign-in.
         """
         ...
 
@@ -91,20 +93,20 @@ class OwnerTokens(Protocol):
 
 @dataclass(slots=True)
 class ServiceAccess:
-    """The access of tools to a service. `tokens` are set when a server runs with an extension for sign-ins."""
+    """Gives tools access to a service. `tokens` is set when the server runs with an extension for sign-ins."""
 
     service: HttpService
     tokens: OwnerTokens | None = None
 
 
 def accesses_of(tools: Iterable[object]) -> Sequence[ServiceAccess]:
-    """The accesses among the tools."""
+    """Returns the service accesses that these tools have."""
     found = (getattr(tool, "access", None) for tool in tools)
     return [access for access in found if isinstance(access, ServiceAccess)]
 
 
 def check_auth(auth: str | None, given: Collection[str]) -> None:
-    """Checks the keys of a table that depend on `auth`. Raises ValueError."""
+    """Checks that the keys of a table fit its `auth`. Raises ValueError."""
     keys = set(given) & set(AUTH_KEYS)
     if auth is None and keys:
         raise ValueError(f'`{min(keys)}` needs `auth = "oauth"` or `auth = "exchange"`')

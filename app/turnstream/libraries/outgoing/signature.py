@@ -1,4 +1,4 @@
-"""Signatures of request bodies by the Standard Webhooks scheme, which prove the sender and the time."""
+"""Signs request bodies by the Standard Webhooks scheme. A signature proves the sender and the time."""
 
 import base64
 import binascii
@@ -14,7 +14,7 @@ _VERSION = "v1,"
 
 
 def key_of(secret: str) -> bytes:
-    """The bytes of a base64 secret, with or without the prefix `whsec_`. Raises ValueError."""
+    """Returns the bytes of a secret in base64, which may begin with `whsec_`. Raises ValueError."""
     try:
         key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     except (binascii.Error, ValueError):
@@ -25,7 +25,7 @@ def key_of(secret: str) -> bytes:
 
 
 def sign(secret: str, id: str, timestamp: int, body: bytes) -> str:
-    """The signature of a body. `timestamp` is in whole seconds since 1970."""
+    """Returns the signature of a body. `timestamp` is in whole seconds since 1970."""
     signed = f"{id}.{timestamp}.".encode() + body
     return _VERSION + base64.b64encode(hmac.digest(key_of(secret), signed, "sha256")).decode()
 
@@ -35,7 +35,7 @@ def headers_of(secret: str, id: str, timestamp: int, body: bytes) -> dict[str, s
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now: float, tolerance: float = 300) -> bool:
-    """True if `headers` contain a valid signature at most `tolerance` seconds older or newer than `now`."""
+    """Returns whether `headers` contain a valid signature whose time is within `tolerance` seconds of `now`."""
     given = {name.lower(): value for name, value in headers.items()}
     stamp = given.get(TIMESTAMP, "")
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 15) or abs(now - int(stamp)) > tolerance:

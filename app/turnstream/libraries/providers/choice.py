@@ -1,4 +1,4 @@
-"""The choice of models for the values of extensions, which import little."""
+"""Chooses models for extensions that offer providers. Imports the modules of models only when it chooses."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Clients for the providers of the registry. The import of an SDK takes one or two seconds of CPU, so an SDK is
+"""Creates the clients of the registry's providers. The import of an SDK takes one or two seconds of CPU, so an SDK is
 imported at its first use, in a thread, while the server listens and streams.
 """
 
@@ -31,8 +31,9 @@ _OPTIONS = CallOptions()
 async def connect_providers(
     specs: Sequence[ProviderSpec], options: CallOptions = _OPTIONS, pool: MakePool | None = None
 ) -> AsyncIterator[list[ProviderModels]]:
-    """A client for each key of a provider, opened at its first call. All are closed at the end of the block. `pool`
-    makes one provider of the clients of each; without it only the first key is used.
+    """Yields the providers with their models. Each key of a provider has its own client, which is opened at its first
+    call. All clients are closed at the end of the block. `pool` joins the clients of one provider into a single
+    provider; without `pool`, only the first key is used.
     """
     async with AsyncExitStack() as stack:
         providers: list[Provider] = []
@@ -54,7 +55,7 @@ async def connect_providers(
 
 
 class OnDemand:
-    """A provider with an adapter that is made at the first call."""
+    """A provider whose adapter is created at the first call."""
 
     def __init__(self, spec: ProviderSpec, options: CallOptions = _OPTIONS) -> None:
         self.name = spec.name
@@ -65,7 +66,7 @@ class OnDemand:
         self._observe: Observe | None = None
 
     def observe(self, observe: Observe) -> None:
-        """Passes the headers of each answer to `observe`. Call it before the first call."""
+        """Passes the headers of each answer to `observe`. Must be called before the first model call."""
         self._observe = observe
 
     async def adapter(self) -> OwnedProvider:
@@ -75,7 +76,7 @@ class OnDemand:
 
     async def _new_adapter(self) -> OwnedProvider:
         await import_adapter(self._spec.api)
-        # The creation of the adapter reads the certificates of all authorities: 20 ms.
+        # Creating the adapter takes 20 ms, because it reads the certificates of all authorities.
         adapter = await asyncio.to_thread(self._spec.api.connect, self._spec, self._options)
         if isinstance(adapter, ObservedProvider):
             adapter.observe = self._observe

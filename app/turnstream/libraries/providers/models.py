@@ -1,4 +1,4 @@
-"""The models of the settings and of the file of models, by the providers of extensions."""
+"""Opens the models that the settings and the file of models configure, with the providers of extensions."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
@@ -17,7 +17,8 @@ from turnstream.llm.models.catalog import Models
 from turnstream.llm.provider import MAX_EVENT_BYTES
 
 PREFERRED = "claude-sonnet-5-5"
-# Providers with the first models of the list. The others follow in the order of their extensions and of the file.
+# Providers whose models come first in the list. The other providers follow in the order of their extensions and of the
+# file.
 _FIRST = ("anthropic", "openai", "gemini")
 
 
@@ -40,7 +41,9 @@ async def open_models(settings: Settings, extensions: Sequence[Extension]) -> As
 
 
 def usable_providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ProviderSpec]:
-    """The usable providers of the registry; stand-ins only without any other. Raises ConfigError if there is none."""
+    """Returns the providers of the registry that can be used. Returns stand-ins only if there is no other provider.
+    Raises ConfigError if there is no provider.
+    """
     specs = all_providers(settings, extensions)
     pooled = any(extension.pool(settings) is not None for extension in extensions)
     for spec in specs:
@@ -77,7 +80,7 @@ def _refuse(extension: Extension, provider: str) -> None:
 
 
 def _given(section: Section, fields: Iterable[str]) -> Mapping[str, str]:
-    """The configured values by variable. Values of the settings take precedence over the environment."""
+    """Returns the configured values by the names of their variables. The values override the environment."""
     names = variables(type(section))
     values = {names[field]: getattr(section, field) for field in fields}
     secrets = {name: value.get_secret_value() for name, value in values.items() if isinstance(value, SecretStr)}
@@ -85,14 +88,14 @@ def _given(section: Section, fields: Iterable[str]) -> Mapping[str, str]:
 
 
 async def import_default_adapter(settings: Settings, extensions: Sequence[Extension]) -> None:
-    """Imports the modules for the default model early, so that its first call does not wait for the import."""
+    """Imports the modules that the default model needs early, so that its first call does not wait for the import."""
     models = {model.id: spec.api for spec in usable_providers(settings, extensions) for model in spec.models}
     if api := models.get(default_model(settings, extensions)):
         await import_adapter(api)
 
 
 def default_model(settings: Settings, extensions: Sequence[Extension]) -> str:
-    """The model of turns without one. Raises ConfigError if the settings do not determine it."""
+    """Returns the model for turns that name no model. Raises ConfigError if the settings do not determine it."""
     providers = usable_providers(settings, extensions)
     listed = [model.id for provider in providers for model in provider.models]
     if settings.model is not None:
@@ -107,7 +110,7 @@ def default_model(settings: Settings, extensions: Sequence[Extension]) -> str:
 
 
 def served_model(settings: Settings, extensions: Sequence[Extension]) -> str:
-    """The default model. Also raises ConfigError if a stand-in would answer real users without their knowledge."""
+    """Returns the default model. Raises ConfigError if a stand-in would answer real users without their knowledge."""
     model = default_model(settings, extensions)
     is_stand_in = usable_providers(settings, extensions)[0].api.stand_in
     if is_stand_in and settings.model is None and not settings.on_loopback:
@@ -121,7 +124,7 @@ def served_model(settings: Settings, extensions: Sequence[Extension]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelsOfSettings:
-    """The choice of models that `serve` makes."""
+    """Chooses models as the command `serve` does."""
 
     settings: Settings
     extensions: Sequence[Extension]

@@ -28,7 +28,9 @@ def other_members_json(members: Mapping[str, Raw], known: Collection[str]) -> st
 
 
 def repaired_json(text: str) -> str | None:
-    """Replaces lone surrogates by U+FFFD: neither msgspec nor a provider accepts them. None if it is not JSON."""
+    """Replaces lone surrogates by U+FFFD, because neither msgspec nor a provider accepts them. Returns None if the text
+    is not JSON.
+    """
     try:
         return storable(json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False))
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The file of models: turnstream's own models, changed and extended by the operator's file."""
+"""Reads the registry of models: the models that turnstream knows, changed and extended by the operator's file."""
 
 import json
 import re
@@ -27,7 +27,7 @@ class _Table(BaseModel):
 
 
 class LimitsTable(_Table):
-    """The rates of each key for each model, per minute. `tokens` are input and output together."""
+    """The limits per minute of each key for each model. `tokens` limits input and output together."""
 
     requests: Annotated[int | None, Field(ge=1)] = None
     input_tokens: Annotated[int | None, Field(ge=1)] = None
@@ -36,10 +36,10 @@ class LimitsTable(_Table):
 
 
 class ProviderTable(_Table):
-    """`key`, `keys`, `base_url`, `headers`, `options` and `client_certificate` may name environment variables; without
-    `key` and `keys` the provider needs none. `quirks` names the differences of a compatible server from its API,
-    `params` further parameters that it accepts, `options` other requirements of its API, such as a region
-    (docs/providers.md). `limits` apply to each key.
+    """A provider in the file of models. `key`, `keys`, `base_url`, `headers`, `options` and `client_certificate` may
+    name environment variables. A provider without `key` and `keys` needs no key. `quirks` names the differences between
+    a compatible server and its API. `params` names additional parameters that the server accepts. `options` contains
+    other values that its API needs, such as a region (docs/providers.md). `limits` apply to each key.
     """
 
     api: str
@@ -105,7 +105,7 @@ class _File(_Table):
 
 
 def read_registry(file: Path | None, environment: Mapping[str, str], apis: Sequence[ModelApi]) -> list[ProviderSpec]:
-    """Returns the providers whose keys are set. Raises ConfigError with file, table and key."""
+    """Returns the providers whose keys are set. Raises ConfigError, which names the file, the table and the key."""
     known = {api.name: api for api in apis}
     files = [*(api.catalog for api in apis if api.catalog), *([file] if file else [])]
     tables: Mapping[str, Any] = reduce(_merged, map(_read, files), {})
@@ -139,7 +139,9 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges tables key by key; keys of `own` win. Unknown tables are kept, to be rejected later."""
+    """Merges tables key by key; keys of `own` take precedence. Unknown tables are kept, so that they can be rejected
+    later.
+    """
     merged = {name: value for name, value in own.items() if name not in {"providers", "models", "families"}}
     for kind in ("providers", "models"):
         under, over = _tables_by_name(base, kind), _tables_by_name(own, kind)
@@ -155,8 +157,8 @@ def _merged_table(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, 
 
 
 def _tables_by_name(tables: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Returns [providers.*] or [models.*]. The keys of a family are first copied to its models, so that the operator
-    can change a single one.
+    """Returns the tables [providers.*] or [models.*] by name. The keys of a family are first copied to each of its
+    models, so that the operator can change a single model.
     """
     found: dict[str, Any] = {}
     if kind == "models":
@@ -243,7 +245,7 @@ def _spec(
     models: Mapping[str, tuple[str, Model]],
     environment: Mapping[str, str],
 ) -> ProviderSpec | None:
-    """Returns None if the variable of the key is not set."""
+    """Returns the provider that a table describes, or None if the variable of its key is not set."""
     keys = [found for each in table.keys or () if (found := _filled(each, environment))]
     key = next(iter(keys), None) if table.key is None else _filled(table.key, environment)
     if (table.key is not None or table.keys is not None) and not key:
@@ -278,7 +280,7 @@ def _certificate(name: str, table: ProviderTable, environment: Mapping[str, str]
         return None
     file = _filled(table.client_certificate, environment)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(file, password="")  # else OpenSSL prompts
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(file, password="")  # otherwise OpenSSL prompts
     except OSError:
         raise ConfigError(
             f"`client_certificate` of [providers.{name}] must be a PEM file with a certificate and its key, which needs"
@@ -292,7 +294,9 @@ def _filled(text: str, environment: Mapping[str, str]) -> str:
 
 
 def _sentence(problem: ErrorDetails) -> str:
-    """Names the key, its table, and the allowed values. The location is `models`, an id, a key, and perhaps more."""
+    """Returns a sentence that names the key, its table, and the allowed values. The location of a problem is
+    `providers` or `models`, then a name, a key, and perhaps more.
+    """
     location = [str(step) for step in problem["loc"]]
     table, key = location[:2], ".".join(location[2:])
     if len(location) == 1:

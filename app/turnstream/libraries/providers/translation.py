@@ -1,5 +1,5 @@
-"""Translation of blocks of one provider into a form that another one accepts. Pure; the result is the same in every
-request.
+"""Translates the blocks of one provider into a form that another provider accepts. Pure; a block is translated in the
+same way for every request.
 
 An adapter marks a block by `provider` in its `data`; only that adapter can send the block's data back.
 """
@@ -23,13 +23,13 @@ from turnstream.llm.raw_json import is_object, members_of, to_json
 
 SILENT_FAILURE = "The tool failed and said nothing."
 
-# Members of our tools that a turn's definition cannot replace.
+# Members of turnstream's tools that a definition in the turn cannot replace.
 _DESCRIPTION = frozenset({"description", "input_schema", "name", "parameters", "type"})
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def tool_input(text: str) -> Raw:
-    """Returns a tool input unchanged. A text that is not a JSON object becomes a string member of one."""
+    """Returns a tool input unchanged if it is a JSON object. Any other text becomes a string in a new JSON object."""
     for candidate in (text or "{}", repaired_json(text)):
         if candidate is not None and is_object(candidate):
             return Raw(candidate.encode())
@@ -37,8 +37,8 @@ def tool_input(text: str) -> Raw:
 
 
 def split_definitions(request: ModelRequest) -> tuple[dict[str, dict[str, Raw]], list[str]]:
-    """Splits the definitions of a request's `provider_tools`: additional members of our tools, by name
-    (`allowed_callers`, `defer_loading`), and the provider's own tools, as JSON.
+    """Splits the definitions in a request's `provider_tools`. Returns the additional members of turnstream's tools
+    (`allowed_callers`, `defer_loading`) by the name of the tool, and the provider's own tools as JSON.
     """
     ours = {spec.name for spec in request.tools}
     added: dict[str, dict[str, Raw]] = {}
@@ -54,7 +54,7 @@ def split_definitions(request: ModelRequest) -> tuple[dict[str, dict[str, Raw]],
 
 
 def provider_of(block: Block) -> str | None:
-    """Returns the adapter that marked the block."""
+    """Returns the name of the adapter that marked the block, if any."""
     if block.data is None or '"provider":' not in block.data:
         return None
     found = json.loads(block.data).get("provider")
@@ -62,8 +62,8 @@ def provider_of(block: Block) -> str | None:
 
 
 def without_foreign_blocks(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Reduces the blocks of other adapters: a text to its text, a call to its id, name and input. All others are
-    dropped.
+    """Reduces the blocks of other adapters: a text block keeps its text, and a call keeps its id, name and input. All
+    other blocks of these adapters are dropped.
     """
     if not any(provider_of(block) for message in messages for block in message.blocks):
         return tuple(messages)
@@ -79,7 +79,7 @@ def without_foreign_blocks(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """The ids and names that a provider accepts for calls. `unique`: an id occurs once per conversation."""
+    """The ids and names that a provider accepts for calls. `unique`: an id may occur only once in a conversation."""
 
     ids: re.Pattern[str]
     longest_name: int
@@ -107,7 +107,7 @@ def _valid(
             case "tool_use":
                 new_id = current_ids[id] = _valid_id(id, used[id] if rules.unique else 0, rules.ids)
                 used[id] += 1
-                # Models invent tool names, which no provider accepts back unchanged.
+                # Models invent names of tools. No provider accepts such a name when it is sent back unchanged.
                 name = _NOT_IN_NAMES.sub("_", block.name or "")[: rules.longest_name] or UNNAMED
                 yield _renamed(block, new_id, {"id": new_id, "name": name})
             case "tool_result":

@@ -1,4 +1,4 @@
-"""Limits of searches: their number at once, and their duration."""
+"""Limits how many searches run at once, and how long a search takes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from turnstream.domain.errors import RequestRefused, StatementTooLong
 from turnstream.storage.database import Database, Statement, Transaction
 
-# The limit in seconds for the wait for a search slot of the replica, and again for the search. Postgres ends the search
-# after the limit. The driver's limit is longer: it detects a Postgres that does not respond.
+# Limit in seconds for the wait for a search slot of the replica, and also for the search itself. Postgres cancels a
+# search that exceeds the limit. The driver's limit is longer, because it only detects a Postgres that does not respond.
 SEARCH_TIMEOUT = 2.0
 SEARCH_ANSWER_TIMEOUT = 2 * SEARCH_TIMEOUT
 _CONCURRENT_SEARCHES = 2
@@ -24,7 +24,7 @@ class Places:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """Raises RequestRefused when no slot is freed in time."""
+        """Holds a search slot during the block. Raises RequestRefused if no slot is freed in time."""
         try:
             async with asyncio.timeout(SEARCH_TIMEOUT):
                 await self._free.acquire()
@@ -38,7 +38,9 @@ class Places:
 
 @asynccontextmanager
 async def limited(database: Database) -> AsyncIterator[Transaction]:
-    """A transaction whose statements Postgres ends after the limit. Raises RequestRefused then."""
+    """Yields a transaction in which Postgres cancels a statement that exceeds the limit. Raises RequestRefused in this
+    case.
+    """
     async with database.transaction() as connection:
         await connection.rows(LIMIT_TIME, most=f"{SEARCH_TIMEOUT * 1000:.0f}")
         try:

@@ -1,5 +1,5 @@
-"""Search in encrypted titles. The server decrypts the titles of an owner for a search, so that no row reveals their
-words.
+"""Searches encrypted titles. The server decrypts the titles of an owner for each search, so that no row reveals the
+words of the titles.
 """
 
 import re
@@ -16,9 +16,9 @@ from turnstream.storage.contents import CHATS, is_sealed
 from turnstream.storage.database import Statement, Transaction
 
 _BATCH: Final = 500
-_MOST: Final = 10_000  # chats of one search
+_MOST: Final = 10_000  # most chats that one search reads
 _WORD: Final = re.compile(r"\w+")
-# A character of a script without blanks, as in the function `search_plain`.
+# A character of a script that has no blanks between words, as in the SQL function `search_plain`.
 UNSPACED: Final = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"
 _UNSPACED: Final = re.compile(UNSPACED)
 
@@ -51,7 +51,9 @@ async def chats_by_sealed_title(
     only: SearchFilter,
     behind: tuple[datetime, UUID] | None = None,
 ) -> Sequence[Chat]:
-    """The most recently changed chats before `behind`; none if the server does not encrypt titles."""
+    """Returns the most recently changed chats before `behind` whose titles contain all words. Returns no chats if the
+    server does not encrypt titles.
+    """
     if connection.codec is None or not connection.codec.seals:
         return ()
     found, read = list[UUID](), 0
@@ -78,7 +80,9 @@ async def chats_by_sealed_title(
 
 
 def has_words(title: str, words: Sequence[str]) -> bool:
-    """Whether each word is a prefix of a word of the title, or, in a script without blanks, a part of the title."""
+    """Returns whether each word is a prefix of a word of the title. In a script without blanks, a word may be any part
+    of the title.
+    """
     tokens = _WORD.findall(title.casefold())
     parts = [part for word in words for part in _WORD.findall(word.casefold())]
     return bool(parts) and all(

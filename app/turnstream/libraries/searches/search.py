@@ -1,4 +1,4 @@
-"""Search of chats and documents: the interface of the extensions for search."""
+"""The interface of extensions that search chats and documents."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _MOST_WORDS = 8
 
 @dataclass(frozen=True, slots=True)
 class ExcerptPiece:
-    """A part of a text; `found` if it is one of the words."""
+    """A part of a text. `found` is true if the part is one of the searched words."""
 
     text: str
     found: bool
@@ -34,7 +34,7 @@ class ExcerptPiece:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """An excerpt of a text in `turn`; None for the chat's whole title."""
+    """An excerpt of a text in `turn`. If `turn` is None, the excerpt is the whole title of the chat."""
 
     turn: UUID | None
     pieces: tuple[ExcerptPiece, ...]
@@ -42,8 +42,8 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class SearchFilter:
-    """A filter of texts. `tools` includes results of tools. `since` and `until` limit the time of a message, or of the
-    chat for a title. `chat` limits the search to one chat.
+    """Filters the texts of a search. `tools` includes results of tools. `since` and `until` limit the time of a
+    message; for a title, they limit the time of its chat. `chat` limits the search to one chat.
     """
 
     tools: bool = False
@@ -62,40 +62,40 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class FoundDocument:
-    """A found document. The pieces are its path if its text has none of the words."""
+    """A found document. `pieces` are an excerpt of its text, or its path if its text has none of the words."""
 
     info: DocumentInfo
     pieces: Sequence[ExcerptPiece]
 
 
 class TextSearch(ABC):
-    """The search of an extension."""
+    """Searches chats and documents. Extensions implement the abstract methods."""
 
     @abstractmethod
     def on(self, database: Database) -> Self:
-        """The search of another database. Both share the slots of this replica."""
+        """Returns the same search on another database. Both searches share the slots of this replica."""
 
     @abstractmethod
     async def is_complete(self, owner: str) -> bool:
-        """Whether all texts of the owner's chats can be found."""
+        """Returns whether a search can find all texts of the owner's chats."""
 
     @abstractmethod
     async def page(
         self, owner: str, words: Sequence[str], limit: int, before: str | None, only: SearchFilter
     ) -> tuple[Sequence[Hit], str | None]:
-        """The best chats with all of `words`, and the name of the next page. A page may have fewer than `limit` chats
-        although more follow. `before` is the name of a page. Raises NoSuchPage, and RequestRefused when the search
-        takes too long.
+        """Returns the best chats that contain all `words`, and the name of the next page. A page may have fewer than
+        `limit` chats even if more chats follow. `before` is the name of the requested page. Raises NoSuchPage, and
+        RequestRefused when the search takes too long.
         """
 
     @abstractmethod
     async def documents(self, owner: str, words: Sequence[str], prefix: str, limit: int) -> Sequence[FoundDocument]:
-        """The best documents with all of `words`, in the path or the text. Raises RequestRefused when the search takes
-        too long.
+        """Returns the best documents whose path or text contains all `words`. Raises RequestRefused when the search
+        takes too long.
         """
 
     async def answer(self, request: Request, limit: int) -> ChatPage:
-        """The chats for the request's `q`. Raises RequestRefused."""
+        """Returns the chats that the request's `q` finds. Raises RequestRefused."""
         services, owner = services_and_owner(request)
         words, only = words_of(request), _filter(request)
         before = request.query_params.get("before")
@@ -112,7 +112,7 @@ class TextSearch(ABC):
 
 
 def text_search(services: Services) -> TextSearch:
-    """The search of this server. Raises RequestRefused without one."""
+    """Returns the search of this server. Raises RequestRefused if the server has no search."""
     search = search_or_refusal(services.storage.search)
     assert isinstance(search, TextSearch)
     return search
@@ -123,7 +123,7 @@ def _excerpt_out(excerpt: Excerpt) -> ExcerptOut:
 
 
 def words_of(request: Request) -> list[str]:
-    """The words of a search. Raises RequestRefused."""
+    """Returns the words of the request's `q`. Raises RequestRefused."""
     text = request.query_params.get("q", "")
     if len(text) > _LONGEST_SEARCH:
         raise RequestRefused(f"`q` must have at most {_LONGEST_SEARCH} characters.", field="q")

@@ -1,1 +1,1 @@
-"""Secrets in rows, and the keys that encrypt them. Several extensions read them."""
+"""Secrets in rows, and the keys that encrypt the secrets. Several extensions use these modules."""

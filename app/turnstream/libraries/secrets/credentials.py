@@ -1,4 +1,4 @@
-"""The credentials with which a provider calls a server of the caller."""
+"""The credentials with which a provider calls a server that the caller names."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,7 +11,9 @@ _SERVERS: Final = ("server_url", "url", "connector_id")
 
 
 def credentials_of(definition: Mapping[str, Any]) -> dict[str, str]:
-    """The secrets of a provider's tool, or of a server that a provider calls, by name. A header `x` is `headers.x`."""
+    """Returns the secrets of a provider's tool, or of a server that a provider calls, by name. The name of a header `x`
+    is `headers.x`.
+    """
     headers = definition.get("headers")
     found = {name: definition.get(name) for name in CREDENTIALS}
     found |= {f"{_HEADERS}{name}": value for name, value in headers.items()} if isinstance(headers, Mapping) else {}
@@ -19,7 +21,7 @@ def credentials_of(definition: Mapping[str, Any]) -> dict[str, str]:
 
 
 def with_credentials(definition: Mapping[str, Any], values: Mapping[str, str]) -> dict[str, Any]:
-    """The definition with other `values` of its credentials."""
+    """Returns the definition with its credentials replaced by `values`."""
     changed = {name: values.get(name, value) for name, value in definition.items()}
     if isinstance(headers := changed.get("headers"), Mapping):
         changed["headers"] = {name: values.get(f"{_HEADERS}{name}", value) for name, value in headers.items()}
@@ -27,10 +29,10 @@ def with_credentials(definition: Mapping[str, Any], values: Mapping[str, str]) -
 
 
 def server_of(definition: Mapping[str, Any]) -> str:
-    """The server that the provider calls with the credentials."""
+    """Returns the server that the provider calls with the credentials."""
     return next((value for name in _SERVERS if isinstance(value := definition.get(name), str)), "")
 
 
 def needs_sealing(value: str) -> bool:
-    """Whether the value of a header must be encrypted in rows: a mask or a reference is no secret."""
+    """Returns whether the value of a header must be encrypted in rows. A mask or a reference is not a secret."""
     return value != MASK and not REFERENCE.fullmatch(value)

@@ -1,4 +1,4 @@
-"""The master keys from the settings, or from a file beside an embedded database."""
+"""Reads the master keys from the settings, or from a file beside an embedded database."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,15 +19,16 @@ from turnstream.storage.database import Database, connect_when_used
 
 log = structlog.get_logger(__name__)
 
-_CONNECTIONS = 2  # of the codec
+_CONNECTIONS = 2  # connections that the codec opens
 HOW_TO_MAKE: Final = "`openssl rand -base64 32` makes one; all replicas need the same"
 
 
 def master_keys(
     settings: Settings, extensions: Sequence[Extension] | None = None, *, make: bool = True
 ) -> MasterKeys | None:
-    """Returns the master keys of the settings. An embedded database has a key file, which is created with `make`.
-    Returns None without a key, and for a server without the extension of the keys. Raises ConfigError.
+    """Returns the master keys of the settings. Without such keys, an embedded database uses its key file; if `make` is
+    true, a missing key file is created. Returns None if there is no key, or if the server lacks the extension `keys`.
+    Raises ConfigError.
     """
     chosen = selected(settings) if extensions is None else extensions
     if all(each.name != NAME for each in chosen):
@@ -46,7 +47,7 @@ def master_keys(
 
 @dataclass(frozen=True, slots=True)
 class SecretRows:
-    """The encryption of a server with these settings. Without `masters` secrets are stored in plain text."""
+    """Encrypts secrets in rows for a server with these settings. Without `masters`, secrets stay in plain text."""
 
     settings: Settings
     extensions: Sequence[Extension]
@@ -58,8 +59,9 @@ class SecretRows:
 
     @asynccontextmanager
     async def codec(self, url: str) -> AsyncIterator[Codec | None]:
-        """The codec of the first extension that has one. The codec reads keys through separate connections: a
-        transaction that waits for a key already uses one of the server's connections. Yields None without a master key.
+        """Yields the codec of the first extension that has a codec. The codec reads keys through separate connections,
+        because a transaction that waits for a key already uses one of the server's connections. Yields None without a
+        master key.
         """
         options = _CONNECTIONS, self.settings.postgres_timeout, self.settings.statement_cache, None
         async with connect_when_used("keys", url, *options) as database:
@@ -68,7 +70,9 @@ class SecretRows:
             yield next((codec for codec in found if codec is not None), None)
 
     async def of_requests(self, database: Database) -> SealedSecrets:
-        """Logs secrets that are stored in plain text, or cannot be decrypted."""
+        """Returns the secrets of requests. Logs a warning or an error if secrets are stored in plain text or cannot be
+        decrypted.
+        """
         if lost := await count_lost_keys(database, self.ids):
             log.error("secrets.locked", owners=lost, remedy="set TURNSTREAM_MASTER_KEY to the keys that it had before")
         if self.masters is None:
@@ -81,14 +85,16 @@ class SecretRows:
 
 
 def secret_rows(settings: Settings, extensions: Sequence[Extension], make: bool) -> SecretRows:
-    """Raises ConfigError."""
+    """Returns the encryption of a server with these settings. If `make` is true, a missing key file is created. Raises
+    ConfigError.
+    """
     return SecretRows(settings, extensions, master_keys(settings, extensions, make=make))
 
 
 def read_master_keys(
     name: str, text: str, settings: Settings, extensions: Sequence[Extension] | None = None
 ) -> MasterKeys:
-    """Raises ConfigError."""
+    """Reads the master keys in `text`. `name` is the source of the text, for errors. Raises ConfigError."""
     chosen = selected(settings) if extensions is None else extensions
     try:
         return MasterKeys.read(

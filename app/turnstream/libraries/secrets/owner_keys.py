@@ -1,4 +1,4 @@
-"""The keys of owners, by which their secrets in rows are encrypted.
+"""The keys of owners, which encrypt the secrets of owners in rows.
 
 No key is cached in memory: each use reads the row, so that no replica uses a key after its erasure.
 """
@@ -36,14 +36,14 @@ CREATE_OWNER_KEY = Statement(
 
 
 async def count_lost_keys(database: Database, masters: Sequence[bytes]) -> int:
-    """The number of owners' keys that none of the master keys with these ids unwraps."""
+    """Returns the number of owners' keys that none of the master keys with these ids can unwrap."""
     row = await database.row(COUNT_LOST_KEYS, masters=masters)
     return 0 if row is None else row["number"]
 
 
 class OwnerKeys:
-    """`database` is not restricted to an owner: the role of the API cannot read the keys. With `required`, a secret
-    that cannot be encrypted now is refused.
+    """Finds and creates the keys of owners. `database` is not restricted to an owner, because the role of the API
+    cannot read the keys. If `required` is true, a secret that cannot be encrypted now is refused.
     """
 
     def __init__(self, database: Database, masters: MasterKeys, *, required: bool = False) -> None:
@@ -52,7 +52,7 @@ class OwnerKeys:
         self.required = required
 
     async def find(self, owner: str) -> OwnerKey | None:
-        """None for an owner without a key, or whose key was erased. Raises CannotOpen."""
+        """Returns the owner's key, or None if the owner has no key or the key was erased. Raises CannotOpen."""
         row = await self.database.row(GET_OWNER_KEY, owner=owner)
         if row is None:
             return None
@@ -60,7 +60,7 @@ class OwnerKeys:
         return OwnerKey(key, row["master"], row["earlier"])
 
     async def find_or_create(self, owner: str) -> OwnerKey:
-        """Raises CannotOpen."""
+        """Returns the owner's key, and creates the key if there is none. Raises CannotOpen."""
         while (key := await self.find(owner)) is None:
             master = await self._master_of_all()
             wrapped = await self.masters.wrap(owner_before_move(owner), new_owner_key(), master)
@@ -68,9 +68,10 @@ class OwnerKeys:
         return key
 
     async def sealed_headers(self, owner: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """The headers of a tool at `url` in their stored form. Each encrypted value can be decrypted only for this
-        owner, URL and name. Headers are stored in plain text while a live replica cannot decrypt them. Raises Conflict,
-        and CannotOpen for a value that has the form of a ciphertext but is none.
+        """Returns the headers of a tool at `url` in their stored form. An encrypted value can be decrypted only for
+        this owner, this URL and this header. Headers are stored in plain text while a live replica cannot decrypt them.
+        Raises Conflict if encryption is required and a live replica lacks the key. Raises CannotOpen for a value that
+        has the form of a ciphertext but cannot be decrypted.
         """
         if not any(needs_sealing(value) for value in headers.values()):
             return headers
@@ -91,16 +92,16 @@ class OwnerKeys:
         }
 
     async def replica_without_key(self, master: bytes | None = None, extension: str | None = None) -> str | None:
-        """The address of a live replica without the master key or the extension. The default of `master` is the first
-        master key.
+        """Returns the address of a live replica that lacks the master key or the extension. By default, `master` is the
+        first master key.
         """
         values = {"master": master or self.masters.first, "extension": extension}
         row = await self.database.row(GET_REPLICA_WITHOUT_KEY, **values)
         return None if row is None else row["address"]
 
     async def _master_of_all(self) -> bytes:
-        """The first master key that all live replicas have. During the rollout of a new master key, the keys of new
-        owners are wrapped by the earlier master key.
+        """Returns the first master key that all live replicas have. During the rollout of a new master key, the earlier
+        master key therefore wraps the keys of new owners.
         """
         for master in self.masters.ids:
             if await self.replica_without_key(master) is None:
@@ -108,7 +109,7 @@ class OwnerKeys:
         return self.masters.first
 
     async def opened_headers(self, owner: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """The headers with decrypted values. Values in plain text are returned unchanged. Raises CannotOpen."""
+        """Returns the headers with decrypted values. Values in plain text are returned unchanged. Raises CannotOpen."""
         key = await retry_while_unavailable(lambda: self.find(owner))
         if key is None:
             raise CannotOpen(f"There is no key of {owner}: it was erased.")

@@ -1,4 +1,4 @@
-"""Secrets of tools in requests and rows, encrypted by the keys of owners if this server has a master key."""
+"""Encrypts the secrets of tools in requests and rows by the keys of owners, if this server has a master key."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from turnstream.tools.secrets import SEALED, locked
 
 
 class SealedSecrets(RequestSecrets):
-    """Without `keys`, secrets are stored in plain text."""
+    """Encrypts and decrypts secrets by the `keys` of owners. Without `keys`, secrets are stored in plain text."""
 
     def __init__(self, keys: OwnerKeys | None) -> None:
         self.keys = keys
@@ -101,12 +101,12 @@ class SealedSecrets(RequestSecrets):
 
 
 def stores_secrets(services: Services) -> bool:
-    """Whether this server has the extension `keys`. Without the extension no new secret is stored."""
+    """Returns whether this server has the extension `keys`. Without the extension, no new secret is stored."""
     return isinstance(services.resolver.secrets, SealedSecrets)
 
 
 def owner_keys_of(services: Services) -> OwnerKeys | None:
-    """The keys of owners, if this server has a master key."""
+    """Returns the keys of owners, if this server has a master key."""
     secrets = services.resolver.secrets
     return secrets.keys if isinstance(secrets, SealedSecrets) else None
 
@@ -150,7 +150,9 @@ def _unmasked(definition: Mapping[str, Any], known: Sequence[Mapping[str, Any]],
 
 
 def _names_of(definition: Mapping[str, Any]) -> tuple[str, Any]:
-    """The server, and the name in the definition: one server may occur twice with different credentials."""
+    """Returns the server, and the name that the definition gives it: the same server may occur twice with different
+    credentials.
+    """
     return server_of(definition), definition.get("server_label", definition.get("name"))
 
 

@@ -1,7 +1,7 @@
-"""Encryption of secrets in rows: an owner's key encrypts values, and a master key wraps the owner's key.
+"""Encrypts secrets that are stored in rows: an owner's key encrypts values, and a master key wraps the owner's key.
 
 AES-SIV (RFC 5297) seals values: equal values have equal ciphertexts, so that equal tool sets remain equal in storage.
-Rows of one owner therefore reveal only the equality of two secrets. AES-256-GCM wraps keys.
+Rows of one owner therefore reveal only whether two secrets are equal. AES-256-GCM wraps keys.
 """
 
 import secrets
@@ -18,7 +18,7 @@ from turnstream.domain.errors import CannotOpen
 from turnstream.extension import MasterKey
 from turnstream.tools.secrets import SEALED
 
-EARLIER: Final = "earlier key"  # the place of a key that is encrypted by the next one
+EARLIER: Final = "earlier key"  # the context in which the next key encrypts a key
 _MASTER_BYTES = 32
 _OWNER_BYTES = 64  # AES-SIV uses one half for the authentication
 _NONCE_BYTES = 12
@@ -28,7 +28,7 @@ _CHANGED = "A stored secret was changed, or belongs to another owner or place."
 
 class _GivenKey:
     def __init__(self, key: bytes) -> None:
-        # The id reveals nothing: a key has 256 random bits.
+        # The id reveals nothing about the key, because a key has 256 random bits.
         self.id, self._cipher = id_of(b"turnstream master key\0" + key), AESGCM(key)
 
     async def wrap(self, owner: str, key: bytes) -> bytes:
@@ -43,10 +43,10 @@ class _GivenKey:
 
 
 class MasterKeys:
-    """The first key wraps the keys of owners; every key unwraps them."""
+    """The first key wraps the keys of owners. Each key can unwrap the owners' keys that it wrapped."""
 
     def __init__(self, keys: Sequence[MasterKey]) -> None:
-        """Raises ValueError."""
+        """Raises ValueError if there is no key."""
         if not keys:
             raise ValueError("there must be at least one key")
         self._keys = {key.id: key for key in keys}
@@ -55,8 +55,8 @@ class MasterKeys:
 
     @classmethod
     def read(cls, text: str, find: Callable[[str], MasterKey | None] = lambda _: None) -> Self:
-        """Keys in base64, or names that `find` knows, separated by commas or line breaks. Raises ValueError; its text
-        contains no part of a key.
+        """Reads keys in base64, or names that `find` knows, separated by commas or line breaks. Raises ValueError,
+        whose text contains no part of a key.
         """
         keys = list[MasterKey]()
         for place, item in enumerate(text.replace(",", " ").split(), 1):
@@ -73,12 +73,12 @@ class MasterKeys:
         return cls(keys)
 
     async def wrap(self, owner: str, key: bytes, by: bytes | None = None) -> bytes:
-        """`by` is the id of the master key; the default is the first master key."""
+        """Wraps an owner's key. `by` is the id of the master key that wraps it; the default is the first master key."""
         id = by or self.first
         return id + await self._keys[id].wrap(owner, key)
 
     async def unwrap(self, owner: str, wrapped: bytes) -> bytes:
-        """Raises CannotOpen and StorageUnavailable."""
+        """Unwraps an owner's key. Raises CannotOpen and StorageUnavailable."""
         id = wrapped[:_ID_BYTES]
         if id not in self._keys:
             raise CannotOpen(f"The key of {owner} is wrapped by the master key {id.hex()}, which this server lacks.")
@@ -86,8 +86,9 @@ class MasterKeys:
 
 
 class OwnerKey:
-    """`context` is the place of a value: the value can be decrypted only with the same place. `master` is the id of the
-    wrapping master key. `earlier` is the key before, encrypted by this key, so that older values can be decrypted, too.
+    """Encrypts the values of one owner. `context` is the place of a value: the value can be decrypted only with the
+    same context. `master` is the id of the master key that wraps this key. `earlier` is the owner's previous key,
+    encrypted by this key, so that older values can still be decrypted.
     """
 
     def __init__(self, key: bytes, master: bytes = b"", earlier: bytes | None = None) -> None:
@@ -100,18 +101,18 @@ class OwnerKey:
         return SEALED + urlsafe_b64encode(self.encrypt(value.encode(), *context)).decode()
 
     def open(self, sealed: str, *context: str) -> str:
-        """Raises CannotOpen."""
+        """Decrypts the result of `seal`. Raises CannotOpen."""
         try:
             return self.decrypt(urlsafe_b64decode(sealed.removeprefix(SEALED)), *context).decode()
         except ValueError:
             raise CannotOpen(_CHANGED) from None
 
     def encrypt(self, value: bytes, *context: str) -> bytes:
-        # AES-SIV refuses an empty text, and a header may be empty.
+        # The zero byte makes every text non-empty: a header may be empty, and AES-SIV refuses an empty text.
         return self._cipher.encrypt(b"\0" + value, [part.encode() for part in context])
 
     def decrypt(self, sealed: bytes, *context: str) -> bytes:
-        """Raises CannotOpen."""
+        """Decrypts the result of `encrypt`, which this key or an earlier key has encrypted. Raises CannotOpen."""
         try:
             return self._cipher.decrypt(sealed, [part.encode() for part in context])[1:]
         except (InvalidTag, ValueError):

@@ -6,7 +6,7 @@ from pydantic import Field, SecretStr
 
 from turnstream.config import Section
 
-# The extension that has these settings.
+# The name of the extension that has these settings.
 NAME: Final = "keys"
 
 

@@ -1,4 +1,4 @@
-"""The declarations of a tools file: the policies of tools, and the tables of the kinds of sources."""
+"""Reads a tools file, which declares the policies of tools, and the tables of each kind of tool source."""
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,8 +19,9 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
-    """The content of a tools file. `tables` are the tables of sources, by kind and name. `policies` are options for
-    tools by name. `source` is named in error texts. Texts of tables may name variables of the `environment`.
+    """The content of a tools file. `tables` are the tables of sources, by kind and name. `policies` are the options of
+    policies, by the name of the tool. Error texts name the `source`. Texts of tables may name variables of the
+    `environment`.
     """
 
     source: str = ""
@@ -29,8 +30,8 @@ class Declarations:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def each(self, kind: str, make: Callable[[str, Any], Made]) -> list[Made]:
-        """The results of `make` for the name and the keys of each table `[kind.NAME]`. A ValueError becomes a
-        ConfigError with the place in the file.
+        """Calls `make` with the name and the keys of each table `[kind.NAME]`, and returns the results. A ValueError
+        becomes a ConfigError that names the place in the file.
         """
         made = []
         for name, table in self.tables.get(kind, {}).items():
@@ -39,7 +40,9 @@ class Declarations:
         return made
 
     def fill(self, key: str, text: str) -> str:
-        """The text with variables in place of `$NAME` and `${NAME}`, and a dollar sign in place of `$$`."""
+        """Returns the text with the values of variables in place of `$NAME` and `${NAME}`, and a dollar sign in place
+        of `$$`.
+        """
         try:
             return Template(text).substitute(self.environment)
         except KeyError as error:
@@ -52,8 +55,9 @@ class Declarations:
         return {name: self.fill(f"{key}.{name}", text) for name, text in texts.items()}
 
     def apply_policies(self, tools: Iterable[Tool], prefixes: Sequence[str] = ()) -> list[Tool]:
-        """The tools with the policies declared for them. A source may list tools whose names begin with one of
-        `prefixes` later. Raises ConfigError for a policy without a tool.
+        """Returns the tools with the policies that are declared for them. A policy whose name begins with one of
+        `prefixes` may belong to a tool that its source lists later. Raises ConfigError for any other policy without a
+        tool.
         """
         found = list(tools)
         names = [tool.spec.name for tool in found]
@@ -72,17 +76,21 @@ class Declarations:
 def read_declarations(
     path: Path, environment: Mapping[str, str], kinds: Mapping[str, type[PolicyTable]] = MappingProxyType({})
 ) -> Declarations:
-    """Reads a tools file. `kinds` are the keys of the tables of sources. Raises ConfigError with a sentence."""
+    """Reads a tools file. `kinds` maps each kind of source to the keys of its tables. Raises ConfigError with a
+    sentence.
+    """
     tables = dict(read_file(path, kinds))
     policies = {name: table.options() for name, table in tables.pop("policy").items()}
     return Declarations(str(path), tables, policies, environment)
 
 
 def _with_options(tool: Any, options: PolicyOptions) -> Tool:
-    """The same tool with another policy. Raises ValueError for an option that this tool cannot have."""
+    """Returns the same tool with these options in its policy. Raises ValueError for an option that this tool cannot
+    have.
+    """
     check_for(tool.spec, options)
     policy = replace(tool.policy, **options)
-    # The tool itself may read its policy, for the form of its results: replace the field if there is one.
+    # The tool itself may read its policy when it formats results, so the field `policy` is replaced if the tool has it.
     if is_dataclass(tool) and any(each.name == "policy" for each in fields(tool)):
         return cast("Tool", replace(tool, policy=policy))  # type: ignore[type-var]
     return _ToolWithPolicy(tool, policy)

@@ -1,4 +1,4 @@
-"""Kinds of tool sources, and the tools file with their tables."""
+"""Defines the kinds of tool sources, and reads the tools file, which has tables of these kinds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from turnstream.tools.sources import DeclaredTools, LoadedTools
 
 @dataclass(frozen=True, slots=True)
 class SourceKind:
-    """A kind of tool source. Its tables in the tools file are `[name.NAME]`, with the keys of `table`; None for a kind
-    without tables. `make` gets the content of the file and connects to nothing. `make` raises ConfigError with all
-    sentences at once.
+    """A kind of tool source. Its tables in the tools file are `[name.NAME]`, and have the keys of `table`, which is
+    None for a kind without tables. `make` receives the content of the file, and does not connect to any source. `make`
+    raises one ConfigError with a sentence for each mistake.
     """
 
     name: str
@@ -28,7 +28,7 @@ class SourceKind:
 
 
 def source_kinds(settings: Settings, extensions: Sequence[Extension]) -> Sequence[SourceKind]:
-    """The kinds of the extensions. The tables of an installed extension that is not among them are refused."""
+    """Returns the kinds of the extensions. Refuses tables of an installed extension that is not among `extensions`."""
     kinds = {kind.name: kind for extension in extensions for kind in kinds_of(extension, settings)}
     for extension in left_out(extensions):
         for kind in (kind for kind in kinds_of(extension, settings) if kind.table is not None):
@@ -51,14 +51,16 @@ def _refuse(kind: str, extension: Extension, declarations: Declarations) -> Load
 
 
 def read_tools_file(file: Path | None, kinds: Sequence[SourceKind], environment: Mapping[str, str]) -> Declarations:
-    """The content of the file, with tables of these kinds. Raises ConfigError."""
+    """Returns the content of the file, which may have tables of these kinds. Raises ConfigError."""
     if file is None:
         return Declarations(environment=environment)
     return read_declarations(file, environment, {kind.name: kind.table for kind in kinds if kind.table is not None})
 
 
 def declared_tools(file: Path | None, kinds: Sequence[SourceKind], environment: Mapping[str, str]) -> DeclaredTools:
-    """The tools of all kinds, by the tables of the file. Raises ConfigError with a sentence for each mistake."""
+    """Returns the tools of all kinds, as the tables of the file declare them. Raises ConfigError with a sentence for
+    each mistake.
+    """
     problems: list[str] = []
     declarations, made = Declarations(environment=environment), list[LoadedTools]()
     with errors_collected(problems):

@@ -1,4 +1,4 @@
-"""The toolset that a program opens for itself, or for the server that it embeds."""
+"""Opens the toolset for a program, or for the server that a program embeds."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +15,7 @@ from turnstream.tools.outputs import Outputs
 from turnstream.tools.tool import Tool
 from turnstream.tools.toolset import Toolset
 
-# The settings by the fields of ToolSettings.
+# For each field of ToolSettings, the name of the setting.
 SETTINGS = {
     "file": "tools_file",
     "reference": "toolset",
@@ -34,7 +34,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
-    """The settings of tools, for a program. `environment` has the variables for `file` and for factories."""
+    """The settings of tools, for a program. `environment` contains the variables that `file` and factories may use."""
 
     file: Path | None = None
     reference: str | None = None
@@ -60,7 +60,7 @@ async def open_toolset(
     connect_mcp: bool = True,
     kinds: Sequence[SourceKind] | None = None,
 ) -> AsyncIterator[Toolset]:
-    """Opens the toolset and, with `connect_mcp`, the connections of its sources. The default of `kinds` is the source
+    """Opens the toolset. If `connect_mcp` is true, it also connects the sources. By default, `kinds` are the source
     kinds of the extensions. Raises ConfigError with a sentence for each invalid setting.
     """
     kinds = _installed_kinds(settings) if kinds is None else kinds
@@ -75,7 +75,7 @@ async def open_toolset(
 
 
 def _installed_kinds(given: ToolSettings) -> Sequence[SourceKind]:
-    """The kinds of the extensions, for the settings of a program."""
+    """Returns the source kinds of the extensions that the settings of a program select."""
     defaults = {each.name: each.default for each in fields(given)}
     values = {
         setting: getattr(given, name) for name, setting in SETTINGS.items() if getattr(given, name) != defaults[name]

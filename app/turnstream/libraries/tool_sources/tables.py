@@ -37,20 +37,22 @@ class _Table(BaseModel):
 
 
 def _keys_of(options: Any) -> dict[str, Any]:
-    """The fields of a dataclass as keys of a table, with types and defaults."""
+    """Returns the fields of a dataclass as keys of a table: the names, each with a type and a default."""
     types = get_type_hints(options)
     return {field.name: (_key_type(types[field.name]), _default_of(field)) for field in fields(options)}
 
 
 def _default_of(field: dataclasses.Field[Any]) -> Any:
-    """The default of a field; an ellipsis for a required field."""
+    """Returns the default of a field, or an ellipsis for a required field."""
     if field.default_factory is not MISSING:
         return field.default_factory()
     return ... if field.default is MISSING else field.default
 
 
 def _key_type(hint: Any) -> Any:
-    """The type of a field in a file: a dataclass is a table, `false` means None, and functions are excluded."""
+    """Returns the type that a field has in a file. A dataclass becomes a table, `false` means None, and functions are
+    excluded.
+    """
     if isinstance(hint, type) and is_dataclass(hint):
         table = create_model("Table", __base__=_Table, **_keys_of(hint))
         return Annotated[table, AfterValidator(lambda keys: hint(**dict(keys)))]
@@ -58,7 +60,7 @@ def _key_type(hint: Any) -> Any:
         return hint
     kinds = [kind for kind in get_args(hint) if get_origin(kind) is not Callable]
     union: Any = reduce(or_, map(_key_type, kinds))
-    if len(kinds) > 2 and any(is_dataclass(kind) for kind in kinds):  # an error then refers to one of them
+    if len(kinds) > 2 and any(is_dataclass(kind) for kind in kinds):  # with tags, an error refers to one kind
         tagged = [Annotated[_key_type(kind), Tag(_TABLE if is_dataclass(kind) else _VALUE)] for kind in kinds[:-1]]
         union = Annotated[Union[tuple(tagged)], Discriminator(_tag_of)] | None  # noqa: UP007
     if NoneType not in get_args(hint):
@@ -67,13 +69,13 @@ def _key_type(hint: Any) -> Any:
 
 
 def _with_keys_of_policy(table: type[BaseModel]) -> type[BaseModel]:
-    """Adds the keys at runtime. For type checkers a decorated class stays as written."""
+    """Adds the fields of Policy as keys at runtime. Type checkers see the decorated class as it is written."""
     return create_model(table.__name__, __base__=table, __module__=table.__module__, **_keys_of(Policy))
 
 
 @_with_keys_of_policy
 class PolicyTable(_Table):
-    """A table with the fields of Policy as keys. A missing key is an option that was not chosen."""
+    """A table whose keys are the fields of Policy. If a key is missing, its option was not chosen."""
 
     def options(self) -> PolicyOptions:
         chosen = self.model_fields_set & {field.name for field in fields(Policy)}
@@ -81,8 +83,8 @@ class PolicyTable(_Table):
 
 
 def read_file(path: Path, kinds: Mapping[str, type[PolicyTable]]) -> Mapping[str, Mapping[str, Any]]:
-    """Parses and validates a tools file, with tables `[policy.NAME]` and tables of `kinds`. Returns the tables by kind
-    and name. Raises ConfigError with a sentence for every mistake.
+    """Parses and validates a tools file, which may have tables `[policy.NAME]` and tables of `kinds`. Returns the
+    tables by kind and name. Raises ConfigError with a sentence for every mistake.
     """
     tables: Mapping[str, type[PolicyTable]] = {**kinds, "policy": PolicyTable}
     keys: dict[str, Any] = {kind: (dict.__class_getitem__((str, table)), {}) for kind, table in tables.items()}
@@ -100,7 +102,7 @@ def read_file(path: Path, kinds: Mapping[str, type[PolicyTable]]) -> Mapping[str
 
 def _sentence(problem: Any, tables: Mapping[str, type[PolicyTable]]) -> str:
     loc = tuple(part for part in problem["loc"] if part not in {_TABLE, _VALUE})
-    # The name of a table has two parts or, of the policy of one tool of a server, four.
+    # The name of a table has two parts. The name of a policy for one tool of a server has four parts.
     depth = 0 if len(loc) < 2 else 4 if len(loc) > 4 and loc[2] == "policy" else 2
     table, key = ".".join(map(str, loc[:depth])), ".".join(map(str, loc[depth:]))
     if problem["type"] == "extra_forbidden":

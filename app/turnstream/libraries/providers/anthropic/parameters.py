@@ -21,7 +21,7 @@ from turnstream.llm.parameters import (
     Thinking,
 )
 
-# Claude models of 4.7 and later, with any prefix of a gateway or a cloud.
+# Claude models from version 4.7 on. A gateway or a cloud may put a prefix before the name.
 _UNSAMPLED = re.compile(r"claude-(fable|mythos|[a-z]+-(4[-.][7-9]|[5-9])(?!\d))")
 _LEAST_BUDGET = 1_024  # tokens
 _WHY = "it is a Claude model without sampling parameters"
@@ -76,7 +76,7 @@ PARAMETERS = (
     Parameter("speed", Literal["standard", "fast"], "speed of the answer", guarded=True),
 )
 SAMPLING = frozenset(parameter.name for parameter in (TEMPERATURE, TOP_K, TOP_P))
-# The request's member has the parameter's name; betas are a header.
+# Each member of the request has the name of its parameter; the betas are sent in a header.
 MEMBERS = frozenset(parameter.name for parameter in PARAMETERS) - {"betas"}
-# Members of a request without a parameter.
+# Members of a request that no parameter sets.
 OWN_MEMBERS = frozenset({"cache_control", "messages", "model", "stream", "system", "tools"})

@@ -1,5 +1,5 @@
 """Adapter to the Anthropic Messages API. The SDK handles addresses, authentication and errors; the adapter reads the
-bytes.
+bytes of the response.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -22,15 +22,15 @@ from turnstream.llm.interceptor import Interceptor
 from turnstream.llm.models.api import MakeCalls
 from turnstream.llm.provider import MAX_EVENT_BYTES, ModelRequest
 
-# The clients of other clouds are subclasses of the first one.
+# The SDK's clients for other clouds are subclasses of the first client.
 SdkClient = anthropic.AsyncAnthropic | anthropic.AsyncAnthropicBedrockMantle | anthropic.AsyncAnthropicVertex
-# The last version of the API with sampling parameters. The SDK's default version refuses them for every model.
+# The last version of the API that accepts sampling parameters. The SDK's default version refuses them for every model.
 _WITH_SAMPLING = {"anthropic-version": "2023-06-01"}
 
 
 class AnthropicProvider(Adapter):
-    """`params` are further parameters that this server accepts; `headers` are sent with every request. `make` creates
-    the SDK's client.
+    """Calls the Anthropic Messages API. `params` are parameters that this server accepts in addition to the API's own;
+    `headers` are sent with every request. `make` creates the SDK's client.
     """
 
     name = "anthropic"
@@ -90,11 +90,11 @@ class AnthropicProvider(Adapter):
         return self._post(path, body, request, "text/event-stream")
 
     async def _message(self, request: ModelRequest) -> tuple[str, bytes]:
-        """Returns path and body of the request."""
+        """Returns the path and the body of the request."""
         return "/v1/messages", await offload(request.size, render, request, self._members)
 
     async def _count(self, request: ModelRequest) -> tuple[str, bytes]:
-        """Returns path and body of the request for a count of its tokens."""
+        """Returns the path and the body of a request that counts the tokens of `request`."""
         return "/v1/messages/count_tokens", await offload(request.size, render_count, request, self._members)
 
     async def count(self, request: ModelRequest) -> int:
@@ -139,7 +139,7 @@ class AnthropicProvider(Adapter):
 
 
 def _may_be_expired(error: ProviderError) -> bool:
-    """True if the cause may be an expired container. For some expired containers, the API's error has no name of the
-    container.
+    """Returns whether an expired container may be the cause. For some expired containers, the API's error does not name
+    the container.
     """
     return error.type == "api_error" or "container" in error.message.lower()

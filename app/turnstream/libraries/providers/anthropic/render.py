@@ -1,4 +1,4 @@
-"""Rendering of model requests as Anthropic request bodies. Pure.
+"""Renders model requests as bodies of Anthropic's API. Pure.
 
 The provider's data is sent back byte for byte. A block has the same bytes in every request, apart from the cache marks,
 which the provider does not count as content.
@@ -70,9 +70,9 @@ _CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=
 
 
 def render(request: ModelRequest, members: Set[str] = MEMBERS, version: str | None = None) -> bytes:
-    """Returns the body. Cache marks are at the end of the system prompt, of the previous request and of this request.
-    `members` are the members from parameters. With a `version` the body contains the version instead of the model: a
-    cloud has the model in the path.
+    """Returns the body. Cache marks are set at the end of the system prompt, at the end of the previous request, and at
+    the end of this request. `members` are the members that parameters may set. If a `version` is given, the body
+    contains the version instead of the model, because a cloud that requires a version has the model in the path.
     """
     body = _body(request, members)
     if version is not None:
@@ -82,13 +82,15 @@ def render(request: ModelRequest, members: Set[str] = MEMBERS, version: str | No
 
 
 def render_count(request: ModelRequest, members: Set[str] = MEMBERS, version: str | None = None) -> bytes:
-    """Returns the body of a request for the token count, always with the model."""
+    """Returns the body of a request that counts tokens. It always contains the model."""
     body = {name: value for name, value in _body(request, members).items() if name in _COUNTED}
     return encode(body if version is None else {**body, "anthropic_version": version})
 
 
 def betas_of(request: ModelRequest) -> Sequence[str]:
-    """Returns the betas that the request needs: the betas of its edits, and of the provider's summaries in it."""
+    """Returns the betas that the turn names, and the betas that the request needs for its edits and for the provider's
+    summaries in it.
+    """
     given: Sequence[str] = request.params.get("betas") or ()
     management = {**_context_management(request.compaction), **request.params}.get("context_management")
     edits = management.get("edits") or () if isinstance(management, Mapping) else ()
@@ -106,7 +108,7 @@ def _body(request: ModelRequest, members: Set[str]) -> dict[str, Any]:
     elif not request.may_use_tools:
         params["tool_choice"] = {"type": "none"}
     thinking = params.get("thinking")
-    # Thoughts count, too: the provider refuses a budget without room for an answer.
+    # `max_tokens` includes thoughts: the provider refuses a budget for thoughts that leaves no room for an answer.
     budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
     body: dict[str, Any] = {
         "model": request.model,
@@ -130,8 +132,8 @@ def _body(request: ModelRequest, members: Set[str]) -> dict[str, Any]:
 
 
 def earlier_container(request: ModelRequest) -> str | None:
-    """Returns the container of an earlier turn with its files, if this turn runs code, and neither has nor names a
-    container. The container may have expired.
+    """Returns the container of an earlier turn, which has that turn's files, if this turn runs code but neither has nor
+    names a container. The container may have expired.
     """
     param = request.params.get("container")
     named = "id" in param if isinstance(param, Mapping) else param is not None
@@ -151,8 +153,9 @@ def _container_in(data: str | None) -> str | None:
 
 
 def _begins_without_thought(messages: Sequence[Message]) -> bool:
-    """True if the current round of calls begins without a thought: the provider then refuses enabled thinking. Thoughts
-    of another model, and those before a shortening, are not sent.
+    """Returns whether the first reply of the current chain of calls begins without a thought: then the provider refuses
+    enabled thinking. Such a thought may be missing because thoughts of another model, and thoughts before a shortening,
+    are not sent.
     """
     place = len(messages) - 1
     while place > 1 and any(block.type == TOOL_RESULT for block in messages[place].blocks):
@@ -162,8 +165,8 @@ def _begins_without_thought(messages: Sequence[Message]) -> bool:
 
 
 def _context_management(compaction: ProviderCompaction | None) -> dict[str, Any]:
-    """Clears tool results at three quarters of the limit, before a summary, and only if the saved tokens are worth the
-    lost cache.
+    """Returns the edits that the provider may make. The provider clears tool results at three quarters of the limit for
+    a summary, and only if the saved tokens are worth the lost cache.
     """
     if compaction is None or not compaction.edits:
         return {}
@@ -182,8 +185,8 @@ def _tokens(count: int) -> dict[str, Any]:
 
 
 def render_block(block: Block, cites: bool = False) -> bytes:
-    """Returns the block as JSON: its `data`, with the streamed member filled in. If the request `cites`, all its
-    documents do: the provider refuses a mixture.
+    """Returns the block as JSON: its `data`, with the streamed member filled in. If the request `cites`, citations are
+    enabled for all its documents, because the provider refuses a mixture.
     """
     members = _shell(block)
     members.pop("cache_control", None)
@@ -213,8 +216,9 @@ def _shell(block: Block) -> dict[str, Any]:
 
 
 def _result(block: Block, cites: bool) -> dict[str, Any]:
-    """Returns the members of a tool result. The provider refuses an error without content, and an error with a file:
-    the first gets a text, the second a mark in its text.
+    """Returns the members of a tool result. The provider refuses an error without content, and an error with a file. So
+    an error without content gets a text. An error with a file is sent as a success, and its first text says that the
+    tool failed.
     """
     parts: Any = block.text
     if block.data is not None:
@@ -226,8 +230,8 @@ def _result(block: Block, cites: bool) -> dict[str, Any]:
 
 
 def _tools(request: ModelRequest) -> list[bytes]:
-    """Returns our tools, then the provider's own. The last one has the cache mark if there is no system prompt. A
-    client tool may have a definition of the provider (bash, text editor), which is sent instead.
+    """Returns turnstream's tools, then the provider's own tools. The last tool has the cache mark if there is no system
+    prompt. If the provider defines a client tool itself (bash, text editor), that definition is sent instead.
     """
     added, provider_tools = split_definitions(request)
     defined = {decode(members_of(tool).get("name", NULL)) for tool in provider_tools}
@@ -279,8 +283,8 @@ def _with_toolset(block: Block, toolsets: Mapping[str | None, Raw | None], cites
 
 
 def _marks(messages: Sequence[Message]) -> set[tuple[int, int]]:
-    """Returns the positions of the cache marks: the end of this request, and the end of the previous request, in the
-    user message before the last answer.
+    """Returns the positions of the cache marks: the end of this request, and the end of the previous request, which is
+    in the user message before the last answer.
     """
     cacheable = [
         (number, place)

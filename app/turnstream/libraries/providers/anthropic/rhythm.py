@@ -1,18 +1,20 @@
-"""The rhythm of requests decides whether the provider caches a prompt for an hour or for five minutes."""
+"""Decides, by the rhythm of requests, whether the provider caches a prompt for an hour or for five minutes."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 
 from turnstream.domain.rounds import Round, billed_tokens
 
-_COUNTED = 21  # the last requests: the rhythm of a chat changes
-# Relative to an uncached token. Writing costs 2 for an hour and 1.25 for five minutes, reading 0.1.
+# Only the last requests count, because the rhythm of a chat changes.
+_COUNTED = 21
+# Prices relative to an uncached token. Writing a token to the cache costs 2 for an hour and 1.25 for five minutes;
+# reading a cached token costs 0.1.
 _MORE_FOR_WRITING = 0.75
 _LESS_FOR_READING = 1.15
 
 
 def hour_pays(past: Sequence[Round]) -> bool:
-    """True if a cache of one hour would have been cheaper for the past requests of a path."""
+    """Returns whether a cache of one hour would have been cheaper for the past requests of a path."""
     saved = 0.0
     for before, after in pairwise(past[-_COUNTED:]):
         if before.started_at and after.started_at:

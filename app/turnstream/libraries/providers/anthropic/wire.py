@@ -1,4 +1,4 @@
-"""Parser of the Anthropic stream: events to parts. Pure: no client, no I/O.
+"""Parses the events of the Anthropic stream into parts. Pure: no client, no I/O.
 
 Events, blocks and deltas of unknown types are kept unchanged. The hot path decodes only the text of deltas; opaque data
 keeps the provider's bytes.
@@ -75,7 +75,7 @@ _message = msgspec.json.Decoder(_Message)
 
 
 class AnthropicWire(Wire):
-    """`failure` is the decoded event."""
+    """Parses one answer. `failure` is the decoded event that reports a failure."""
 
     def _read_event(self, data: bytes, parts: list[Part]) -> None:
         event = _event.decode(data)
@@ -137,14 +137,14 @@ def _opened(key: int, raw: Raw) -> BlockOpened:
     text = ""
     data: str | None = decode_text(raw)
     if block.type in CALLS:
-        if bytes(block.input) != b"null" and members_of(block.input):  # it came as a whole; else deltas follow
+        if bytes(block.input) != b"null" and members_of(block.input):  # the input came at once; else deltas follow
             text = decode_text(block.input)
     elif block.type == "text":
         text = block.text or ""
         members = members_of(raw)
         no_citations = bytes(members.get("citations", NULL)) in {b"null", b"[]"}
         if no_citations and members.keys() <= {"type", "text", "citations"}:
-            data = None  # only the text
+            data = None  # the block has only its text
     elif block.type == "thinking":
         text = block.thinking or ""
     elif block.type == "compaction":

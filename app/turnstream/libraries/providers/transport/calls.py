@@ -1,4 +1,4 @@
-"""The calls of an adapter, by the SDK of its provider."""
+"""Sends the calls of an adapter through the SDK of its provider."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -25,12 +25,12 @@ class SdkStream(Protocol):
     ) -> None: ...
 
 
-# A call by the SDK: path, headers and body of a POST.
+# Sends a POST through the SDK. The arguments are its path, headers and body.
 SdkPost = Callable[[str, Mapping[str, str], bytes], Awaitable[SdkStream]]
 
 
 class Calls:
-    """`client` is the SDK's HTTP client. A subclass may send calls in another way."""
+    """Sends the calls of an adapter. `client` is the SDK's HTTP client. A subclass may send calls in another way."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self.client = client
@@ -40,7 +40,7 @@ class Calls:
         self, sdk: SdkPost, path: str, headers: Mapping[str, str], body: bytes
     ) -> AbstractAsyncContextManager[ModelResponse]:
         """Sends the body and returns the response, which has a status of success. Raises the SDK's exceptions, and
-        Unanswered. The body, perhaps megabytes, is freed before the answer ends.
+        Unanswered. The body may have megabytes, so it is freed before the answer ends.
         """
         return self.post_by_sdk(sdk, path, headers, body)
 
@@ -51,11 +51,11 @@ class Calls:
         headers: Mapping[str, str],  # noqa: ARG002
         max_bytes: int,  # noqa: ARG002
     ) -> "aiohttp.ClientWebSocketResponse[bool] | None":
-        """A new WebSocket at the path, with the headers of a call. None if WebSockets are not available."""
+        """Opens a WebSocket at the path, with the headers of a call. Returns None if WebSockets are not available."""
         return None
 
     def kept_open(self) -> AbstractAsyncContextManager[None]:
-        """Keeps a connection open for the next call, during the block."""
+        """Keeps a connection open for the next call until the block ends."""
         return nullcontext()
 
     @asynccontextmanager
@@ -64,12 +64,12 @@ class Calls:
     ) -> AsyncIterator[ModelResponse]:
         try:
             stream = await sdk(path, {**headers, **TRACING.outgoing()}, body)
-        except (aiohttp.ClientError, OSError) as error:  # OpenAI's SDK does not catch all of them
+        except (aiohttp.ClientError, OSError) as error:  # OpenAI's SDK does not catch all these errors
             raise Unanswered from error
         del body
         async with stream, open_response(stream.response) as opened:
             yield opened
 
 
-# Makes the sender of an adapter's calls over the network client.
+# Creates the object that sends an adapter's calls with the network client.
 MakeCalls = Callable[[httpx2.AsyncClient], Calls]

@@ -1,9 +1,9 @@
-"""Failures of model calls: parsed from all forms of servers and gateways, and classified.
+"""Parses the failures of model calls, in all the forms that servers and gateways send, and classifies them.
 
 The shapes differ: an object in `error`, a string in `error`, the object itself, a list, plain text, a page of HTML; a
 name, a number or a sentence as `code`. A gateway wraps the failure of the provider behind it: as JSON text in
 `metadata.raw` (OpenRouter), or in a sentence in `message` (LiteLLM and others that forward an exception's text). The
-innermost failure is the cause: its message is shown, and its name and status decide.
+innermost failure is the cause: its message is shown, and its name and status decide the class.
 """
 
 import ast
@@ -28,9 +28,9 @@ log = structlog.get_logger(__name__)
 TOO_LONG = "context_length_exceeded"
 MAX_MESSAGE = 1_000  # characters; the rest of an error text is dropped
 
-_DEEPEST = 6  # wrappers of a failure that are removed
-_LONGEST_PYTHON = 10_000  # characters of a Python literal that are parsed
-_OK = 200  # also the status of a failure within the stream
+_DEEPEST = 6  # most wrappers of a failure that are removed
+_LONGEST_PYTHON = 10_000  # characters; a longer Python literal is not parsed
+_OK = 200  # a response whose stream contains a failure also has this status
 _TOO_LARGE = 413
 
 # Failures that the operator must resolve with the provider.
@@ -51,7 +51,7 @@ OF_ACCOUNT = frozenset(
     }
 )
 ACCOUNT_STATUSES = frozenset({401, 402})
-# Failures classified by name, not by status.
+# Failures that are permanent by their name, whatever their status is.
 PERMANENT = OF_ACCOUNT | {
     TOO_LONG,
     "INVALID_ARGUMENT",
@@ -96,7 +96,7 @@ _TRANSIENT = BUSY | {
 }
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
 BUSY_STATUSES = frozenset({429, 503, 529})
-# Their texts mention lengths, too: the limit of a minute, an account or a plan.
+# The texts of failures with these statuses mention lengths, too, but mean the limit of a minute, an account or a plan.
 _NEVER_TOO_LONG = frozenset({401, 402, 403, 429})
 _TOO_LONG_TEXT = re.compile(
     r"maximum context length|context (window|length|size|limit)|(prompt|input) is too long|maximum prompt length"
@@ -114,7 +114,8 @@ STATUS = re.compile("[45][0-9]{2}")
 _TEXTS = ("error", "message", "detail", "msg", "Message")
 _CONTAINERS = ("error", "errors", "detail")
 _TITLE = re.compile(r"<title>\s*(.*?)\s*</title>", re.IGNORECASE | re.DOTALL)
-# Members of bodies with a requested wait (`retryDelay` is Google's, as "37s"), and the seconds in their unit.
+# Members of a body that request a wait, and the length of their unit in seconds. `retryDelay` is Google's, such as
+# "37s".
 _WAITS = {"retry_after": 1, "retry_after_seconds": 1, "retryAfter": 1, "retryDelay": 1, "retry_after_ms": 0.001}
 
 
@@ -125,8 +126,8 @@ def provider_error(
     headers: httpx2.Headers | None = None,
     request_id: str | None = None,
 ) -> ProviderError:
-    """Returns the error for `failure`, a decoded body or event, or its text. `status` and `headers` are those of the
-    response.
+    """Returns the error for `failure`, which is a decoded body or event, or its text. `status` and `headers` are the
+    response's status and headers.
 
     The retry decision follows the header `x-should-retry`, else the name of the failure, else the status.
     """
@@ -142,7 +143,7 @@ def provider_error(
     if _is_too_long(name, status, message):
         kind, name = TooLong, TOO_LONG
     elif (status == 429 or name == "rate_limit_exceeded") and _TOO_LARGE_FOR_ANY_MINUTE.search(message):
-        kind = PermanentError  # exceeds the limit of a minute: no wait can help
+        kind = PermanentError  # the request exceeds the limit of a minute, so no wait helps
     elif kind is PermanentError and (name in OF_ACCOUNT or status in ACCOUNT_STATUSES):
         kind = AccountRefused
     own_id = failure.get("request_id") if isinstance(failure, Mapping) else None
@@ -159,8 +160,8 @@ def provider_error(
 
 
 def content_type_error(kind: str, body: bytes, request_id: str | None) -> TransientError:
-    """Returns the error for a success with another content type, such as a proxy's log-in page. The provider itself did
-    not answer, so a later call or another provider may succeed.
+    """Returns the error for a successful response that has a wrong content type, such as a proxy's log-in page. The
+    provider itself did not answer, so a later call or another provider may succeed.
     """
     text = body.decode("utf-8", "replace").strip()
     log.warning("provider.unreadable", reason=f"{kind or 'no content type'}: {text[:200]!r}")
@@ -194,7 +195,7 @@ def _is_too_long(name: str, status: int, message: str) -> bool:
 
 
 def _type(layers: list[Mapping[str, Any]], statuses: list[int]) -> str:
-    """The provider's own name for the failure, if it has one."""
+    """Returns the provider's own name for the failure, or a name that is made from the status."""
     for members, status in zip(reversed(layers), reversed(statuses), strict=True):
         if name := next(_names(members), None):
             return name
@@ -206,13 +207,13 @@ def _type(layers: list[Mapping[str, Any]], statuses: list[int]) -> str:
 def _names(members: Mapping[str, Any]) -> Iterator[str]:
     for member in _NAMES:
         value = members.get(member)
-        name = value.rpartition("#")[2] if isinstance(value, str) else ""  # Amazon's have a namespace prefix
+        name = value.rpartition("#")[2] if isinstance(value, str) else ""  # Amazon's names have a namespace prefix
         if _NAME.fullmatch(name) and name not in _NO_NAMES:
             yield name
 
 
 def _status(members: Mapping[str, Any], status: int) -> int:
-    """The status; within a stream and behind a gateway it may be a member of the failure."""
+    """Returns the status of a failure. Within a stream and behind a gateway, the failure may contain its status."""
     if status != _OK:
         return status
     for name in _STATUSES:
@@ -225,7 +226,7 @@ def _status(members: Mapping[str, Any], status: int) -> int:
 
 
 def _message(layers: list[Mapping[str, Any]]) -> str | None:
-    """The innermost failure's message, after the provider's name if a gateway gives it."""
+    """Returns the innermost failure's message. If a gateway names the provider, that name precedes the message."""
     found = next((place for place in range(len(layers) - 1, -1, -1) if _text(layers[place])), None)
     if found is None:
         return None
@@ -256,7 +257,7 @@ def _metadata(members: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _layers(failure: object) -> list[Mapping[str, Any]]:
-    """The members of the failure, then the members of the failure that it wraps, and so on."""
+    """Returns the members of the failure, then the members of the failure that it wraps, and so on."""
     layers = [_members(failure)]
     while len(layers) <= _DEEPEST and (inner := _wrapped(layers[-1])):
         layers.append(inner)
@@ -269,16 +270,16 @@ def _wrapped(members: Mapping[str, Any]) -> Mapping[str, Any]:
         inner = _members(_object_in(carrier) if isinstance(carrier, str) else carrier)
         if _text(inner):
             return inner
-    # A message of a single word ("ERROR") is less useful than the whole text.
+    # A raw message of a single word ("ERROR") is less useful than the message that wraps it.
     return {"message": raw} if isinstance(raw, str) and " " in raw.strip() else {}
 
 
 def _members(failure: object) -> Mapping[str, Any]:
-    """The object with the failure's own members, without its wrapping."""
+    """Returns the object that contains the failure's own members, without the objects and lists around it."""
     for _ in range(_DEEPEST):
         if isinstance(failure, str):
             return {"message": failure}
-        if isinstance(failure, list):  # Google wraps the failure in a list, Cloudflare in one of several
+        if isinstance(failure, list):  # Google and Cloudflare send lists; the first failure counts
             failure = failure[0] if failure else None
         elif isinstance(failure, Mapping):
             packed = (failure.get(name) for name in _CONTAINERS)
@@ -292,7 +293,7 @@ def _members(failure: object) -> Mapping[str, Any]:
 
 
 def _object_in(text: str) -> object:
-    """The object in a text, as JSON or as a Python literal; None if there is none."""
+    """Returns the object that a text contains, as JSON or as a Python literal, or None if there is no object."""
     start, end = text.find("{"), text.rfind("}") + 1
     if not 0 <= start < end:
         return None
@@ -312,10 +313,11 @@ def _object_in(text: str) -> object:
 
 
 def retry_after(headers: httpx2.Headers) -> float | None:
-    """Returns the requested wait of the headers in seconds, given in milliseconds, in seconds, or as a date: the
-    longest of several.
+    """Returns the wait in seconds that the headers request, in milliseconds, in seconds or as a date. If they request
+    several waits, returns the longest wait.
 
-    Headers with the reset of a limit are ignored: the next call is possible long before the whole limit is free again.
+    Headers that contain the reset of a limit are ignored: the next call is possible long before the whole limit is free
+    again.
     """
     waits = [_number(value, 0.001) for value in headers.get_list("retry-after-ms")]
     for value in headers.get_list("retry-after"):
@@ -342,7 +344,7 @@ def _waits(failures: list[Any]) -> Iterator[float | None]:
 
 
 def _number(value: object, unit: float = 1) -> float | None:
-    """Seconds, if the value is a finite number."""
+    """Returns the value in seconds, if it is a finite number."""
     if not isinstance(value, str | int | float) or isinstance(value, bool):
         return None
     try:
@@ -354,8 +356,8 @@ def _number(value: object, unit: float = 1) -> float | None:
 
 # --- lost connections ------------------------------------------------------------------------------------------------
 
-# By names of exceptions of httpx2, of its transport, and of Python; the first matching row counts. The aiohttp
-# transport maps some exceptions to those of another cause, and raises others unchanged.
+# Sentences by the names of exceptions of httpx2, of its transport, and of Python; the first matching row applies. The
+# aiohttp transport maps some exceptions to an exception for another cause, and raises others unchanged.
 _CAUSES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"ClientConnectorDNSError", "gaierror"}), "The name of the provider's server was not found."),
     (
@@ -379,8 +381,8 @@ _CAUSES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"PoolTimeout"}), "No connection to the provider was free in time."),
     (frozenset({"WriteTimeout"}), "The provider did not read the request in time."),
 )
-# Exceptions of the transport besides the SDK's exceptions: exceptions of a body, and exceptions that OpenAI's SDK does
-# not wrap.
+# Exceptions of the transport that an SDK passes on: exceptions while a body is read, and exceptions that OpenAI's SDK
+# does not wrap.
 LOST = (httpx2.HTTPError, aiohttp.ClientError, OSError)
 _BROKEN_OFF = frozenset(
     {
@@ -402,14 +404,14 @@ class Unanswered(Exception):
 
 
 def connection_error(error: Exception) -> TransientError:
-    """Converts the failure of an SDK, a direct call or the transport to get an answer. The transport's text is only
-    logged: the text contains addresses, and hardly helps the caller.
+    """Converts an exception of an SDK, a direct call or the transport that prevented a complete answer. The transport's
+    text is only logged, because it contains addresses and hardly helps the caller.
     """
     causes = list(_causes(error))
     log.warning("provider.unreachable", reason=[f"{type(each).__name__}: {each}"[:MAX_MESSAGE] for each in causes])
     names = {kind.__name__ for each in causes for kind in type(each).__mro__}
     sentence = next((sentence for known, sentence in _CAUSES if known & names), None)
-    # The SDKs wrap the exceptions of a request without a response; exceptions of a body are not wrapped.
+    # The SDKs wrap exceptions that are raised before the response. They do not wrap exceptions while the body is read.
     place = "in the middle of its answer" if isinstance(error, LOST) else "before it answered"
     if sentence is None and names & _BROKEN_OFF:
         sentence = f"The provider closed the connection {place}."

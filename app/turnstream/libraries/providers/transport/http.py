@@ -1,4 +1,4 @@
-"""HTTP of all adapters: the client, and the reading of a streamed answer to its end."""
+"""HTTP for all adapters: creates the client, and reads a streamed answer to its end."""
 
 import asyncio
 import contextlib
@@ -25,15 +25,16 @@ from turnstream.llm.provider import ModelRequest, Observe, Part
 
 log = structlog.get_logger(__name__)
 
-_MAX_DRAIN = 1.0  # seconds
-# Seconds of allowed silence after the stop reason: some servers never send the last event of a stream.
+# Most seconds for reading the bytes after the last event.
+_MAX_DRAIN = 1.0
+# Most seconds of silence after the stop reason, because some servers never send the last event of a stream.
 _MAX_TAIL = 5.0
 MAX_COUNT_BYTES = 10_000
 # The beginning of an event, and the number of bytes that suffice for the match.
 _EVENT = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:data|event|id|retry)?:")
 _ENOUGH = 16
-# Bytes that are parsed and recorded at once: about five hundred deltas, or some milliseconds. A read of a busy server
-# returns six times as many bytes.
+# Bytes that are parsed and recorded at once: about five hundred deltas, or some milliseconds. On a busy server, one
+# read returns six times as many bytes.
 _PIECE = 65_536
 
 
@@ -66,10 +67,10 @@ def http_client(
 
 
 class InterceptingTransport(httpx2.AsyncBaseTransport):
-    """The transport of a client whose requests pass through interceptors. The first interceptor is the nearest to the
-    network.
+    """Sends the requests of a client through interceptors. The first interceptor is the nearest to the network.
 
-    The transport owns another client for the network. The other client handles proxies, redirects and connections.
+    The transport owns a second client, which sends the requests over the network. The second client handles proxies,
+    redirects and connections.
     """
 
     def __init__(self, network: httpx2.AsyncClient, interceptors: Sequence[Interceptor]) -> None:
@@ -91,8 +92,8 @@ class _Client(Protocol):
 
 class Adapter(ABC):
     """Reads the answers to the requests of an SDK's client. Create the adapter once, in a thread, and close it once:
-    the creation of the client takes 20 ms, and the client owns the connections. An event with a weight above
-    `max_event_bytes` ends an answer. `observe` gets the headers of each answer.
+    the creation of the client takes 20 ms, and the client owns the connections. An answer fails if the weight of one
+    event exceeds `max_event_bytes`. `observe` receives the model and the headers of each answer.
     """
 
     name: str
@@ -132,7 +133,7 @@ class Adapter(ABC):
                 while chunk := await read():
                     is_long = wire.unfinished > _PIECE
                     if parts := wire.feed(chunk):
-                        if is_long:  # decoding it took long, and so will the next steps
+                        if is_long:  # decoding the event took long, and so will the next steps
                             await asyncio.sleep(0)
                         yield parts
                     if wire.finished or wire.over:
@@ -154,7 +155,7 @@ class Adapter(ABC):
             raise provider_error(wire.failure, response.status, request_id=wire.request_id)
 
     def _check_event(self, size: int, wire: Wire) -> None:
-        """Raises PermanentError for a too large event: its decoding would block all other streams."""
+        """Raises PermanentError for an event that is too large, because its decoding would block all other streams."""
         if size > self._max_event_bytes:
             message = f"The provider sent an event of more than {self._max_event_bytes:,} bytes, twice"
             message += " `TURNSTREAM_MAX_REPLY_CHARS`. A quote counts as ten bytes, a bracket as a hundred."
@@ -162,14 +163,15 @@ class Adapter(ABC):
 
     @abstractmethod
     def _open(self, request: ModelRequest) -> AbstractAsyncContextManager[tuple[ModelResponse, Wire]]:
-        """Sends the request. Yields the response with an unread body, and the parser for it. Raises ProviderError, also
-        for failures while the body is read.
+        """Sends the request. Yields the response, whose body has not been read, and the parser for the body. Raises
+        ProviderError, even if the failure occurs while the body is read.
         """
 
 
 async def _is_whole(pieces: "_Pieces", response: ModelResponse, wire: Wire) -> bool:
-    """Whether the answer is one JSON value instead of a stream of events. For an unknown content type, the beginning of
-    the body decides: some servers send events as plain text. Raises TransientError for a body of another format.
+    """Returns whether the answer is one JSON value instead of a stream of events. If the content type is unknown, the
+    beginning of the body decides, because some servers send events as plain text. Raises TransientError for a body of
+    another format.
     """
     kind = response.headers.get("content-type", "").lower()
     if "json" in kind or "event-stream" in kind:
@@ -210,7 +212,7 @@ class _Pieces:
 
 
 async def _next_chunk(read: Callable[[], Awaitable[bytes]]) -> bytes:
-    """Returns the next chunk; b"" at the end, after `_MAX_TAIL` of silence, or when the connection is lost."""
+    """Returns the next chunk, or b"" at the end, after `_MAX_TAIL` of silence, or when the connection is lost."""
     with contextlib.suppress(TimeoutError, *LOST):
         async with asyncio.timeout(_MAX_TAIL):
             return await read()

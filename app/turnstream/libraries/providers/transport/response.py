@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 import httpx2
 
-# The decompressed bytes of a failure's body that are read: the reason is at the beginning.
+# Most bytes of a failure's body that are read, after decompression. The reason is at the start of the body.
 MAX_FAILURE_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class ModelResponse:
-    """`read` returns the next bytes of the body as they arrive, and b"" at its end."""
+    """The response to a model call. `read` returns the next bytes of the body as they arrive, and b"" at its end."""
 
     status: int
     headers: Mapping[str, str]
     read: Callable[[], Awaitable[bytes]]
 
     async def whole(self, max_bytes: int) -> bytes:
-        """Returns the body, or its first bytes if it is longer."""
+        """Returns the body, or its first `max_bytes` bytes if it is longer."""
         body = bytearray()
         while len(body) < max_bytes and (chunk := await self.read()):
             body += chunk
@@ -36,7 +36,7 @@ async def open_response(response: httpx2.Response) -> AsyncIterator[ModelRespons
 
 
 async def cut_failure(response: httpx2.Response) -> None:
-    """A hook of the client of an SDK: the SDK would read the whole body of a failure."""
+    """Limits the body of a failure. It is a hook for an SDK's client, because the SDK would read the whole body."""
     if not response.is_success:
         unread = httpx2.Response(response.status_code, headers=response.headers, stream=response.stream)
         response.headers.pop("content-encoding", None)
@@ -44,7 +44,7 @@ async def cut_failure(response: httpx2.Response) -> None:
 
 
 class _Beginning(httpx2.AsyncByteStream):
-    """The first bytes of a body, decompressed."""
+    """Streams the first bytes of a body, decompressed."""
 
     def __init__(self, response: httpx2.Response) -> None:
         self._response = response

@@ -1,4 +1,6 @@
-"""Parsing of streamed model answers: bytes to server-sent events, events to parts. Pure; one subclass per API."""
+"""Parses streamed model answers: bytes into server-sent events, and events into parts. Pure. Each API has a subclass of
+`Wire`.
+"""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -9,23 +11,23 @@ from turnstream.libraries.json_weight import weight_of
 from turnstream.libraries.providers.raw_members import repaired_json
 from turnstream.llm.provider import Part
 
-# The size in bytes from which the weight of an event counts, not only its size.
+# From this size in bytes on, the weight of an event counts instead of its size.
 _WEIGHED = 65_536
 _BOM = b"\xef\xbb\xbf"
 
 
 class EventSplitter:
-    """Splits bytes into the data of server-sent events, for any division into chunks. Lines end in LF, CRLF or CR.
+    """Splits bytes into the data of server-sent events, wherever the chunks divide them. Lines end in LF, CRLF or CR.
 
-    `unfinished` is the size, in bytes, of the event that is not complete yet; from 64 KiB on, its weight by
-    `weight_of`.
+    `unfinished` is the size in bytes of the event that is not complete yet. Chunks after the first 64 KiB count by
+    their weight (`weight_of`).
     """
 
     def __init__(self) -> None:
         self.unfinished = 0
         self._pieces: list[bytes] = []
         self._skip_newline = False
-        self._first: bytes | None = b""  # until the stream is known to begin with a byte order mark or not
+        self._first: bytes | None = b""  # the bytes so far, while they may be a byte order mark
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Returns the data of every event that `chunk` completes. Events without data are omitted."""
@@ -36,15 +38,16 @@ class EventSplitter:
                 return []
             self._first, chunk = None, chunk.removeprefix(_BOM)
         if self._skip_newline or b"\r" in chunk:
-            # A CRLF may be split between two chunks: the LF at the start of the next chunk is then no second line end.
+            # A CRLF may be split between two chunks: then the LF at the start of the next chunk does not end another
+            # line.
             if self._skip_newline and chunk.startswith(b"\n"):
                 chunk = chunk[1:]
             self._skip_newline = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        if self._pieces and self._pieces[-1].endswith(b"\n"):  # the end of an event may be cut in the middle
+        if self._pieces and self._pieces[-1].endswith(b"\n"):  # the two line ends after an event may be in two chunks
             self._pieces[-1], chunk = self._pieces[-1][:-1], b"\n" + chunk
             self.unfinished -= 1
-        # Only the new bytes are searched: an event of megabytes consists of hundreds of chunks.
+        # Only the new bytes are searched, because an event of megabytes consists of hundreds of chunks.
         first, *others = chunk.split(b"\n\n") if b"\n" in chunk else [chunk]
         self._pieces.append(first)
         self.unfinished += len(first) if self.unfinished < _WEIGHED else weight_of(first)
@@ -57,7 +60,7 @@ class EventSplitter:
         return [data for data in found if data]
 
     def end(self) -> bytes:
-        """Returns the data of the last event if its final blank line is missing; perhaps only a part of the data."""
+        """Returns the data of the last event if its final blank line is missing. The data may be incomplete."""
         pieces, self._pieces = self._pieces, []
         return _data(*pieces) if pieces else b""
 
@@ -71,7 +74,7 @@ def _data(frame: bytes, *more: bytes) -> bytes:
             return b"".join((line.lstrip(), *more)).strip()
         frame = b"".join((frame, *more))
     if not frame.startswith(b"data:"):
-        # The usual frame has an event name and one line of data: no split into lines is needed.
+        # The usual frame has an event name and one line of data, so no split into lines is needed.
         _, mark, after = frame.partition(b"\ndata:")
         if mark and b"\n" not in after:
             return after.strip()
@@ -87,9 +90,10 @@ class BadStream(ValueError):
 
 
 class Wire(ABC):
-    """Parser of one answer: events whose data is JSON, read one by one until it is `over`.
+    """Parses one answer, which consists of events whose data is JSON. The events are read one by one until the answer
+    is `over`.
 
-    `ended` means success; `failure` is the error. Once `finished`, the answer is complete even without a further event.
+    `ended` means success; `failure` is the error. Once `finished`, the answer is complete even if no event follows.
     """
 
     def __init__(self, request_id: str | None = None) -> None:
@@ -100,7 +104,7 @@ class Wire(ABC):
 
     @property
     def unfinished(self) -> int:
-        """The `unfinished` size of the splitter."""
+        """The size of the incomplete event, as the splitter counts it."""
         return self._splitter.unfinished
 
     @property
@@ -120,7 +124,7 @@ class Wire(ABC):
         return parts
 
     def feed_whole(self, body: bytes) -> list[Part]:
-        """Reads an answer in the form of one JSON object, although a stream was requested."""
+        """Reads an answer that the server sent as one JSON object, although a stream was requested."""
         parts: list[Part] = []
         if body := body.removeprefix(_BOM).strip():
             self._read(body, parts)
@@ -150,7 +154,7 @@ class Wire(ABC):
         try:
             value = msgspec.json.decode(data)
         except (ValueError, RecursionError) as problem:
-            # msgspec detected the wrong shape before the invalid bytes.
+            # msgspec detected the wrong shape before it reached the invalid bytes.
             self._read_broken(data, parts, problem)
         else:
             self._read_unexpected(value, data, parts)
@@ -164,11 +168,11 @@ class Wire(ABC):
 
     @abstractmethod
     def _read_event(self, data: bytes, parts: list[Part]) -> None:
-        """Reads one event. Raises msgspec.ValidationError for JSON without the shape of a known event."""
+        """Reads one event. Raises msgspec.ValidationError for JSON that does not have the shape of a known event."""
 
     @abstractmethod
     def _read_unexpected(self, value: Any, data: bytes, parts: list[Part]) -> None:
-        """Reads JSON of an unknown shape, both decoded and as received bytes."""
+        """Reads JSON of an unknown shape. `value` is the decoded JSON; `data` contains the received bytes."""
 
     def _read_done(self, parts: list[Part]) -> None:  # noqa: B027, most APIs have other events for the end
         """Reads `[DONE]`, the last data that some servers send."""
