@@ -45,7 +45,7 @@ class Ask:
     over or runs again (`Turn.waits_for`).
 
     A `sign_in` has a question that contains a link. The server of the tool requires a sign-in, so the call was not
-    made. After the sign-in, the call is made by any attempt.
+    made. After the sign-in, any attempt may make the call.
 
     Only the principals in `approvers` may answer (`Identity.principals`). Without approvers the owner answers.
     """
@@ -131,5 +131,5 @@ def job_question_id(tool_use_id: str, attempt: int, number: int) -> str:
 
 
 def digest_of(call: Block) -> str:
-    """Returns the SHA-256, in hexadecimal, of the call's round and its input as streamed. Ids alone may repeat."""
+    """Returns the SHA-256, in hexadecimal, of the call's round and its input as streamed. The id alone may repeat."""
     return sha256(f"{call.round} {call.text}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -24,14 +24,18 @@ _LONGEST_INPUT = 120
 
 
 def can_be_assembled(turn: Turn) -> bool:
-    """Returns True if the turn may have an assembled answer, and a tool has succeeded. Structured turns may not."""
+    """Returns True if the turn permits an assembled answer, and a tool has returned a result without an error. A
+    structured turn permits none, because its only answer is its output.
+    """
     assert turn.request is not None
     wanted = turn.request.limits.on_provider_failure == "assemble" and turn.request.output is None
     return wanted and any(block.type == TOOL_RESULT and not block.is_error for block in turn.blocks)
 
 
 def assembled_answer(turn: Turn, error: TurnError, number: int) -> tuple[Round, Block]:
-    """Returns round `number` and its block, the last of the turn: the failure, then each call with its result."""
+    """Returns the assembled answer as round `number` with one block, which follows all other blocks of the turn. The
+    block names the failure, and then quotes each call with its result.
+    """
     results = [block for block in turn.blocks if block.type == TOOL_RESULT]
     quoted = results[-_MOST_RESULTS:]
     parts = [
@@ -55,7 +59,7 @@ def handed_over(turn: Turn, number: int) -> Block | None:
 
 
 def handoff_answer(turn: Turn, result: Block, number: int) -> tuple[Round, Block]:
-    """Returns round `number` and its block, the last of the turn, which has the text of `result`."""
+    """Returns the agent's answer as round `number` with one block, which has the text of `result`."""
     block = Block(len(turn.blocks), number, turn.attempt, TEXT, text=result.text)
     return Round(number, turn.attempt, messages=1, stop_reason=HANDOFF), block
 

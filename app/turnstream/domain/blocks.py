@@ -12,7 +12,7 @@ READ_RESULT = "read_result"  # the tool that reads the omitted part of a result
 # The `data` of a verdict on an output.
 ACCEPTED, REJECTED = '{"type":"verdict","taken":true}', '{"type":"verdict","taken":false}'
 
-# The author of a message, as a member in the notes of the first block; missing if the owner is the author.
+# The member that names the author of a message, in the notes of its first block; missing if the owner is the author.
 AUTHOR = "author"
 
 # The result text of a call whose turn ended before the call; {} is the turn's stop reason.

@@ -44,7 +44,7 @@ _KEPT = 0.25  # for the newest turns and the newest results, which are sent in f
 _WORTHWHILE = 0.1  # the least saving that justifies a shortening, which invalidates the provider's cache
 
 _LOW_WATER = 0.75  # share of the limit: if a shortening does not get below it, a summary replaces turns
-_HEAD = 500  # characters of a shortened result in a request; zero if that is still too long
+_HEAD = 500  # characters of a shortened result in a request; zero if the request is still too long
 
 
 def may_need_compaction(path: Sequence[Turn]) -> bool:
@@ -107,7 +107,7 @@ _Results = tuple[Position, Sequence[Block]]
 
 
 def _shortening(path: Sequence[Turn], rounds: Sequence[_Results], head: int, window: int) -> Shortening | None:
-    """Shortens all results in `rounds` that are sent with more than `head` characters; None if the saving is small."""
+    """Returns a shortening of the results in `rounds` that exceed `head` characters; None if the saving is small."""
     known = shortenings_on(path)
     positions: list[Position] = []
     left_out = files = 0

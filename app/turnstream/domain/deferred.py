@@ -52,7 +52,7 @@ def input_of(call: Block, name: str) -> str:
 
 
 def _named_in(text: str) -> tuple[object, str]:
-    """Parses the input of the generic tool: the name of the tool to call (None if missing), and that tool's input."""
+    """Parses the generic tool's input into the name of the tool to call (None if missing) and that tool's input."""
     try:
         given = json.loads(text)
         return (given.get("name"), json.dumps(given.get("input", {}))) if isinstance(given, dict) else (None, "{}")

@@ -18,7 +18,7 @@ HOOK_FAILURES = "hook_failures"
 REWRITTEN = "rewritten"  # readers have seen a part of the answer that was deleted later
 CONTINUED = "continued"  # a reply was interrupted, and its text was kept
 _LOOKED_AT = frozenset({TOOL_USE, TOOL_RESULT, USER_TEXT})  # the types of blocks from which `degraded` finds policies
-# Names of notes on tool results that do not come from a policy.
+# Names of notes on tool results. No policy writes these notes.
 _NOT_DEGRADED = frozenset({"started_at", "seconds", "summarised", "cached", "memo", "approval", "job", HANDOFF})
 
 

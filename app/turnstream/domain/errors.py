@@ -17,10 +17,10 @@ TurnstreamError
 │       ├── AccountRefused  … until the operator has repaired the account (key, rights, balance)
 │       └── TooLong       … unless the conversation is shortened first
 ├── StorageError          Postgres did not execute a statement
-│   ├── StorageUnavailable  … nobody must act: it is unreachable or busy; accepted work is safe, a retry may succeed
-│   │   ├── Overloaded        … it answers, but other requests already wait for it: retry later
-│   │   └── StatementTooLong  … it answers, but this statement took too long: do not retry at once
-│   └── StatementRefused  … us: it refuses the statement or the values, and would refuse a retry too
+│   ├── StorageUnavailable  … nobody: Postgres is unreachable or busy; accepted work is safe, and a retry may succeed
+│   │   ├── Overloaded        … Postgres answers, but other requests already wait: retry later
+│   │   └── StatementTooLong  … Postgres answers, but this statement took too long: do not retry at once
+│   └── StatementRefused  … us: Postgres refuses the statement or its values, and would refuse a retry too
 ├── CannotOpen            the operator: a stored secret was changed, or needs a key that this server lacks
 ├── ClaimLost             nobody: another attempt owns the turn, so the run stops and writes no row
 ├── IllegalTransition     us: a bug
@@ -97,7 +97,7 @@ class Unauthorized(RequestRefused):
 
 
 class Forbidden(RequestRefused):
-    """The credential does not allow the request. A credential with one of `scopes` would."""
+    """The credential does not allow the request. A credential with one of `scopes` would allow it."""
 
     status = 403
     title = "Not allowed"

@@ -27,7 +27,7 @@ Position = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The newest summary on a path. It replaces all turns up to `through`; round `round` of turn `place` wrote it."""
+    """The newest summary on a path, for all turns up to `through`; round `round` of the turn at `place` wrote it."""
 
     place: int
     round: int
@@ -59,7 +59,7 @@ class Shortening:
 
 
 def without_withdrawn(path: Sequence[Turn]) -> Sequence[Turn]:
-    """Returns the turns of a path without each answer that was cancelled before it began, and without its message."""
+    """Returns the path without answers that were cancelled before they began, and without the messages to them."""
     gone = {id for turn in path if turn.stop_reason == WITHDRAWN for id in (turn.id, turn.parent_id)}
     return [turn for turn in path if turn.id not in gone] if gone else path
 

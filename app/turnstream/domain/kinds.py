@@ -15,7 +15,7 @@ TOOL_USE = "tool_use"
 TOOL_RESULT = "tool_result"
 SERVER_TOOL_USE = "server_tool_use"
 MCP_TOOL_USE = "mcp_tool_use"
-SERVER_RESULT = "_tool_result"  # the suffix in the types of results that a provider's own tools return
+SERVER_RESULT = "_tool_result"  # ends the block type of each result that a provider's own tool returns
 IMAGE = "image"
 DOCUMENT = "document"
 PROVIDER_SUMMARY = "compaction"  # a summary that a provider makes when it compacts by itself
@@ -43,8 +43,8 @@ class BlockKind:
     `round_stop`. `sent` is the position of the block in later model requests, `shown` its form in clients, `size` the
     part of the block that counts in the estimated length of a request. Requests to another provider contain a
     `portable` block without its `data`. A `cacheable` block may have one of Anthropic's cache marks. `guarded` is the
-    name that guards use for text that the model wrote. The data of blocks `with_turn_ids` contain ids of turns, which a
-    copy of the chat changes.
+    name that guards use for text that the model wrote. The data of a block `with_turn_ids` contains ids of turns, which
+    a copy of the chat changes.
     """
 
     name: str

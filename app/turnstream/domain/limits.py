@@ -92,7 +92,7 @@ def calls_over_limit(turn: Turn) -> tuple[Block, ...]:
 
 
 def calls_are_spent(turn: Turn, last: int | None = None) -> bool:
-    """Returns True if the calls up to round `last`, or of all rounds, reach `max_calls`: no other tool may run."""
+    """Returns True if the calls use up `max_calls`. Calls after round `last` do not count."""
     assert turn.request is not None
     most = turn.request.limits.max_calls
     return most is not None and sum(last is None or call.round <= last for call in counted_calls(turn)) >= most

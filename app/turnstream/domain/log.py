@@ -119,7 +119,7 @@ class Marks(Sequence[Mark]):
         self._entries.append(mark)
 
     def add(self, blocks: Iterable[Block], closed_by: int | None = None) -> None:
-        """Appends both marks of each closed block. The start of a block that was open is in the log already."""
+        """Appends both marks of each closed block. The start of a block that was open is already in the log."""
         entries = self._entries
         for block in blocks:
             if entries and isinstance(last := entries[-1], BlockStart) and last.index == block.index:
@@ -168,7 +168,9 @@ def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[R
 
 
 def open_actions_of(turn: Turn) -> tuple[RequiredAction, ...]:
-    """Returns the actions that wait for a person. A question ends with its call, an elicitation with its run."""
+    """Returns the actions that wait for a person. A question is open until its call has a result or, if the question is
+    an elicitation, until the run that asked it has ended.
+    """
     asks = [ask for ask in turn.asks if ask.answer is None]
     if not asks:
         return ()  # avoids the loop over blocks, because a turn may have thousands of blocks
@@ -184,7 +186,7 @@ def open_actions_of(turn: Turn) -> tuple[RequiredAction, ...]:
 
 
 def elicited(turn: Turn) -> ActionRequired | None:
-    """Returns all waiting actions if one of them is a question, because questions have no mark. Otherwise None."""
+    """Returns all open actions if one of them is a question, because questions have no mark. Otherwise None."""
     actions = open_actions_of(turn)
     if not any(action.kind in QUESTIONS for action in actions):
         return None

@@ -14,8 +14,8 @@ MISSED = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another replica. `connected`: its session is alive. `lapsed`: its lease has expired. `has_own_address`: it has
-    the address of this replica, because it is an earlier process, or because two servers share a host name and a port.
+    """Another replica. `connected`: its session is alive. `lapsed`: its lease has expired. `has_own_address`: the peer
+    has the address of this replica, so it is an earlier process, or two servers share a host name and a port.
     """
 
     id: UUID
@@ -50,11 +50,12 @@ class Observations:
     missed: Mapping[tuple[UUID, datetime], float] = field(default_factory=dict)
 
     def unreachable(self, now: float) -> "Observations":
-        """Returns the observations after an outage of Postgres until `now`, in which peers could not renew leases."""
+        """Returns the observations after Postgres was unreachable until `now`, so that no lease could be renewed."""
         return replace(self, looked=now, reachable_since=now, missed={})
 
     def doubted(self, now: float) -> "Observations":
-        """Returns the observations after one cause stopped all replicas, or cut all sessions: none counts for a while.
+        """Returns the observations after one cause stopped all replicas, or cut all their sessions. For a while, no
+        observation counts, because the replicas need time to recover.
         """
         return replace(self, reachable_since=now, doubted_at=now, missed={})
 

@@ -22,7 +22,7 @@ Failure = Literal[
 ]
 Phase = Literal["building", "iterating", "validating", "reflecting"]
 
-VALUE = "value"  # the member that contains the output, if the schema of the output is not of a plain object
+VALUE = "value"  # the member that contains the output, if the output's schema does not describe a plain object
 
 _CANCELLED = "cancelled"
 _MOST_OF_A_COMPLAINT = 2000  # characters
@@ -149,7 +149,7 @@ def output_tools(spec: OutputSpec) -> tuple[ToolSpec, ...]:
 
 
 def _with_moved_references(schema: Any) -> Any:
-    """Rewrites references for a schema that becomes a member of another schema. Its definitions stay at the root."""
+    """Rewrites references for a schema that becomes a member of another schema. Definitions stay at the root."""
     if isinstance(schema, list):
         return [_with_moved_references(each) for each in schema]
     if not isinstance(schema, dict):

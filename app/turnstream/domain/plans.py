@@ -10,7 +10,7 @@ from turnstream.domain.limits import ReachedLimit, figure
 
 _SOON = 5  # seconds after which a reservation may have been released
 PERIODS: Final = ("minute", "day", "month")
-# Each measure with its words in sentences. `requests` ask for answers or steer running turns, `writes` change other
+# The measures, with their words for sentences. `requests` ask for answers or steer running turns, `writes` change other
 # rows, `calls` run tools. `tokens` and `cost` measure model calls.
 MEASURES: Final[Mapping[str, str]] = {
     "requests": "requests", "writes": "writes", "calls": "tool calls", "tokens": "tokens", "cost": "in cost",

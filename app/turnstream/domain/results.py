@@ -1,7 +1,7 @@
 """Tool results that contain files besides text.
 
-The row of a result stores all texts of the result as one text, joined by line breaks. Its `data` is the layout: a list
-whose items are `{"type": "text", "length": n}`, for the next `n` characters, and the sources of images and documents.
+The row of a result stores all texts of the result as one text, joined by line breaks. Its `data` is the layout, a list
+of parts. A part is `{"type": "text", "length": n}`, for the next `n` characters, or the object of an image or document.
 """
 
 import json

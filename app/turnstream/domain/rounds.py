@@ -119,7 +119,7 @@ def merge_usage(known: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, 
 
 
 def add_usage(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds two usages with their nested objects. Lists are joined; other values of `right` replace values of `left`."""
+    """Adds the numbers and joins the lists of two usages, at every depth. Other values of `right` replace `left`'s."""
     total = dict(left)
     for key, value in right.items():
         known = total.get(key)

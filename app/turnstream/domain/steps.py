@@ -149,7 +149,8 @@ def next_step(
 
 
 def _within_budget(step: Step, turn: Turn, now: datetime | None, family: FamilyUse | None) -> Step:
-    """Returns the step or, if a budget is spent, a step that ends the turn. A submitted output is still judged."""
+    """Returns the step, or a step that ends the turn or refuses calls if a budget is spent. Outputs are still judged.
+    """
     if not isinstance(step, CallModel | RunTools) or (spent := spent_budget(turn, now, family)) is None:
         return step
     sentence = budget_sentence(spent, family)
@@ -165,7 +166,7 @@ def _within_budget(step: Step, turn: Turn, now: datetime | None, family: FamilyU
 def compaction_step(
     round: int, path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False
 ) -> Shorten | Compact | None:
-    """Returns the step before round `round` if the path is too long. `forced`: the provider has refused this length."""
+    """Returns the step before round `round` if the path is too long. `forced`: the provider has refused the path."""
     needed = compaction_needed(path, tokens=tokens, forced=forced)
     if needed is None:
         return None
@@ -269,7 +270,7 @@ def _after_tools(turn: Turn, last: Round, tool_rounds: int, limits: Limits) -> S
 def unanswered_calls(blocks: Sequence[Block]) -> tuple[Block, ...]:
     """Returns the calls that have no result yet, in the order of the calls."""
     calls = [block for block in blocks if block.is_call]
-    if not calls:  # avoids a second pass over the blocks, because an answer may have tens of thousands
+    if not calls:  # avoids a second pass over the blocks, of which an answer may have tens of thousands
         return ()
     answered = {block.key for block in blocks if block.type == TOOL_RESULT}
     return tuple(call for call in calls if call.key not in answered)

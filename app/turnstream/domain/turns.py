@@ -37,7 +37,7 @@ OPEN: frozenset[Status] = frozenset(TRANSITIONS) - ENDED
 LEAST_STEP = 64
 # The stop reason that readers receive when an open turn is deleted.
 DELETED = "deleted"
-# The stop reason of an answer that the user cancelled before it began. Requests of later turns omit its message too.
+# The stop reason of an answer that the user cancelled before it began. Later requests omit the answer and its message.
 WITHDRAWN = "withdrawn"
 
 

@@ -91,6 +91,7 @@ class BackgroundOutput(io.RawIOBase):
             self._on_drop()
 
     def _note_fork(self) -> None:
-        """Makes a forked child write directly, because it has no writing thread, and perhaps a lock without an owner.
+        """Makes a forked child write directly, because the child has no writing thread, and perhaps a lock that no
+        thread releases.
         """
         self._is_forked = True

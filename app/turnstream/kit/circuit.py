@@ -32,8 +32,7 @@ class Circuit:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Must enclose every call. The first call to a tripped circuit is a trial; no other call may begin meanwhile.
-        """
+        """Must enclose every call. The first call to a tripped circuit is a trial, which excludes other calls."""
         mine = self.tripped
         self._on_trial = self._on_trial or mine
         try:
@@ -73,7 +72,7 @@ class OwnersCircuit:
         most = None if limit is None else max(limit, SEVERAL)
         self._share = 0 if most is None else -(-most // SEVERAL)
         self._all = Circuit(most, pause, clock)
-        self._in_a_row: Counter[str] = Counter()  # failures by owner, which count for all owners
+        self._in_a_row: Counter[str] = Counter()  # an owner's failures that count for all owners
         self._owners: dict[str, Circuit] = {}  # the owners whose last call failed
 
     @property

@@ -47,5 +47,5 @@ class DatabaseClock:
         return moment
 
 
-# One for the process, because it corrects the clock of the machine, which is also one for the process.
+# One clock for the process, because all parts of the process are on the machine whose clock this corrects.
 CLOCK = DatabaseClock()

@@ -10,7 +10,7 @@ GROUP: Final = "turnstream.extensions"  # the group of the entry points that ext
 
 
 def extension_packages() -> Mapping[str, Path]:
-    """Returns the packages' folders by the packages' names. An extension that is a single module has no folder."""
+    """Returns the folder of each package, by name. An extension that is a single module has no folder."""
     names = sorted({point.module for point in entry_points(group=GROUP)})
     specs = {name: find_spec(name) for name in names}
     return {

@@ -1,5 +1,5 @@
-"""A bound for JSON texts. To decode a text with many values takes longer than the number of its bytes suggests, and all
-requests of a replica wait meanwhile.
+"""A bound for JSON texts. Decoding a text with many values takes longer than its size suggests, and all requests of a
+replica wait meanwhile.
 """
 
 # The most strings in a text, and the most items of its lists and objects.

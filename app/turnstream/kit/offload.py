@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# In characters. To build, encode or decode so many takes some milliseconds; a thread costs 0.1 ms more.
+# In characters. To build, encode or decode so many characters takes some milliseconds; a thread adds 0.1 ms.
 LARGE = 250_000
 # In characters. A block of a conversation costs as much time as so many characters, in addition to its own.
 BLOCK = 500

@@ -48,9 +48,9 @@ _PREDICATES: Mapping[str, str] = {
 
 
 def requirement(type: str, context: Mapping[str, Any] | None = None) -> str:
-    """Returns the predicate for an error of this `type`, such as "must be at least 1". A ValueError has its own."""
+    """Returns the predicate of an error `type`, such as "must be at least 1". A ValueError has its own predicate."""
     context = context or {}
-    if context.get("field_type") == "Value":  # pydantic calls characters items if the text has a validator
+    if context.get("field_type") == "Value":  # if a text has a validator, pydantic calls its characters items
         type = f"string_{type}"
     predicate = _PREDICATES.get(type, "is not valid").format_map(context)
     predicate = predicate.replace("at least 1 items", "at least one item")
@@ -58,7 +58,7 @@ def requirement(type: str, context: Mapping[str, Any] | None = None) -> str:
 
 
 def sentence(text: str, field: str | None = None) -> str:
-    """Returns `text` with a capital letter and a full stop, and with `field` in front unless `text` names it."""
+    """Returns `text` with a capital letter and a full stop, and with `field` in front unless `text` names the field."""
     if field is not None and f"`{field}`" not in text:
         text = f"`{field}`: {text}"
     text = text[:1].upper() + text[1:]

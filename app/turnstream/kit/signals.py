@@ -10,7 +10,7 @@ P = ParamSpec("P")
 
 
 class Signal(Generic[P]):
-    """A signal calls every action at once, in the order in which the actions were added. No action may raise."""
+    """Calls every action at once when it is sent, in the order in which the actions were added. No action may raise."""
 
     def __init__(self) -> None:
         self._actions: list[Callable[P, None]] = []
@@ -36,8 +36,8 @@ class Signals:
     until now, so every part that waits for a notification reads the rows. `wake`: there may be a turn to claim.
     `drain`: an operator has ordered a drain. `suspect`: Postgres was unreachable, so the end of the latest turns may be
     lost, and these turns may run again elsewhere. `release`: running turns of these owners return to the queue.
-    `changed`: a change in a chat of an owner is committed. `owner_changed`: a change that readers of the chat do not
-    see is committed.
+    `changed`: a change in a chat of an owner is committed. `owner_changed`: a change of an owner's data is committed,
+    but readers of the chat do not see the change.
     """
 
     notified: Signal[[str]] = field(default_factory=Signal)

@@ -21,7 +21,7 @@ def storable(text: str) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Returns whether the whole `text` can be stored, in a hundredth of a search's time, or a fifth if not ASCII."""
+    """Returns whether `text` can be stored. Faster than a search: by a factor of 100 for ASCII, of 5 for other text."""
     if "\x00" in text:
         return False
     if text.isascii():

@@ -135,7 +135,7 @@ class Delivery:
 
 
 class Crowd:
-    """Several deliveries whose clients have the whole content of one view. New frames are encoded once for all."""
+    """Several deliveries whose clients have all content of one view. New frames are encoded once for all clients."""
 
     def __init__(self, deliveries: Deliveries, reader: TurnReader) -> None:
         self.members: dict[Delivery, None] = {}

@@ -117,7 +117,7 @@ class LiveView:
         self._mark(start)
 
     def block_being_written(self) -> Block | None:
-        """Returns the open block with its text so far, marked as interrupted: its state if no more text arrives."""
+        """Returns the open block with its text so far, as the interrupted block that it becomes without more text."""
         start = self.marks[-1]
         if not isinstance(start, BlockStart):
             return None
@@ -183,7 +183,7 @@ class LiveView:
             self.notify(notice)
 
     def vanish(self) -> None:
-        """Ends the view of a turn that was deleted while open. Rows do not show this, so readers get a last event."""
+        """Ends the view of an open turn that was deleted. No row shows the deletion, so readers get a last event."""
         if self.ended:
             return
         if block := self.block_being_written():
@@ -209,7 +209,7 @@ class LiveView:
         self._mark(RoundStop(round.sealed_by, round.number, round.stop_reason, round.usage))
 
     def ask(self, asks: Sequence[Ask]) -> None:
-        """Adds the asks of calls in the last round that wait for a person."""
+        """Adds `asks`, for calls of the last round that wait for a person."""
         self.turn = replace(self.turn, asks=(*self.turn.asks, *asks))
         if shown := [ask for ask in asks if ask.is_marked]:
             self._mark(action_required(shown, self.turn.blocks))

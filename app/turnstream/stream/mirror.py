@@ -18,7 +18,7 @@ _TICKS_OF_WAITING = 10
 
 
 class Mirror:
-    """`interval` is the tick in seconds: readers of remote turns are at most this much later than local readers."""
+    """Updates mirrored views once per tick. `interval` is the tick in seconds, and the longest delay of readers."""
 
     def __init__(self, snapshots: Snapshots, directory: Directory, interval: float) -> None:
         self._snapshots = snapshots

@@ -70,7 +70,7 @@ class TurnReader:
 
     @contextmanager
     def unjoined(self) -> Iterator[None]:
-        """Exempts the turn's deltas from ticks of the frame clock in the `with` block, if it runs on this replica."""
+        """Exempts the turn's deltas from ticks of the frame clock in the `with` block, if the turn runs here."""
         self._unjoined = 1
         self.view.unjoined += 1
         try:
