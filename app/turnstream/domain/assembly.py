@@ -34,7 +34,7 @@ def can_be_assembled(turn: Turn) -> bool:
 
 def assembled_answer(turn: Turn, error: TurnError, number: int) -> tuple[Round, Block]:
     """Returns the assembled answer as round `number` with one block, which follows all other blocks of the turn. The
-    block names the failure, and then quotes each call with its result.
+    block names the failure, and then quotes calls with their results.
     """
     results = [block for block in turn.blocks if block.type == TOOL_RESULT]
     quoted = results[-_MOST_RESULTS:]

@@ -1,4 +1,4 @@
-"""Charges: the tokens and the cost of model calls in the ledger."""
+"""Charges: the tokens and the cost of model calls, as the ledger stores them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

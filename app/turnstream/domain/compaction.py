@@ -167,7 +167,7 @@ def _saved(shortening: Shortening) -> int:
 def last_turn_to_summarise(path: Sequence[Turn], window: int) -> UUID | None:
     """Returns the last turn to summarise, if any, so that the later turns fill at most a share of the window."""
     kept = turns_after_summary(path)
-    end = len(kept) - 2  # the running turn and the user turn that it answers stay
+    end = len(kept) - 2  # the running turn and the user turn that it answers are never summarised
     room = window * _KEPT - sum(map(size_of_turn, kept[max(0, end) :]))
     while end > 0 and (room := room - size_of_turn(kept[end - 1])) >= 0:
         end -= 1

@@ -1,4 +1,4 @@
-"""Degraded turns: finds the policies (retry, fallback, …) that acted on a turn, from the turn's rows."""
+"""Finds the policies (retry, fallback, …) that acted on a degraded turn, from the turn's rows."""
 
 import json
 from collections.abc import Iterator

@@ -89,7 +89,7 @@ class RequestRefused(TurnstreamError):
 
 
 class Unauthorized(RequestRefused):
-    """The request has no credential, or an invalid or expired one."""
+    """The request has no credential, or an invalid or expired credential."""
 
     status = 401
     title = "Not authorized"

@@ -114,7 +114,7 @@ def can_be_shortened(result: Block, head: int) -> bool:
 
 
 def omitted_characters(result: Block, head: int) -> int:
-    """Returns how many characters a shortening to `head` omits: 0 if the text is hardly longer than `head`."""
+    """Returns how many characters a shortening to `head` omits; 0 if the text is hardly longer than `head`."""
     return len(result.text) - head if len(result.text) > 2 * max(head, _NOTE) else 0
 
 

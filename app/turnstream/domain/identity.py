@@ -103,7 +103,7 @@ class Identity:
         return self.expires_at is not None and self.expires_at <= now
 
     def require_reach(self, chat: UUID | None, turn: UUID | None = None) -> None:
-        """Raises Forbidden if the credential is bound to another chat or turn, or to one turn if `turn` is None."""
+        """Raises Forbidden unless the credential reaches the chat and the turn or, without `turn`, the whole chat."""
         if self.chat not in {None, chat}:
             raise Forbidden(f"{'A member' if self.member else 'The token'} reaches only the chat {self.chat}.")
         if self.turn not in {None, turn}:

@@ -51,7 +51,7 @@ class Job:
 
     The turn does not wait for a job that `reports`, because the call of such a job has a result at once. A report with
     the outcome is delivered to the turn `delivered_to`, perhaps another turn of the branch, after that turn's round
-    `delivered_round`: 0 is before the first round, None is not yet applied. `ended` is the kind of the outcome.
+    `delivered_round`: 0 means before the first round, None means not yet applied. `ended` is the kind of the outcome.
     `attempt` counts the runs of the job, for the server only.
     """
 

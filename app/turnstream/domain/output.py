@@ -1,4 +1,4 @@
-"""Structured turns: computes the progress of the attempts at an output, from rows."""
+"""Computes the progress of a structured turn's attempts at an output, from rows."""
 
 import json
 from collections.abc import Mapping

@@ -174,7 +174,7 @@ def compaction_step(
 
 
 def is_paused(turn: Turn) -> bool:
-    """Returns True if the provider will continue its last reply. No other block may follow before the continuation."""
+    """Returns True if the provider will continue its last reply. Until then, no other block may follow the reply."""
     sealed = [round for round in turn.rounds if round.sealed]
     return bool(sealed) and sealed[-1].stop_reason in PAUSED
 

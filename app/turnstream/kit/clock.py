@@ -1,4 +1,4 @@
-"""The time of the database. The clocks of machines differ, so rows are written and aged by the clock of Postgres."""
+"""The time of the database. The clocks of machines differ, so the times in rows come from the clock of Postgres."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -29,8 +29,8 @@ class DatabaseClock:
         return datetime.fromtimestamp(self.seconds(), UTC)
 
     def learn(self, read: datetime, asked: float, answered: float) -> None:
-        """Adjusts the estimate after Postgres has `read` its clock between two times of the monotonic clock. An
-        estimate that agrees with this reading stays, so a slow answer does not change the estimate.
+        """Adjusts the estimate to the time `read`, which Postgres has shown between two times of the monotonic clock.
+        An estimate that agrees with this reading stays, so a slow answer does not change the estimate.
         """
         at = read.timestamp()
         self._ahead = min(max(self._ahead, at - answered), at - asked)

@@ -34,9 +34,9 @@ class Directory:
         return [view for view in self._mirrored.values() if not view.ended]
 
     def view(self, turn: Turn) -> LiveView:
-        """Returns the view of a turn, which is never older than `turn`. If there is no view, one is made from `turn`. A
-        view whose writer is here is ignored if it lacks the attempt, because its run has lost the claim. A mirror that
-        has less content than `turn` copies the rows.
+        """Returns the view of a turn, which is never older than `turn`. If there is no view, a view is made from
+        `turn`. A view whose writer is here is ignored if it lacks the attempt of `turn`, because its run has lost the
+        claim. A mirror that has less content than `turn` copies the rows.
         """
         here = self._here.get(turn.id)
         if here and here.has_had(turn.attempt):
