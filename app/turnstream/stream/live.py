@@ -150,7 +150,7 @@ class LiveView:
             return
         is_open = open_block is not None and self.marks.is_open(open_block)
         if start > (self.open_length if is_open else 0):
-            return  # the query requested text after `start`, but the view now has less; the next query requests all text
+            return  # the query requested text after `start`, but the view now has less; the next query requests all
         if self.provisional:
             self.provisional = False
             self.wakeup.notify()  # a reader whose cursor is ahead of the rows waits for this
