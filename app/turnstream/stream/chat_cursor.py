@@ -8,8 +8,8 @@ from turnstream.domain.cursor import Cursor
 @dataclass(slots=True)
 class ChatCursor:
     """The content that a client has: all turns up to `place` (`chat_changes` in turnstream.storage.chats), the fields
-    of the chat whose digest is `digest`, and each turn in `open` up to its cursor, or not at all if the cursor is None.
-    The client has every other turn to the end. The extension `chat_stream` parses the text of a cursor.
+    of the chat whose digest is `digest`, and each turn in `open` up to its cursor. The client lacks a turn whose cursor
+    is None, and has every other turn to the end. The extension `chat_stream` parses the text of a cursor.
     """
 
     place: int = 0
