@@ -7,7 +7,7 @@ from typing import Literal
 # rate limit of the provider delays the model call.
 Stage = Literal["processing", "waiting", "streaming", "executing", "retrying"]
 
-REPORTS = 3.0  # seconds between two reports that a replica makes about its turns
+REPORTS = 3.0  # seconds between two reports in which a replica stores the activity of its turns
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ def seconds_used(turn: Turn, now: datetime) -> float:
     """Returns the seconds since the first claim of the turn, without the time in which it waited for a person."""
     if turn.started_at is None:
         return 0.0
-    # If a job is over, the turn no longer waits for a question of the job that stayed unanswered.
+    # If a job is over, the turn no longer waits for an answer to a question of the job.
     asked = [ask for ask in turn.asks if ask.answer is not None or not ask.is_of_job or turn.waits_for(ask)]
     waits = [_wait(list(asks), now) for _, asks in groupby(asked, key=lambda ask: ask.round)]
     return (now - turn.started_at).total_seconds() - sum(waits)

@@ -10,8 +10,8 @@ from turnstream.domain.limits import ReachedLimit, figure
 
 _SOON = 5  # seconds after which a reservation may have been released
 PERIODS: Final = ("minute", "day", "month")
-# The measures, and the words for each in sentences. `requests` ask for answers or steer running turns, `writes` change
-# other rows, `calls` run tools. `tokens` and `cost` measure model calls.
+# The measures, and the words that name them in sentences. `requests` ask for answers or steer running turns, `writes`
+# change other rows, `calls` run tools. `tokens` and `cost` measure model calls.
 MEASURES: Final[Mapping[str, str]] = {
     "requests": "requests", "writes": "writes", "calls": "tool calls", "tokens": "tokens", "cost": "in cost",
 }  # fmt: skip

@@ -119,7 +119,7 @@ def merge_usage(known: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, 
 
 
 def add_usage(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds the numbers and joins the lists of two usages, at every depth. Other values of `right` replace `left`'s."""
+    """Adds numbers and joins lists of two usages, at every depth. Other values of `right` replace values of `left`."""
     total = dict(left)
     for key, value in right.items():
         known = total.get(key)
@@ -136,7 +136,7 @@ def add_usage(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, An
 
 
 def exact_sum(values: Iterable[float]) -> float:
-    """Adds the values as decimal numbers, so that 0.1 and 0.2 are exactly 0.3."""
+    """Adds the values as decimal numbers, so that the sum of 0.1 and 0.2 is exactly 0.3."""
     return float(sum((Decimal(str(value)) for value in values), Decimal()))
 
 

@@ -11,7 +11,7 @@ _MOST_OWNERS = 1000
 
 class Circuit:
     """A circuit breaker. Closed until `limit` calls in a row have failed, then open for `pause` seconds. After the
-    pause, one call at a time may try. Without a limit the breaker never opens. `clock` returns seconds.
+    pause, one trial call at a time may begin. Without a limit the breaker never opens. `clock` returns seconds.
     """
 
     def __init__(self, limit: int | None, pause: float, clock: Callable[[], float]) -> None:

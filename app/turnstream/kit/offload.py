@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 # In characters. To build, encode or decode so many characters takes some milliseconds; a thread adds 0.1 ms.
 LARGE = 250_000
-# In characters. A block of a conversation costs as much time as so many characters, in addition to its own.
+# In characters. A block of a conversation costs as much time as this many characters, in addition to its own.
 BLOCK = 500
 # Seconds of work between two pauses.
 _PORTION = 0.005

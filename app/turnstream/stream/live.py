@@ -117,7 +117,7 @@ class LiveView:
         self._mark(start)
 
     def block_being_written(self) -> Block | None:
-        """Returns the open block with its text so far, as the interrupted block that it becomes without more text."""
+        """Returns the interrupted block that the open block becomes if no more text arrives."""
         start = self.marks[-1]
         if not isinstance(start, BlockStart):
             return None
