@@ -149,8 +149,7 @@ def next_step(
 
 
 def _within_budget(step: Step, turn: Turn, now: datetime | None, family: FamilyUse | None) -> Step:
-    """Returns the step, or a step that ends the turn or refuses calls if a budget is spent. Outputs are still judged.
-    """
+    """Returns the step or, if a budget is spent, a step that ends the turn or refuses calls. Output calls still run."""
     if not isinstance(step, CallModel | RunTools) or (spent := spent_budget(turn, now, family)) is None:
         return step
     sentence = budget_sentence(spent, family)
