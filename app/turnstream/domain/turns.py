@@ -176,7 +176,7 @@ class TurnRequest:
 
     @property
     def defined_tools(self) -> tuple[ToolSpec, ...]:
-        """The tools with a definition in model requests."""
+        """The tools whose definitions model requests contain."""
         return tuple(spec for spec in self.tools if not spec.deferred)
 
 
