@@ -1,13 +1,13 @@
-"""The work of a turn, in the memory of the replica that runs it."""
+"""The activity of a turn, as known in the memory of the replica that runs the turn."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-# The present work of a running turn. `retrying`: the pause before the next try of a failed model call. `waiting`: the
-# wait for a rate limit of the provider.
+# The present work of a running turn. `retrying`: the turn pauses before it retries a failed model call. `waiting`: a
+# rate limit of the provider delays the model call.
 Stage = Literal["processing", "waiting", "streaming", "executing", "retrying"]
 
-REPORTS = 3.0  # seconds between two reports of a replica about its turns
+REPORTS = 3.0  # seconds between two reports in which a replica stores the activity of its turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class RunningCall:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """The state of a turn in the memory of its replica. `silent` is the time since the last bytes of the provider, in
-    an open model call. `readers` counts the readers on this replica. Times are in seconds.
+    """The state of a turn in the memory of its replica. If a model call is open, `silent` is the time since the
+    provider last sent bytes. `readers` counts the readers on this replica. Times are in seconds.
     """
 
     stage: Stage | None = None

@@ -1,5 +1,5 @@
-"""Answers that this server writes: the results of the turn's tools in words if no model can answer, and the answer of
-an agent to which the turn was handed over.
+"""Answers that this server writes itself: if no model can answer, the results of the turn's tools in words; after a
+handoff, the answer of the agent that took over the turn.
 """
 
 import json
@@ -11,11 +11,11 @@ from turnstream.domain.kinds import TEXT, TOOL_RESULT
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Turn, TurnError
 
-# The stop reason of the round with the answer, and of the turn. Model requests omit the blocks of such a round.
+# The stop reason of an assembled answer's round, and of its turn. Model requests omit the blocks of such a round.
 ASSEMBLED = "assembled"
-# The stop reason of a round and turn with the answer of an agent; the result with that answer has a note of this name.
+# The stop reason of the round and turn whose answer came from an agent. The agent's result has a note of this name.
 HANDOFF = "handoff"
-# Stop reasons of rounds without a model call.
+# Stop reasons of rounds that have no model call.
 WRITTEN_HERE = frozenset({ASSEMBLED, HANDOFF})
 
 _MOST_RESULTS = 20
@@ -24,14 +24,18 @@ _LONGEST_INPUT = 120
 
 
 def can_be_assembled(turn: Turn) -> bool:
-    """True if a tool has returned a result without an error. The only answer of a structured turn is its output."""
+    """Returns True if the turn permits an assembled answer, and a tool has returned a result without an error. A
+    structured turn permits none, because its only answer is its output.
+    """
     assert turn.request is not None
     wanted = turn.request.limits.on_provider_failure == "assemble" and turn.request.output is None
     return wanted and any(block.type == TOOL_RESULT and not block.is_error for block in turn.blocks)
 
 
 def assembled_answer(turn: Turn, error: TurnError, number: int) -> tuple[Round, Block]:
-    """The answer in round `number`, behind all blocks of the turn: the failure, then each call with its result."""
+    """Returns the assembled answer as round `number` with one block, which follows all other blocks of the turn. The
+    block names the failure, and then quotes calls with their results.
+    """
     results = [block for block in turn.blocks if block.type == TOOL_RESULT]
     quoted = results[-_MOST_RESULTS:]
     parts = [
@@ -48,20 +52,20 @@ def assembled_answer(turn: Turn, error: TurnError, number: int) -> tuple[Round, 
 
 
 def handed_over(turn: Turn, number: int) -> Block | None:
-    """The result of the only call of round `number`, if its agent has taken over the turn; it is then the answer."""
+    """Returns the only result of round `number` if its agent has taken over the turn; the result is then the answer."""
     results = [block for block in turn.blocks if block.type == TOOL_RESULT and block.round == number]
     notes = json.loads(results[0].notes or "{}") if len(results) == 1 else {}
     return results[0] if notes.get(HANDOFF) and not results[0].is_error else None
 
 
 def handoff_answer(turn: Turn, result: Block, number: int) -> tuple[Round, Block]:
-    """The answer in round `number`, behind all blocks of the turn: the text of `result`."""
+    """Returns the agent's answer as round `number` with one block, which has the text of `result`."""
     block = Block(len(turn.blocks), number, turn.attempt, TEXT, text=result.text)
     return Round(number, turn.attempt, messages=1, stop_reason=HANDOFF), block
 
 
 def _quoted(result: Block, blocks: Sequence[Block]) -> str:
-    """The call and an excerpt of its result, as Markdown."""
+    """Returns the call and an excerpt of its result, as Markdown."""
     calls = (block for block in blocks if block.is_call and block.round == result.round)
     inputs = (call.text for call in calls if call.tool_use_id == result.tool_use_id)
     input = " ".join(_excerpt(next(inputs, ""), _LONGEST_INPUT).replace("`", "'").split())

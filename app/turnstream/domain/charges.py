@@ -1,4 +1,4 @@
-"""Charges: the tokens and the cost of model calls in the ledger."""
+"""Charges: the tokens and the cost of model calls, as the ledger stores them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ ChargeKind = Literal["round", "summary", "title", "embedding", "guard"]
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """One model call of a turn, or a side call: the summary of a result, the title of its chat, the check of a guard.
-    Embeddings have no turn. `call` is the name of the call within the turn. `cost` is None if the prices are unknown.
+    """One model call of a turn, or a side call that summarises a result, titles the chat, or checks a text for a guard.
+    Embeddings have no turn. `call` names the call within the turn. `cost` is None if the prices are unknown.
     """
 
     kind: ChargeKind
@@ -26,7 +26,7 @@ class Charge:
 
 
 def charges_of(rounds: Iterable[Round], turn: Turn) -> Sequence[Charge]:
-    """The charges of rounds of the turn. Answers of the server itself have no charge."""
+    """Returns the charges for `rounds` of the turn. A round that the server wrote itself has no charge."""
     assert turn.request is not None
     return [
         Charge("round", call_of(round), round.model or turn.request.model, billed_tokens(round.spent), round.cost)
@@ -36,7 +36,7 @@ def charges_of(rounds: Iterable[Round], turn: Turn) -> Sequence[Charge]:
 
 
 def root_of(turn: Turn) -> UUID | None:
-    """The root turn of the family, if the turn works for another turn; else None."""
+    """Returns the root turn of the family, if the turn works for another turn; otherwise None."""
     return None if turn.request is None else turn.request.root_turn
 
 
@@ -45,6 +45,6 @@ def call_of(round: Round) -> str:
 
 
 def charge_of_request(kind: ChargeKind, call: str, model: str, tokens: int, prices: Prices | None) -> Charge:
-    """The charge of a model call without a reply, by an estimate of the `tokens` of its request."""
+    """Returns the charge for a model call that had no reply. `tokens` is the estimated size of its request."""
     cost = None if prices is None else prices.cost_of({"input_tokens": tokens})
     return Charge(kind, call, model, BilledTokens(tokens, 0, 0, 0), cost)

@@ -19,8 +19,8 @@ LONGEST_TITLE = 60  # characters of a title that the server chooses
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A tree of turns of one owner. `settings` are the defaults of its turns in the form of the API (model, params,
-    tools, limits). `updated_at` grows with every change and every new turn, by the database's clock.
+    """A tree of turns that belongs to one owner. `settings` are the defaults for its turns, in the form of the API
+    (model, params, tools, limits). `updated_at` grows with every change and every new turn, by the database's clock.
     """
 
     id: UUID
@@ -34,8 +34,8 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The position of a new message: after the answer `before`, or at the root; or inside the first open turn of
-    `steerable`. The server cancels the turns in `interrupted`.
+    """The position of a new message: after the answer `before`, at the root if `before` is None, or inside the first
+    turn of `steerable` that is still open. The server cancels the turns in `interrupted`.
     """
 
     before: Turn | None
@@ -44,8 +44,8 @@ class Placement:
 
 
 def place_message(before: Turn | None, branch: Sequence[Turn], on_busy: OnBusy) -> Placement:
-    """Decides the position of a message that follows the answer `before`. `branch` leads to that answer, oldest first;
-    only its first turn may have ended. Raises Conflict if a turn is open and `on_busy` is `reject`.
+    """Decides the position of a message that follows the answer `before`. `branch` has the turns up to that answer,
+    oldest first; only its first turn may have ended. Raises Conflict if a turn is open and `on_busy` is `reject`.
     """
     busy = [turn for turn in branch if not turn.ended]
     if before is None or not busy:
@@ -66,7 +66,7 @@ def place_message(before: Turn | None, branch: Sequence[Turn], on_busy: OnBusy) 
 
 
 def branch_is_busy(turn: Turn, otherwise: str = "") -> Conflict:
-    """The refusal of a message because of an open turn. `otherwise` adds a remedy."""
+    """Returns the refusal of a message, because `turn` is still open. `otherwise` adds a remedy to its text."""
     if turn.status == "waiting":
         waits = f"Turn {turn.id} on this branch waits for an action or a background tool"
         return Conflict(f"{waits}; answer or cancel the turn{otherwise}.", code="turn_waiting")
@@ -75,7 +75,7 @@ def branch_is_busy(turn: Turn, otherwise: str = "") -> Conflict:
 
 
 def title_from(text: str) -> str | None:
-    """The title of a chat without a chosen title: the first words of a text, in one line. None for a blank text."""
+    """Returns a title for a chat without a title: the first words of a text, in one line. None for a blank text."""
     line = " ".join(text.split())
     if len(line) <= LONGEST_TITLE:
         return line or None

@@ -1,8 +1,8 @@
 """Compaction of a conversation that is too long for its model.
 
-First, requests contain older tool results in part. If that is not enough, a summary replaces earlier turns. If there
-are no earlier turns, requests omit older results of the running turn. The size of a request is an estimate in tokens,
-from the usage of the last request and the length of later content.
+First, requests contain only a part of older tool results. If that is not enough, a summary replaces earlier turns. If
+there are no earlier turns, requests omit older results of the running turn. The size of a request is estimated in
+tokens, from the usage of the last request and the length of the content after that request.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,28 +34,28 @@ from turnstream.domain.turns import Turn, TurnRequest
 CONTEXT_EDITING = "context_editing"  # the provider omits older tool results
 COMPACTION = "compaction"  # the provider summarises
 EDITS = (CONTEXT_EDITING, COMPACTION)  # edits that a provider may make by itself
-FILE_TOKENS = 1600  # of an image, and of a document, because its number of pages is unknown
+FILE_TOKENS = 1600  # the estimate for an image, and for a document, whose number of pages is unknown
 
 _CHARACTERS_PER_TOKEN = 4
 _FIGURES = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 
 # Shares of the context window.
-_KEPT = 0.25  # sent in full: the newest turns, and the newest results
-_WORTHWHILE = 0.1  # the least saving by shortening, because each shortening loses the provider's cache
+_KEPT = 0.25  # for the newest turns and the newest results, which are sent in full
+_WORTHWHILE = 0.1  # the least saving that justifies a shortening, which invalidates the provider's cache
 
-_LOW_WATER = 0.75  # of the limit: a summary follows a shortening that stays above
-_HEAD = 500  # characters of a shortened result in a request; zero if that is still too long
+_LOW_WATER = 0.75  # share of the limit: if a shortening does not get below it, a summary replaces turns
+_HEAD = 500  # characters of a shortened result in a request; zero if the request is still too long
 
 
 def may_need_compaction(path: Sequence[Turn]) -> bool:
-    """True if the estimate is too uncertain to decide. The provider should then count the tokens."""
+    """Returns True if the estimate is too uncertain to decide. The provider should then count the tokens."""
     limit = _limit(path[-1])
     return limit is not None and estimate_size(path).is_uncertain_about(limit)
 
 
 def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False) -> Block | UUID | None:
-    """The work before the next model call of the turn at the end of `path`: a block that records the shortened results,
-    or the id of the last turn to summarise. None if the path fits, or cannot become shorter.
+    """Returns the work before the next model call of the turn at the end of `path`: a block that records which results
+    are shortened, or the id of the last turn to summarise. None if the path fits, or cannot become shorter.
 
     `tokens` is the counted size of the request, if known. `forced`: the provider has refused the request as too long.
     """
@@ -75,7 +75,7 @@ def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced
     through = last_turn_to_summarise(path, window)
     if through is not None:
         return through
-    # Only the running turn itself is left.
+    # Only results of the running turn can still be shortened.
     shortening = shortening or _shortening(path, old, 0, window)
     if shortening is None and ours and (forced or (tokens or 0) > window):
         shortening = _shortening_of_newest(path, window)
@@ -83,7 +83,7 @@ def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced
 
 
 def _limit(running: Turn) -> float | None:
-    """The maximum size of a request; None if unknown, or if the provider compacts by itself."""
+    """Returns the maximum size of a request; None if unknown, or if the provider compacts by itself."""
     window = _request(running).limits.context_window
     if window is None or COMPACTION in _edits(running):
         return None
@@ -107,7 +107,7 @@ _Results = tuple[Position, Sequence[Block]]
 
 
 def _shortening(path: Sequence[Turn], rounds: Sequence[_Results], head: int, window: int) -> Shortening | None:
-    """A shortening of all results of `rounds` sent with more than `head` characters; None for a small saving."""
+    """Returns a shortening of the results in `rounds` that exceed `head` characters; None if the saving is small."""
     known = shortenings_on(path)
     positions: list[Position] = []
     left_out = files = 0
@@ -130,20 +130,20 @@ def _shortening(path: Sequence[Turn], rounds: Sequence[_Results], head: int, win
 
 
 def _old_rounds(path: Sequence[Turn], room: float) -> Iterator[_Results]:
-    """The rounds with results, except the newest rounds that fit into `room`. The newest round is always excepted,
-    because the model may not have seen its results.
+    """Yields the rounds with results, except the newest rounds, which fit into `room`. The newest round is always
+    excepted, because the model may not have seen its results.
     """
     newest_first = reversed(list(_rounds_with_results(path)))
     for number, (position, blocks) in enumerate(newest_first):
         room -= sum(map(size_of_block, blocks))
         if number == 0 or room >= 0:
             continue
-        room = -1  # full: no older round fits, however small
+        room = -1  # full: every older round is yielded, even a small round that would fit
         yield position, blocks
 
 
 def _shortening_of_newest(path: Sequence[Turn], window: int) -> Shortening | None:
-    """A shortening of unseen results that no request has room for. Together these results get a share of the window."""
+    """Returns a shortening of unseen results that fit into no request. Together they get a share of the window."""
     rounds = list(_rounds_with_results(path))[-1:]
     results = sum(len(blocks) for _, blocks in rounds) or 1
     return _shortening(path, rounds, int(window * _KEPT * _CHARACTERS_PER_TOKEN / results), window)
@@ -165,9 +165,9 @@ def _saved(shortening: Shortening) -> int:
 
 
 def last_turn_to_summarise(path: Sequence[Turn], window: int) -> UUID | None:
-    """The last turn to summarise, so that the later turns fill a share of the window; None if there is no such turn."""
+    """Returns the last turn to summarise, if any, so that the later turns fill at most a share of the window."""
     kept = turns_after_summary(path)
-    end = len(kept) - 2  # the running turn and the user turn that it answers stay
+    end = len(kept) - 2  # the running turn and the user turn that it answers are never summarised
     room = window * _KEPT - sum(map(size_of_turn, kept[max(0, end) :]))
     while end > 0 and (room := room - size_of_turn(kept[end - 1])) >= 0:
         end -= 1
@@ -177,7 +177,7 @@ def last_turn_to_summarise(path: Sequence[Turn], window: int) -> UUID | None:
 
 
 def earlier_cut(path: Sequence[Turn], through: UUID) -> UUID | None:
-    """A turn halfway to `through`, if the request for the summary was too long; None at the first turn."""
+    """Returns an answer halfway to `through`, for a summary of fewer turns; None if `through` is the first answer."""
     answers = [turn.id for turn in turns_after_summary(path) if turn.role == "assistant"]
     place = answers.index(through)
     return answers[place // 2] if place else None
@@ -194,12 +194,12 @@ class SizeEstimate:
     guessed: int
 
     def is_uncertain_about(self, tokens: float) -> bool:
-        """True if the size may be above or below `tokens`: the guessed part may really be half or twice the guess."""
+        """Returns True if the size may be above or below `tokens`, as the guess may be wrong by a factor of two."""
         return self.tokens - self.guessed / 2 <= tokens < self.tokens + self.guessed
 
 
 def estimate_size(path: Sequence[Turn]) -> SizeEstimate:
-    """The size of the next request for the turn at the end of `path`."""
+    """Returns the estimated size of the next request for the turn at the end of `path`."""
     newest = _newest_figures(path)
     if newest is None:
         return _guess(path)
@@ -212,7 +212,7 @@ def estimate_size(path: Sequence[Turn]) -> SizeEstimate:
     ]
     added = sum(map(size_of_block, since)) + sum(map(size_of_turn, path[place + 1 :]))
     if {"whole"} != {earlier_results_of(path[place].request), earlier_results_of(path[-1].request)}:
-        # The request of that round has a different share of earlier results than the next request.
+        # The request of that round contains other parts of earlier results than the next request.
         then, now = with_earlier_results(path[: place + 1]), with_earlier_results(path)[: place + 1]
         added += sum(map(size_of_turn, now)) - sum(map(size_of_turn, then))
     saved = sum(_saved(shortening) for shortening in shortenings_on(path) if shortening.made >= (place, round.number))
@@ -220,17 +220,17 @@ def estimate_size(path: Sequence[Turn]) -> SizeEstimate:
 
 
 def _newest_figures(path: Sequence[Turn]) -> tuple[int, Round] | None:
-    """The newest sealed round, if its usage has the size of its request and later requests have the same form."""
+    """Returns the newest sealed round and its turn's index, if its usage is comparable with the next request."""
     for place in range(len(path) - 1, -1, -1):
         for round in reversed(path[place].rounds):
-            if round.sealed and round.stop_reason not in WRITTEN_HERE:  # such a round has no model call
+            if round.sealed and round.stop_reason not in WRITTEN_HERE:  # skips rounds without a model call
                 usable = round.stop_reason != COMPACTED and round.usage.get("input_tokens")
                 return (place, round) if usable and _same_edits(path[place], path[-1]) else None
     return None
 
 
 def _same_edits(then: Turn, now: Turn) -> bool:
-    """False if only one of the two requests asked the provider for edits: their sizes are not comparable."""
+    """Returns False if the requests ask the provider for different edits, so that their sizes are not comparable."""
     if then.request is None or now.request is None:
         return then.request is now.request
     requests = (then.request, now.request)
@@ -262,7 +262,7 @@ def size_of_turn(turn: Turn) -> int:
 
 
 def size_of_block(block: Block, head: int | None = None) -> int:
-    """The size in tokens. With `head`, requests contain only that many characters of the block."""
+    """Returns the size in tokens. With `head`, the request contains only that many characters of the block."""
     size = kind_of(block.type).size
     if size == "none":
         return 0
@@ -279,7 +279,7 @@ def size_of_block(block: Block, head: int | None = None) -> int:
 
 
 def size_of_reply(blocks: Sequence[Block], round: int) -> int:
-    """The estimated output of the model in a round, in tokens: its text, thoughts and inputs of calls."""
+    """Returns the estimated output of the model in a round, in tokens: its text, thoughts and inputs of calls."""
     return sum(_size(block.text) for block in blocks if block.round == round and block.text)
 
 

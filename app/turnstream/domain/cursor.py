@@ -7,8 +7,8 @@ _FORM = re.compile("(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,14})
 
 
 class Cursor(NamedTuple):
-    """The end of the content that a client has received. `attempt` wrote the content, `place` counts the received
-    marks, `offset` the characters after these marks. Cursors of one turn compare as tuples, and only grow.
+    """The end of the content that a client has received. The attempt `attempt` wrote it, `place` counts the received
+    marks, `offset` the characters after the last mark. Cursors of one turn compare as tuples, and only grow.
     """
 
     attempt: int = 0
@@ -20,7 +20,7 @@ class Cursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Cursor":
-        """Raises ValueError for any other text."""
+        """Parses the id of an event. Raises ValueError if `text` is not a cursor."""
         found = _FORM.fullmatch(text)
         if found is None:
             raise ValueError("a cursor is the id of an event, such as 1-4-120")

@@ -1,5 +1,5 @@
-"""Deferred tools: requests of the model omit their definitions. The model searches for such a tool, and calls it
-through one generic tool. So all requests of a chat have the same text of tools, and the provider caches that text.
+"""Deferred tools: model requests omit the definitions of these tools. The model searches for such a tool, and calls it
+through one generic tool. So all requests of a chat have the same list of tools, which the provider caches.
 """
 
 import json
@@ -13,8 +13,8 @@ CALL_TOOL = "call_tool"
 
 
 class NamedCalls:
-    """Reads calls of the generic tool as calls of the named tools. If the request defers no tool, a tool with the
-    generic name is an ordinary tool, and no call changes. The reader parses each call once, because inputs may be long.
+    """Converts calls of the generic tool to calls of the named tools. If the request defers no tool, a tool with the
+    generic name is an ordinary tool, and no call is converted. Each call is parsed once, because inputs may be long.
     """
 
     def __init__(self, request: TurnRequest | None) -> None:
@@ -23,8 +23,8 @@ class NamedCalls:
         self._read: dict[CallKey, tuple[Block, Block]] = {}
 
     def call(self, call: Block) -> Block:
-        """The call with the name and the input of the named tool. A call without a named tool of this server stays
-        unchanged; the generic tool then reports the mistake.
+        """Returns the call with the name and the input of the tool that it names. A call that names no tool of this
+        server is returned unchanged, and the generic tool then reports the mistake.
         """
         if not self._tools or call.name != CALL_TOOL or not call.is_call:
             return call
@@ -45,14 +45,14 @@ class NamedCalls:
 
 
 def input_of(call: Block, name: str) -> str:
-    """The input of the call for the tool `name`. The ask for the call has the same input."""
+    """Returns the input for the tool `name`, which is nested in the call's input if the call is of the generic tool."""
     if call.name != CALL_TOOL or name == CALL_TOOL:
         return call.text
     return _named_in(call.text)[1]
 
 
 def _named_in(text: str) -> tuple[object, str]:
-    """The name in the input of the generic tool (None if missing), and the input for that tool as JSON."""
+    """Parses the generic tool's input into the name of the tool to call (None if missing) and that tool's input."""
     try:
         given = json.loads(text)
         return (given.get("name"), json.dumps(given.get("input", {}))) if isinstance(given, dict) else (None, "{}")

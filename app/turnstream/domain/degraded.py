@@ -1,4 +1,4 @@
-"""Degraded turns: the policies (retry, fallback, …) that acted on a turn, from its rows."""
+"""Finds the policies (retry, fallback, …) that acted on a degraded turn, from the turn's rows."""
 
 import json
 from collections.abc import Iterator
@@ -15,18 +15,18 @@ FALLBACK_MODEL = "fallback_model"
 ASSEMBLED_ANSWER = "assembled_answer"
 ALL_TOOLS_FAILED = "all_tools_failed"
 HOOK_FAILURES = "hook_failures"
-REWRITTEN = "rewritten"  # readers have seen a part that was deleted later
-CONTINUED = "continued"  # a reply was interrupted, and its text stays
-_LOOKED_AT = frozenset({TOOL_USE, TOOL_RESULT, USER_TEXT})  # types of blocks with counted policies
-# Notes on results without a policy.
+REWRITTEN = "rewritten"  # readers have seen a part of the answer that was deleted later
+CONTINUED = "continued"  # a reply was interrupted, and its text was kept
+_LOOKED_AT = frozenset({TOOL_USE, TOOL_RESULT, USER_TEXT})  # the types of blocks from which `degraded` finds policies
+# Names of notes on tool results. No policy writes these notes.
 _NOT_DEGRADED = frozenset({"started_at", "seconds", "summarised", "cached", "memo", "approval", "job", HANDOFF})
 
 
 @dataclass(frozen=True, slots=True)
 class Degraded:
-    """A policy, `what`, that acted on the tool_result at `index`; without an index, on the whole turn. A cut-off reply
-    has its `round` and its lost output, `estimated` if the provider did not report the tokens. A reached limit has its
-    name, its amount and the `used` amount.
+    """A policy or a limit, named by `what`, that acted on the tool_result at `index` or, without an `index`, on the
+    whole turn. For an interrupted reply, `round` is its round, and `output_tokens` is its output, which is `estimated`
+    if the provider did not report the tokens. For a reached limit, `limit` is its value, and `used` is the used amount.
     """
 
     what: str
@@ -40,7 +40,7 @@ class Degraded:
 
 
 def degraded(turn: Turn) -> tuple[Degraded, ...]:
-    """The policies that acted on the turn. Policies of tool results come first."""
+    """Returns the policies that acted on the turn. Policies that acted on tool results come first."""
     found: list[Degraded] = []
     # The code below needs no other blocks, and a turn may have thousands.
     turn = replace(turn, blocks=tuple(block for block in turn.blocks if block.type in _LOOKED_AT))
@@ -64,7 +64,7 @@ def degraded(turn: Turn) -> tuple[Degraded, ...]:
 
 
 def _cut_off(turn: Turn) -> Iterator[Degraded]:
-    """The interrupted replies with text, later rewritten or continued."""
+    """Yields the interrupted replies that had output, and were later rewritten or continued."""
     for round in turn.rounds:
         whats = {VOIDED: REWRITTEN, INTERRUPTED: CONTINUED}
         tokens = round.spent.get("output_tokens")

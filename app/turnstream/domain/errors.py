@@ -1,28 +1,28 @@
-"""Errors that cross a floor, sorted by who must act.
+"""Errors that pass between floors of the code, sorted by who must act.
 
 TurnstreamError
-├── RequestRefused        the caller: the request is wrong; has a status, a field and a reason
-│   ├── Unauthorized      … has no credential, or one that is not valid
-│   ├── Forbidden         … has a credential that does not allow it
-│   ├── NotFound          … names nothing the caller may see
-│   ├── NoSuchPage        … is for a page that no list has
-│   ├── OfAnotherCell     … is of an owner whose rows another cell has
-│   ├── Conflict          … does not fit the present state
-│   ├── MessageBlocked    … has a message that a guardrail does not allow
-│   ├── GuardFailed       … has a message that a guardrail could not check; try again
-│   └── TooMany           … must wait: a limit of the owner is reached
+├── RequestRefused        the caller: the request is wrong; the error has a status, a field and a reason
+│   ├── Unauthorized      … the request has no credential, or an invalid credential
+│   ├── Forbidden         … the credential does not allow the request
+│   ├── NotFound          … the named object does not exist, or the caller may not see it
+│   ├── NoSuchPage        … the request asks for a page that no list has
+│   ├── OfAnotherCell     … the owner's rows are in another cell
+│   ├── Conflict          … the request does not fit the present state
+│   ├── MessageBlocked    … a guardrail does not allow the message
+│   ├── GuardFailed       … a guardrail could not check the message; a retry may succeed
+│   └── TooMany           … the owner has reached a limit and must wait
 ├── ProviderError         the provider refused or failed
-│   ├── TransientError    … trying again may help (rate limit, overload, 5xx, connection, silence)
-│   └── PermanentError    … trying again will not (an invalid request)
-│       ├── AccountRefused  … before the operator has settled it (key, rights, balance)
+│   ├── TransientError    … a retry may succeed (rate limit, overload, 5xx, connection, silence)
+│   └── PermanentError    … a retry cannot succeed (an invalid request)
+│       ├── AccountRefused  … until the operator has repaired the account (key, rights, balance)
 │       └── TooLong       … unless the conversation is shortened first
-├── StorageError          Postgres
-│   ├── StorageUnavailable  … nobody at once: it is away or busy; accepted work is safe, try again
-│   │   ├── Overloaded        … it answers, and requests wait for it already: later
-│   │   └── StatementTooLong  … it answers, and this statement took too long: not at once
-│   └── StatementRefused  … us: it takes neither the statement nor its values, and would not the next time
-├── CannotOpen            the operator: a stored secret needs a key that this server lacks, or was changed
-├── ClaimLost             nobody: another attempt owns the turn; stop without touching a row
+├── StorageError          Postgres did not execute a statement
+│   ├── StorageUnavailable  … nobody: Postgres is unreachable or busy; accepted work is safe, and a retry may succeed
+│   │   ├── Overloaded        … Postgres answers, but other requests already wait: retry later
+│   │   └── StatementTooLong  … Postgres answers, but this statement took too long: do not retry at once
+│   └── StatementRefused  … us: Postgres refuses the statement or its values, and would refuse a retry too
+├── CannotOpen            the operator: a stored secret was changed, or needs a key that this server lacks
+├── ClaimLost             nobody: another attempt owns the turn, so the run stops and writes no row
 ├── IllegalTransition     us: a bug
 └── ConfigError           the operator: a setting is wrong
 """
@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-# The causes of a refusal, for programs: a client decides by the code, and shows the sentence to people.
+# The codes of refusals. A client program decides by the code, and shows the sentence of the error to people.
 RefusalCode = Literal[
     "call_answered",
     "call_over",
@@ -63,12 +63,12 @@ RefusalCode = Literal[
 
 
 class TurnstreamError(Exception):
-    """The base of all errors here."""
+    """The base class of all errors in this tree."""
 
 
 class RequestRefused(TurnstreamError):
     """The caller must change the request. `field` is the name of the wrong field, if any. A `code` replaces the code of
-    the class, if clients may have to distinguish the refusal.
+    the class, if clients may have to distinguish the refusal from others.
     """
 
     status = 422
@@ -84,12 +84,12 @@ class RequestRefused(TurnstreamError):
 
     @property
     def members(self) -> Mapping[str, Any]:
-        """Further members of the problem document."""
+        """Members that the problem document has in addition to its usual members."""
         return {}
 
 
 class Unauthorized(RequestRefused):
-    """The request has no credential, or an invalid or expired one."""
+    """The request has no credential, or an invalid or expired credential."""
 
     status = 401
     title = "Not authorized"
@@ -97,7 +97,7 @@ class Unauthorized(RequestRefused):
 
 
 class Forbidden(RequestRefused):
-    """The credential does not allow the request. A credential with one of `scopes` would."""
+    """The credential does not allow the request. A credential with one of `scopes` would allow it."""
 
     status = 403
     title = "Not allowed"
@@ -117,7 +117,7 @@ class NotFound(RequestRefused):
 
 
 class NoSuchPage(RequestRefused):
-    """`before` is not the `next` of a page."""
+    """`before` in the request is not the `next` of an earlier page."""
 
     status = 400
     title = "The request cannot be read"
@@ -207,12 +207,12 @@ class ProviderError(TurnstreamError):
 
 
 class TransientError(ProviderError):
-    """A retry may succeed. `retry_after` is the pause in seconds that the provider asks for. `busy`: the provider has
-    no capacity for the call now, because of a rate limit or an overload.
+    """A retry may succeed. `retry_after` is the pause in seconds that the provider asks for. `busy` is True if the
+    provider has no capacity for the call now, because of a rate limit or an overload.
     """
 
 
-MODEL_NOT_AVAILABLE = "model_not_available"  # no configured provider has the model
+MODEL_NOT_AVAILABLE = "model_not_available"  # the `type` if no configured provider has the model
 
 
 class PermanentError(ProviderError):
@@ -246,7 +246,7 @@ class Overloaded(StorageUnavailable):
 
 
 class StatementTooLong(StorageUnavailable):
-    """The statement has exceeded its own time limit. Postgres works; an immediate retry would take as long again."""
+    """The statement has exceeded its own time limit. Postgres works, but an immediate retry would take as long."""
 
 
 class StatementRefused(StorageError):
@@ -256,7 +256,7 @@ class StatementRefused(StorageError):
 
 
 class CannotOpen(TurnstreamError):
-    """A value or key was encrypted with another key or for another row, or has changed since."""
+    """A value or key cannot be decrypted: it was encrypted with another key or for another row, or was changed."""
 
 
 class ClaimLost(TurnstreamError):
@@ -279,7 +279,7 @@ class ConfigError(TurnstreamError):
 
 @contextmanager
 def errors_named(place: str, kind: type[Exception] = ConfigError) -> Iterator[None]:
-    """Turns a ValueError into a ConfigError, or an error of the class `kind`. The text begins with `place`."""
+    """Converts a ValueError to an error of the class `kind`, whose text begins with `place`."""
     try:
         yield
     except ValueError as error:
@@ -288,7 +288,7 @@ def errors_named(place: str, kind: type[Exception] = ConfigError) -> Iterator[No
 
 @contextmanager
 def errors_collected(problems: list[str]) -> Iterator[None]:
-    """Adds the sentences of a ConfigError to `problems`, so that one start shows all mistakes."""
+    """Catches a ConfigError and adds its sentences to `problems`, so that one start reports all mistakes."""
     try:
         yield
     except ConfigError as error:

@@ -1,7 +1,7 @@
 """Events that a client receives: marks are entries of the turn's log, deltas are text between marks, notices are
 neither stored nor replayed.
 
-The `attempt` of a mark is the attempt that appended the mark. Cursors of earlier attempts are void from that mark on.
+The `attempt` of a mark is the attempt that appended the mark. From that mark on, cursors of earlier attempts are void.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class TurnStart:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A call of the previous round. The request of the new round contains its result."""
+    """A call of the previous round, with a result that the request of the new round contains."""
 
     tool_use_id: str
     name: str
@@ -43,7 +43,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class RoundStart:
-    """The start of a model call. `messages` counts the sent messages; `answered` has calls with new results."""
+    """The start of a model call. `messages` counts the sent messages; `answered` has the calls with new results."""
 
     attempt: int
     round: int
@@ -65,7 +65,7 @@ class BlockStart:
 
 @dataclass(frozen=True, slots=True)
 class BlockStop:
-    """The end of a block, with the stored block."""
+    """The end of a block. `block` is the block as stored."""
 
     attempt: int
     block: Block
@@ -83,7 +83,7 @@ class RoundStop:
 
 @dataclass(frozen=True, slots=True)
 class RequiredAction:
-    """A call that waits for a person. `input` is JSON text. `can_remember`: the chat may store approvals."""
+    """A call that waits for a person. `input` is JSON text. `can_remember`: the chat may store the approval."""
 
     tool_use_id: str
     name: str
@@ -127,7 +127,7 @@ class BlockDelta:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The client drops the blocks from `index` on: `attempt` writes these blocks again."""
+    """The client must drop the blocks from `index` on, because `attempt` writes these blocks again."""
 
     attempt: int
     index: int
@@ -135,13 +135,13 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """An event for the user interface only, without an id. `name` is its event name."""
+    """An event without an id, for the user interface only. `name` is the name of the event."""
 
     name: str
     data: Mapping[str, Any]
 
 
-# The client has received all content up to its connect. Only clients that ask for this notice receive it.
+# Follows all content that existed when the client connected. Only clients that ask for this notice receive it.
 CAUGHT_UP = Notice("caught_up", {})
 
 

@@ -1,7 +1,7 @@
-"""The history in model requests: summaries replace older turns, and older tool results are shortened.
+"""The history that model requests contain: summaries replace older turns, and older tool results are shortened.
 
-Summaries and shortenings are blocks of the turn that ran at the time. A branch that began before these blocks does not
-contain them, and its requests have its own history.
+Summaries and shortenings are blocks of the turn that ran when they were made. A branch that began before such a block
+does not contain the block, so the requests of that branch have their own history.
 """
 
 import json
@@ -15,9 +15,9 @@ from turnstream.domain.kinds import SHORTENED, SUMMARY, TOOL_RESULT, TOOL_USE
 from turnstream.domain.results import count_files, result_as_text
 from turnstream.domain.turns import WITHDRAWN, EarlierResults, Turn, TurnRequest
 
-_NOTE = 100  # characters, about, of the note in place of the omitted part
+_NOTE = 100  # approximate length in characters of the note that replaces the omitted part
 COMPACTED = "compacted"  # the stop reason of a round that made a summary
-EARLIER_HEAD = 500  # characters of a long result of an earlier turn in requests, if `earlier_results` is `short`
+EARLIER_HEAD = 500  # characters that requests contain of a long earlier result, if `earlier_results` is `short`
 
 _CALL_AND_RESULT = frozenset({TOOL_USE, TOOL_RESULT})
 
@@ -27,7 +27,7 @@ Position = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The newest summary of a path, of all turns up to `through`, made by round `round` of the turn at `place`."""
+    """The newest summary on a path, for all turns up to `through`; round `round` of the turn at `place` wrote it."""
 
     place: int
     round: int
@@ -37,9 +37,9 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Shortening:
-    """A shortening of tool results: of each large result from round `first` to round `last`, requests contain the first
-    `head` characters, and no files. `made` is its own position. `results` results lose `left_out` more characters and
-    `files` more files than before.
+    """A shortening of tool results. Requests contain only the first `head` characters, and no files, of each large
+    result from position `first` to position `last`. `made` is the position of the shortening itself. From `results`
+    results, it omits `left_out` more characters and `files` more files than before.
     """
 
     made: Position
@@ -54,24 +54,24 @@ class Shortening:
         return self.first <= position <= self.last and can_be_shortened(block, self.head)
 
     def invalidates(self, position: Position) -> bool:
-        """True if thoughts are invalid: the model wrote these thoughts after a result that is now shortened."""
+        """Returns True if thoughts at `position` are invalid, because a result before them is now shortened."""
         return self.first < position <= self.made
 
 
 def without_withdrawn(path: Sequence[Turn]) -> Sequence[Turn]:
-    """The turns of a path for model requests, without messages that were cancelled before their turns began."""
+    """Returns the path without answers that were cancelled before they began, and without the messages to them."""
     gone = {id for turn in path if turn.stop_reason == WITHDRAWN for id in (turn.id, turn.parent_id)}
     return [turn for turn in path if turn.id not in gone] if gone else path
 
 
 def earlier_results_of(request: TurnRequest | None) -> EarlierResults:
-    """The form of earlier turns' tool results in the requests of a turn."""
+    """Returns the form that tool results of earlier turns have in the requests of a turn."""
     return "whole" if request is None else request.limits.earlier_results
 
 
 def with_earlier_results(path: Sequence[Turn]) -> Sequence[Turn]:
-    """The path as the requests of its last turn contain it: tool results of earlier turns are whole, cut to their
-    beginning, or omitted together with their calls. A turn without such results is the same object.
+    """Returns the path in the form that the requests of its last turn contain: tool results of earlier turns are whole,
+    truncated, or omitted together with their calls. An unchanged turn stays the same object.
     """
     request, mode = path[-1].request, earlier_results_of(path[-1].request)
     if request is None or mode == "whole":
@@ -83,7 +83,7 @@ def with_earlier_results(path: Sequence[Turn]) -> Sequence[Turn]:
         if mode == "short":
             blocks = tuple(_beginning_of(block, can_read_on) for block in blocks)
         else:
-            # The calls of the provider's code execution need their results.
+            # Calls that the provider's code execution made must keep their results.
             kept = {b.key for b in blocks if b.type == TOOL_USE and caller_of(b)}
             blocks = tuple(b for b in blocks if b.type not in _CALL_AND_RESULT or b.key in kept)
         sent.append(turn if blocks == turn.blocks else replace(turn, blocks=blocks))
@@ -104,7 +104,7 @@ def _beginning_of(block: Block, can_read_on: bool) -> Block:
 
 
 def shortening_of(position: Position, block: Block, shortenings: Sequence[Shortening]) -> Shortening | None:
-    """The shortening that leaves the smallest remainder of a block."""
+    """Returns the shortening that leaves the fewest characters of the block; None if no shortening applies."""
     mine = (shortening for shortening in shortenings if shortening.shortens(position, block))
     return min(mine, key=lambda shortening: shortening.head, default=None)
 
@@ -114,7 +114,7 @@ def can_be_shortened(result: Block, head: int) -> bool:
 
 
 def omitted_characters(result: Block, head: int) -> int:
-    """The number of omitted characters of a shortened result; 0 for a text that is hardly longer than `head`."""
+    """Returns how many characters a shortening to `head` omits; 0 if the text is hardly longer than `head`."""
     return len(result.text) - head if len(result.text) > 2 * max(head, _NOTE) else 0
 
 
@@ -131,7 +131,7 @@ def summary_on(path: Sequence[Turn]) -> Summary | None:
 
 
 def turns_after_summary(path: Sequence[Turn]) -> Sequence[Turn]:
-    """The turns after the newest summary's last turn."""
+    """Returns the turns that follow the last turn in the newest summary, or the whole path without a summary."""
     summary = summary_on(path)
     if summary is None:
         return path
@@ -140,7 +140,7 @@ def turns_after_summary(path: Sequence[Turn]) -> Sequence[Turn]:
 
 
 def shortenings_on(path: Sequence[Turn]) -> tuple[Shortening, ...]:
-    """The shortenings of a path, oldest first."""
+    """Returns the shortenings on a path, oldest first."""
     found: list[Shortening] = []
     place_of: dict[str, int] = {}
     for place, turn in enumerate(path):
@@ -156,7 +156,7 @@ def shortenings_on(path: Sequence[Turn]) -> tuple[Shortening, ...]:
 
 
 def shortening_block(shortening: Shortening, path: Sequence[Turn]) -> Block:
-    """The block that stores and shows a shortening, as a block of the last turn of `path`."""
+    """Returns a new block of the last turn of `path`, which stores a shortening and shows it to readers."""
     running = path[-1]
     data = {
         "type": SHORTENED,

@@ -11,25 +11,26 @@ from turnstream.domain.errors import Forbidden
 
 Scope = Literal["read", "send", "chat", "approve", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-# The options of a turn that a credential may fix for all its turns.
+# The options of a turn that a credential may fix for all turns that it creates.
 FIXABLE = ("model", "system_prompt", "params", "tools", "limits")
-# The rights of a person over their own data: `chat` includes `send`. `admin` reaches other owners.
+# The rights that people have over their own data: `chat` includes `send`. Only `admin` reaches other owners.
 OF_A_PERSON: frozenset[Scope] = frozenset({"read", "chat", "approve"})
 LONGEST_OWNER = 255
-# The owner of all rows while a server needs no token.
+# The owner of all rows while the server requires no token.
 LOCAL_OWNER = "local"
-# Suffixes of owners' names during a move: no request reaches the rows of such an owner (arriving_name, departed_name).
+# Suffixes that a move adds to owners' names (arriving_name, departed_name). No request reaches rows of such an owner.
 _OF_A_MOVE = re.compile(r" \((arriving|moved to [^()]*)\)\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The owner of a request, and the rights of its credential. `credential` is the id of the credential, if any,
-    `plan` the name of its limits, `cell` the named cell. A bound credential reaches its `chat` or `turn` only. `folder`
-    is the only folder of documents that a restricted credential reaches. `fixed` are options of all its turns, in the
-    form of the API: members of `FIXABLE`. `roles` are the roles that the credential names: a policy may name roles as
-    approvers. `member` is the owner of the credential in a request to the chat of another owner; `owner` is then the
-    owner of the chat. Raises ValueError for values that rows cannot store.
+    """The owner of a request, and the rights of its credential. `credential` is the id of the credential, if it has an
+    id; `plan` and `cell` are the plan and the cell that the credential names. A bound credential reaches only its
+    `chat` or `turn`. `folder` is the only folder of documents that a restricted credential reaches. `fixed` has options
+    for all turns of the credential, in the form of the API: members of `FIXABLE`. `roles` are the roles that the
+    credential names: a policy may name roles as approvers. If the request is for a chat of another owner, `member` is
+    the owner of the credential, and `owner` is the owner of the chat. Raises ValueError for values that rows cannot
+    store.
     """
 
     owner: str
@@ -76,12 +77,12 @@ class Identity:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the credential reaches one chat or turn alone."""
+        """Whether the credential reaches only one chat or turn."""
         return self.chat is not None or self.turn is not None
 
     @property
     def is_restricted(self) -> bool:
-        """Whether its messages and turns reach less than the owner's data."""
+        """Whether messages and turns of the credential reach only a part of the owner's data."""
         return self.is_bound or "chat" not in self.scopes
 
     @property
@@ -91,7 +92,7 @@ class Identity:
 
     @property
     def documents(self) -> str | None:
-        """The common beginning of the paths of documents that its messages may name and its turns' tools may read:
+        """The path prefix of the documents that messages of the credential may name and tools of its turns may read:
         empty for every document, None for no document.
         """
         if not self.is_restricted:
@@ -102,7 +103,7 @@ class Identity:
         return self.expires_at is not None and self.expires_at <= now
 
     def require_reach(self, chat: UUID | None, turn: UUID | None = None) -> None:
-        """Raises Forbidden if the credential is bound to another chat or turn, or only to a turn of the chat."""
+        """Raises Forbidden unless the credential reaches the chat and the turn or, without `turn`, the whole chat."""
         if self.chat not in {None, chat}:
             raise Forbidden(f"{'A member' if self.member else 'The token'} reaches only the chat {self.chat}.")
         if self.turn not in {None, turn}:
@@ -128,17 +129,17 @@ def departed_name(owner: str, cell: str) -> str:
 
 
 def owner_before_move(name: str) -> str:
-    """Returns the owner behind a name of a move; any other name unchanged."""
+    """Returns the owner's name without the suffix of a move; a name without such a suffix is unchanged."""
     return _OF_A_MOVE.sub("", name)
 
 
 def known_scopes(names: Collection[str]) -> frozenset[Scope]:
-    """The known scopes among `names`; a later version may have others."""
+    """Returns the scopes in `names` that this version knows; a later version may have stored other scopes."""
     return frozenset(scope for scope in SCOPES if scope in names)
 
 
 def checked_scopes(names: Collection[str]) -> list[Scope]:
-    """The scopes in the order of `SCOPES`. Raises ValueError for an unknown name."""
+    """Returns the scopes in the order of `SCOPES`. Raises ValueError for an unknown name."""
     if unknown := sorted(set(names) - set(SCOPES)):
         raise ValueError(f"{unknown[0]!r} is no scope; scopes are {', '.join(SCOPES)}")
     return [scope for scope in SCOPES if scope in names]

@@ -8,13 +8,14 @@ from uuid import UUID
 
 from turnstream.domain.blocks import CallKey
 
-# The runner of the call, for people: `tool` is a background tool of this server, `child` the turn of an agent.
-# Extensions have others.
+# The kind of runner that executes the call, which people see: `tool` is a background tool of this server, `child` is
+# the turn of an agent. Extensions add other kinds.
 JobKind = str
 
 # `running`: a runner executes the job. The job of a dead runner is `running` until another runner claims the job.
-# `detached`: the work continues elsewhere, and the handle names it. `settled`: the job has an outcome. `stopped`: the
-# call got another result. tests/integration/test_states.py runs every statement against this.
+# `detached`: the work continues outside of the server, and a handle identifies the work. `settled`: the job has an
+# outcome. `stopped`: the call received another result. tests/integration/test_states.py checks every statement that
+# writes a state against this table.
 JobState = Literal["due", "running", "detached", "settled", "stopped"]
 JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     "due": frozenset({"running", "settled", "stopped"}),
@@ -28,7 +29,7 @@ OpenJobState = Literal["due", "running", "detached"]
 # The delivery of a report. `steered`: an open turn has received the report. `started`: the report has started a turn.
 # `discarded`: the turn of the call was cancelled.
 Delivery = Literal["steered", "started", "discarded"]
-# The most turns in a row that reports may start. The last of these turns waits for its calls.
+# The most consecutive turns that reports may start. The last of these turns waits for its background calls.
 MOST_STARTED: Final = 10
 
 
@@ -44,13 +45,14 @@ class JobChild:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The job of a call, as its turn sees it. `progress` is the last reported progress, `since` the time when the call
-    became a job. A `settled` job is over. Its `outcome`, as JSON text, is None after the call has its result.
+    """The job of a call, as the turn of the call sees it. `progress` is the last reported progress, `since` the time
+    when the call became a job. If `settled` is True, the job is over. `outcome` is JSON text; None after the call has
+    its result.
 
-    The turn does not wait for a job that `reports`: its call has a result at once. A report with the outcome goes to
-    the turn `delivered_to`, perhaps another turn of the branch, behind its round `delivered_round`: 0 means before the
-    first round, None not yet applied. `ended` is the kind of its outcome. `attempt` counts its runs, for the server
-    only.
+    The turn does not wait for a job that `reports`, because the call of such a job has a result at once. A report with
+    the outcome is delivered to the turn `delivered_to`, perhaps another turn of the branch, after that turn's round
+    `delivered_round`: 0 means before the first round, None means not yet applied. `ended` is the kind of the outcome.
+    `attempt` counts the runs of the job, for the server only.
     """
 
     id: UUID
@@ -76,7 +78,7 @@ class Job:
         return self.round, self.tool_use_id
 
     def shown(self) -> Mapping[str, Any]:
-        """The job as readers of the turn see it."""
+        """Returns the job in the form that readers of the turn receive."""
         return {
             "id": self.id,
             "tool_use_id": self.tool_use_id,
@@ -89,7 +91,7 @@ class Job:
         }
 
     def report(self) -> Mapping[str, Any]:
-        """A reporting job as readers of the turn see it."""
+        """Returns a reporting job, with the delivery of its report, in the form that readers of the turn receive."""
         return {
             "job": self.id,
             "tool_use_id": self.tool_use_id,

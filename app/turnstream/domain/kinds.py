@@ -1,7 +1,7 @@
-"""Block kinds: one table with the rules of every part of the system for each type of block.
+"""Block kinds: a table that has, for each type of block, the rules that every part of the system follows.
 
 To add a kind, add its row here. tests/unit/test_kinds.py then fails for each client, dialect and provider without rules
-for the kind. Providers also send types without a row: `kind_of` makes rows for these types.
+for the kind. Providers also send types that have no row: `kind_of` makes rows for these types.
 """
 
 from collections.abc import Mapping
@@ -15,20 +15,20 @@ TOOL_USE = "tool_use"
 TOOL_RESULT = "tool_result"
 SERVER_TOOL_USE = "server_tool_use"
 MCP_TOOL_USE = "mcp_tool_use"
-SERVER_RESULT = "_tool_result"  # the end of the types of results of a provider's own tools
+SERVER_RESULT = "_tool_result"  # ends the block type of each result that a provider's own tool returns
 IMAGE = "image"
 DOCUMENT = "document"
-PROVIDER_SUMMARY = "compaction"  # the summary of a provider that compacts by itself
+PROVIDER_SUMMARY = "compaction"  # a summary that a provider makes when it compacts by itself
 SUMMARY = "summary"  # a summary of earlier turns that are too long for the model
-SHORTENED = "shortened"  # the range of earlier tool results that later requests contain in part
-USER_TEXT = "user_text"  # a message of the user to the running turn
-REPORT = "report"  # the outcome of a background call, after its turn had continued
+SHORTENED = "shortened"  # names the earlier tool results that later requests contain only in part
+USER_TEXT = "user_text"  # a message that the user sent to the running turn
+REPORT = "report"  # the outcome of a background call for which its turn did not wait
 VERDICT = "verdict"  # the verdict on an output that the model wrote as text
 
 Family = Literal["prose", "thought", "call", "server_call", "result", "server_result", "file", "steer", "note", "other"]
-# `in_place`: at the position of the block, in the role of its turn. `after_call`: as the user's content, behind the
-# call that the block answers. `as_user_text`: as the user's content, behind the round. `for_history`: replaces the
-# summarised turns.
+# The position of a block in model requests. `in_place`: its own position, in the role of its turn. `after_call`: in the
+# user's content that follows the call that the block answers. `as_user_text`: in the user's content that follows the
+# round. `for_history`: instead of the turns that the block summarises.
 Sent = Literal["in_place", "after_call", "as_user_text", "for_history", "never"]
 Shown = Literal["prose", "thought", "hidden_thought", "call", "inside_call", "file", "user_text", "note", "raw"]
 Size = Literal["none", "text", "text_and_data", "text_and_files", "one_file"]
@@ -38,12 +38,13 @@ Size = Literal["none", "text", "text_and_data", "text_and_files", "one_file"]
 class BlockKind:
     """One row of the table: the rules for a type of block.
 
-    `streams` is the member of the block's JSON object that arrives in pieces; without this member the block arrives
-    whole. Blocks `after_seal` come behind `round_stop` in the log: the server writes these after the seal of the
-    model's reply. `sent` is the position of the block in later model requests, `shown` its form in clients, `size` the
-    part that counts in the estimated length of a request. Requests to another provider contain a `portable` block
-    without its `data`. `cacheable` blocks may have a cache mark of Anthropic. `guarded` is the guards' name for the
-    text of the model. Blocks `with_turn_ids` have ids of turns in their data; a copy of the chat changes these ids.
+    `streams` is the member of the block's JSON object that arrives in pieces; None if the block arrives whole. The
+    server writes a block with `after_seal` after it has sealed the model's reply, so in the log the block follows
+    `round_stop`. `sent` is the position of the block in later model requests, `shown` its form in clients, `size` the
+    part of the block that counts in the estimated length of a request. Requests to another provider contain a
+    `portable` block without its `data`. A `cacheable` block may have one of Anthropic's cache marks. `guarded` is the
+    name that guards use for text that the model wrote. The data of a block `with_turn_ids` contains ids of turns, which
+    a copy of the chat changes.
     """
 
     name: str
@@ -90,9 +91,9 @@ _ROWS = (
     ),
     BlockKind(SHORTENED, "note", after_seal=True, sent="never", shown="note", size="none", with_turn_ids=True),
     BlockKind(USER_TEXT, "steer", after_seal=True, sent="as_user_text", shown="user_text"),
-    # The call already has its only result, and providers accept no second result.
+    # A report is user text, because its call already has a result, and providers accept no second result.
     BlockKind(REPORT, "note", after_seal=True, sent="as_user_text", shown="note", size="text"),
-    # Requests contain only the verdict on a rejected output.
+    # Requests contain a verdict only if it rejects the output.
     BlockKind(VERDICT, "note", after_seal=True, sent="as_user_text", shown="note"),
 )
 KINDS: Mapping[str, BlockKind] = {kind.name: kind for kind in _ROWS}
@@ -102,7 +103,7 @@ _OTHER = BlockKind("", "other")
 
 
 def kind_of(type: str) -> BlockKind:
-    """The row of this type of block. An unknown type gets a new row, because providers invent types."""
+    """Returns the row for this type of block. An unknown type gets a new row, because providers invent types."""
     if known := KINDS.get(type):
         return known
     return replace(_SERVER_RESULT if type.endswith(SERVER_RESULT) else _OTHER, name=type)
@@ -116,14 +117,14 @@ CALLS = _names_of("call", "server_call")
 SERVER_CALLS = _names_of("server_call")
 THOUGHTS = _names_of("thought")
 FILES = _names_of("file")
-# The `data` of these blocks may name uploads. An index has the types in this order.
+# The `data` of these blocks may name uploads. An index of the database names the types in this order.
 WITH_FILES = (*(kind.name for kind in _ROWS if kind.family == "file"), TOOL_RESULT)
 STREAMED_MEMBERS: Mapping[str, str] = {kind.name: kind.streams for kind in _ROWS if kind.streams is not None}
-STEERED = frozenset({USER_TEXT, REPORT})  # the blocks of an applied steer: each leads to a model call
+STEERED = frozenset({USER_TEXT, REPORT})  # the blocks of applied steers; a model call follows each of these blocks
 AFTER_SEAL = frozenset(kind.name for kind in _ROWS if kind.after_seal)
-# Requests contain these at another position, in another form, or not at all.
+# Requests contain blocks of these types at another position, in another form, or not at all.
 NOT_SENT_IN_PLACE = frozenset(kind.name for kind in _ROWS if kind.sent != "in_place")
-# These blocks follow the usage of the round, and are part of the next request.
+# The usage of a round does not include blocks of these types, but the next request contains these blocks.
 ADDED_TO_REQUEST = frozenset(kind.name for kind in _ROWS if kind.after_seal and kind.sent != "never")
 PORTABLE = frozenset(kind.name for kind in _ROWS if kind.portable)
 CACHEABLE = frozenset(kind.name for kind in _ROWS if kind.cacheable)

@@ -1,6 +1,6 @@
-"""The reached limits of a turn, computed from its rows. Pure functions.
+"""Computes the limits that a turn has reached, from its rows, with pure functions.
 
-The executor checks budgets (tokens, cost, seconds) before each model or tool call. Running steps always complete.
+The executor checks budgets (tokens, cost, seconds) before each model or tool call. A running step always completes.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from turnstream.domain.kinds import TOOL_RESULT
 from turnstream.domain.rounds import billed_tokens, exact_sum
 from turnstream.domain.turns import Turn
 
-BUDGET = "budget"  # the failure of a turn with a spent budget
+BUDGET = "budget"  # the failure of a turn whose budget is spent
 
 
 @dataclass(frozen=True, slots=True)
 class ReachedLimit:
-    """A reached limit, with its name in the API and the `used` amount."""
+    """A reached limit: its name in the API, its value, and the `used` amount."""
 
     name: str
     limit: float
@@ -29,14 +29,14 @@ class ReachedLimit:
 
 @dataclass(frozen=True, slots=True)
 class FamilyUse:
-    """The tokens and the cost of all turns of a family, running model calls included."""
+    """The tokens and the cost that all turns of a family have used, including their running model calls."""
 
     tokens: int
     cost: float
 
 
 def family_of(turn: Turn) -> UUID | None:
-    """The root turn of the family that shares the turn's budget of tokens or cost. None without such a budget."""
+    """Returns the root turn of the family with which the turn shares a budget of tokens or cost; otherwise None."""
     assert turn.request is not None
     limits = turn.request.limits
     if limits.budget_tokens is None and limits.budget_cost is None:
@@ -47,13 +47,13 @@ def family_of(turn: Turn) -> UUID | None:
 
 
 def rounds_with_calls(blocks: Sequence[Block]) -> list[int]:
-    """The numbers of the rounds with tool calls."""
+    """Returns the numbers of the rounds that have tool calls."""
     return sorted({block.round for block in blocks if block.is_call})
 
 
 def round_limit(turn: Turn, last: int | None = None) -> int:
-    """The maximum of tool rounds of the turn. With `hard_max_rounds` the maximum grows beyond `max_rounds` by one round
-    after each round with progress. Rounds after `last` do not count.
+    """Returns the maximum number of tool rounds of the turn. The maximum begins at `max_rounds`. It grows by one, up to
+    `hard_max_rounds`, whenever the last allowed round makes progress. Rounds after `last` are ignored.
     """
     assert turn.request is not None
     limits = turn.request.limits
@@ -69,7 +69,7 @@ def round_limit(turn: Turn, last: int | None = None) -> int:
 
 
 def makes_progress(blocks: Sequence[Block], number: int) -> bool:
-    """Whether the round has a new result: without an error, and unlike the results of earlier identical calls."""
+    """Returns whether the round has a new result: no error, and unlike the results of earlier identical calls."""
     calls = {block.key: (block.name, block.text) for block in blocks if block.is_call}
     results = [block for block in blocks if block.type == TOOL_RESULT and not block.is_error]
     known = {(calls.get(block.key), block.text, block.data) for block in results if block.round < number}
@@ -79,7 +79,7 @@ def makes_progress(blocks: Sequence[Block], number: int) -> bool:
 
 
 def counted_calls(turn: Turn) -> tuple[Block, ...]:
-    """The calls of tools, except those that submit the output of a structured turn."""
+    """Returns all tool calls except the calls of a structured turn's output tools."""
     assert turn.request is not None
     own = {spec.name for spec in turn.request.tools if spec.role is not None}
     return tuple(block for block in turn.blocks if block.is_call and block.name not in own)
@@ -92,15 +92,15 @@ def calls_over_limit(turn: Turn) -> tuple[Block, ...]:
 
 
 def calls_are_spent(turn: Turn, last: int | None = None) -> bool:
-    """True if the turn may run no other tool after round `last`, or after its last round."""
+    """Returns True if the calls use up `max_calls`. Calls after round `last` do not count."""
     assert turn.request is not None
     most = turn.request.limits.max_calls
     return most is not None and sum(last is None or call.round <= last for call in counted_calls(turn)) >= most
 
 
 def spent_budget(turn: Turn, now: datetime | None, family: FamilyUse | None = None) -> ReachedLimit | None:
-    """The first spent budget; None if each budget has some left. Without `now`, the time does not count. `family` is
-    the use of the turn's family, this turn included.
+    """Returns the first spent budget, or None if no budget is spent. Without `now`, the budget of seconds is not
+    checked. `family` is the use of the turn's whole family, including this turn.
     """
     assert turn.request is not None
     limits = turn.request.limits
@@ -127,12 +127,12 @@ def budget_sentence(spent: ReachedLimit, family: FamilyUse | None = None) -> str
 
 
 def figure(amount: float) -> str:
-    """An amount as text, without decimals for a whole number."""
+    """Formats an amount. A whole number has no decimals."""
     return f"{int(amount):,}" if amount == int(amount) else f"{amount:,}"
 
 
 def _cost(turn: Turn) -> float:
-    """The cost of all rounds. A model without prices costs nothing here."""
+    """Returns the cost of all rounds. A round whose model has no prices costs nothing here."""
     assert turn.request is not None
     prices = turn.request.limits.prices
     models = [(prices.get(round.model or turn.request.model), round) for round in turn.rounds]
@@ -140,30 +140,30 @@ def _cost(turn: Turn) -> float:
 
 
 def seconds_used(turn: Turn, now: datetime) -> float:
-    """The seconds since the first claim of the turn, without its waits for a person."""
+    """Returns the seconds since the first claim of the turn, without the time in which it waited for a person."""
     if turn.started_at is None:
         return 0.0
-    # The turn did not wait for an unanswered question of a job that is over.
+    # If a job is over, the turn no longer waits for an answer to a question of the job.
     asked = [ask for ask in turn.asks if ask.answer is not None or not ask.is_of_job or turn.waits_for(ask)]
     waits = [_wait(list(asks), now) for _, asks in groupby(asked, key=lambda ask: ask.round)]
     return (now - turn.started_at).total_seconds() - sum(waits)
 
 
 def _wait(asks: Sequence[Ask], now: datetime) -> float:
-    """Seconds from the asks of one round to the last of their answers."""
+    """Returns the seconds from the first ask of one round to its last answer, or to `now` if an answer is missing."""
     asked = [ask.asked_at for ask in asks if ask.asked_at is not None]
     answered = [ask.answered_at or now for ask in asks if ask.asked_at is not None]
     return (max(answered) - min(asked)).total_seconds() if asked else 0.0
 
 
 def reached_limits(turn: Turn) -> tuple[ReachedLimit, ...]:
-    """The limits of rounds, calls and budgets that the turn has reached."""
+    """Returns the limits of rounds, calls and budgets that the turn has reached."""
     if turn.request is None:
         return ()
     reached: list[ReachedLimit] = []
     limits, rounds = turn.request.limits, len(rounds_with_calls(turn.blocks))
     calls, most = len(counted_calls(turn)) if rounds else 0, round_limit(turn)
-    # Attempts at an output have limits of their own, and named ends.
+    # A structured turn has other limits (`max_attempts`, `max_iterations`), and its error names the reached limit.
     if turn.request.output is None and rounds >= max(1, most):
         name = "hard_max_rounds" if most > limits.max_rounds else "max_rounds"
         reached.append(ReachedLimit(name, most, rounds))

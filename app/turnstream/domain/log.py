@@ -1,8 +1,8 @@
 """The log of a turn: its marks, and the event that follows a cursor.
 
-A log is a list of marks, and the text of the open block. The live view appends to the log of a running turn; `marks_of`
-makes the log of an ended turn from rows. Both logs are equal, so one reader serves both. Within one attempt a log only
-grows. A deletion starts a new attempt, so that cursors into the deleted part are void.
+A log consists of marks, and of the text of the open block. The live view appends to the log of a running turn;
+`marks_of` builds the log of an ended turn from rows. Both logs are equal, so one reader serves both. Within one attempt
+a log only grows. A deletion starts a new attempt, so that cursors into the deleted part become void.
 """
 
 from collections import defaultdict
@@ -34,14 +34,14 @@ from turnstream.domain.output import phase_of
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Turn
 
-# Characters. This bound limits the memory of a stalled reader.
+# The most characters in one delta, which limits the memory of a stalled reader.
 LONGEST_DELTA = 131_072
 
 M = TypeVar("M", RoundStart, ActionRequired)
 
 
 class Log(Protocol):
-    """The log for readers. `open_text` is the open block's text from an offset, at most LONGEST_DELTA characters."""
+    """The log for readers. `open_text` returns the open block's text from an offset, up to LONGEST_DELTA characters."""
 
     @property
     def attempt(self) -> int: ...
@@ -59,7 +59,7 @@ def end_of(turn: Turn) -> TurnEnd:
 
 
 def start_of_round(round: Round, blocks: Sequence[Block]) -> RoundStart:
-    """The mark of a round's start. `blocks` are all blocks of the turn, with the results of the previous round."""
+    """Returns the mark of a round's start. `blocks` must contain the tool results of the previous round."""
     answered = tuple(
         Answered(block.tool_use_id or "", block.name or "", block.is_error)
         for block in blocks
@@ -73,14 +73,14 @@ def start_of_block(block: Block) -> BlockStart:
 
 
 def stop_of_block(block: Block, closed_by: int) -> BlockStop:
-    """The mark of a block's end. The attempt that settles an interrupted round closes the block at its stored end.
-    After a failover with lost commits, a client may have more of the block, and must receive the block again.
+    """Returns the mark of a block's end. The mark of an interrupted block belongs to the attempt that settled its
+    round. So a client that has more text, after a failover that lost commits, receives the block again.
     """
     return BlockStop(closed_by if block.interrupted else block.attempt, block)
 
 
 class Marks(Sequence[Mark]):
-    """The marks of a log. A reply may have thousands of blocks, so the marks of whole blocks are made on access."""
+    """The marks of a log. A reply may have thousands of blocks, so the marks of closed blocks are made on access."""
 
     __slots__ = ("_entries",)
 
@@ -119,7 +119,7 @@ class Marks(Sequence[Mark]):
         self._entries.append(mark)
 
     def add(self, blocks: Iterable[Block], closed_by: int | None = None) -> None:
-        """Appends both marks of closed blocks. The log already has the start of a block that was open."""
+        """Appends both marks of each closed block. The start of a block that was open is already in the log."""
         entries = self._entries
         for block in blocks:
             if entries and isinstance(last := entries[-1], BlockStart) and last.index == block.index:
@@ -134,19 +134,19 @@ class Marks(Sequence[Mark]):
         return isinstance(last, BlockStart) and last.index == block.index
 
     def places_of(self, kind: type[M]) -> Iterator[tuple[int, M]]:
-        """The marks of the class `kind`, each with its index. `kind` is no mark of blocks."""
+        """Yields the marks of the class `kind`, each with its index. `kind` must not be a class of block marks."""
         return ((place, entry) for place, entry in enumerate(self._entries) if isinstance(entry, kind))
 
     def remove_from(self, place: int) -> None:
         del self._entries[place:]
 
     def length_until(self, attempt: int, most: int) -> int:
-        """The number of marks before the first mark of a later attempt, at most `most`."""
+        """Returns the number of marks before the first mark of an attempt after `attempt`, at most `most`."""
         entries = self._entries[:most]
         return next((place for place, entry in enumerate(entries) if entry.attempt > attempt), len(entries))
 
     def blocks_before(self, place: int) -> int:
-        """The number of blocks before the index `place`. The index is not between the marks of a block."""
+        """Returns the number of blocks before the index `place`, which must not be between the two marks of a block."""
         entries = self._entries[:place]
         return (
             sum(isinstance(entry, BlockStart) for entry in entries)
@@ -155,7 +155,7 @@ class Marks(Sequence[Mark]):
 
 
 def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[RequiredAction, ...]:
-    """The required actions of these asks, in the order of their calls."""
+    """Returns the required actions for `asks`, in the order of their calls."""
     by_call = {ask.key: ask for ask in asks}
     calls = [(ask, block) for block in blocks if block.is_call and (ask := by_call.get(block.key)) is not None]
     return tuple(
@@ -168,10 +168,12 @@ def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[R
 
 
 def open_actions_of(turn: Turn) -> tuple[RequiredAction, ...]:
-    """The actions that wait for a person. A question ends with its call, an elicitation with its run."""
+    """Returns the actions that wait for a person. A question is open until its call has a result or, if the question is
+    an elicitation, until the run that asked it has ended.
+    """
     asks = [ask for ask in turn.asks if ask.answer is None]
     if not asks:
-        return ()  # before the loop over blocks: a turn may have thousands
+        return ()  # avoids the loop over blocks, because a turn may have thousands of blocks
     results = {block.key for block in turn.blocks if block.type == TOOL_RESULT}
     questions = tuple(
         RequiredAction(ask.call_id, ask.name, ask.kind, ask.question, ask.digest, ask.expires_at)
@@ -184,7 +186,7 @@ def open_actions_of(turn: Turn) -> tuple[RequiredAction, ...]:
 
 
 def elicited(turn: Turn) -> ActionRequired | None:
-    """All waiting calls, if one of them has a question, because questions have no mark. Otherwise None."""
+    """Returns all open actions if one of them is a question, because questions have no mark. Otherwise None."""
     actions = open_actions_of(turn)
     if not any(action.kind in QUESTIONS for action in actions):
         return None
@@ -192,12 +194,12 @@ def elicited(turn: Turn) -> ActionRequired | None:
 
 
 def action_required(asks: Sequence[Ask], blocks: Sequence[Block]) -> ActionRequired:
-    """The mark of the asks of one round. One attempt made all of these asks, before any result of the round."""
+    """Returns the mark for `asks` of one round. One attempt made all these asks, before any result of the round."""
     return ActionRequired(asks[0].attempt, asks[0].round, required_actions_of(asks, blocks))
 
 
 def marks_of(turn: Turn) -> Marks:
-    """The log of a turn, from its rows."""
+    """Builds the log of a turn from its rows."""
     model = turn.request.model if turn.request else ""
     by_round: defaultdict[int, list[Block]] = defaultdict(list)
     for block in turn.blocks:
@@ -226,11 +228,11 @@ def _add_round(marks: Marks, round: Round, by_round: Mapping[int, Sequence[Block
 
 
 def resume(log: Log, cursor: Cursor) -> tuple[Cursor, Reset | None]:
-    """The cursor from which a client with `cursor` continues, and the reset before the next event, if necessary."""
+    """Returns the cursor from which a client with `cursor` continues, and the reset to send first, if any."""
     if not log.has_had(cursor.attempt):
-        # The database has no such attempt, for example after a failover: only the first mark is certain.
+        # The database does not know this attempt, for example after a failover, so only the first mark is certain.
         return Cursor(log.attempt, min(1, cursor.place)), Reset(log.attempt, 0)
-    # Marks of a later attempt have replaced the client's marks.
+    # Marks of later attempts may have replaced marks of the client, which keeps the first `kept` marks.
     kept = log.marks.length_until(cursor.attempt, cursor.place)
     if kept == cursor.place and cursor.offset <= _text_length(log, cursor.place):
         return Cursor(log.attempt, cursor.place, cursor.offset), None
@@ -247,10 +249,10 @@ def _text_length(log: Log, place: int) -> int:
 
 
 def next_event(log: Log, cursor: Cursor) -> tuple[Event, Cursor] | None:
-    """The event after `cursor` and the cursor after that event; None if the client has the whole log.
+    """Returns the event after `cursor` and the cursor after that event; None if the client has the whole log.
 
-    `cursor` is a result of `resume` or of this function, for this log's attempt. The log of a mirror with a lost
-    journal may end before the cursor.
+    `cursor` must come from `resume` or from this function, for this log's attempt. If a mirror has lost the journal,
+    its log may end before the cursor.
     """
     attempt, place, offset = cursor
     marks = log.marks
@@ -272,5 +274,5 @@ def _delta(log: Log, cursor: Cursor, text: str) -> tuple[Event, Cursor]:
 
 
 def end_cursor(log: Log) -> Cursor:
-    """The cursor of a client with the whole log."""
+    """Returns the cursor of a client that has the whole log."""
     return Cursor(log.attempt, len(log.marks), log.open_length)

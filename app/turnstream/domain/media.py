@@ -1,8 +1,8 @@
-"""Media types: one table of the files that messages and results may contain. The first bytes decide the type of a file;
+"""Media types: a table of the files that messages and results may contain. The first bytes of a file decide its type;
 the server does not trust a declared type.
 
-To add a type, add its row here. tests/unit/domain/test_media.py then fails for the page, and for each dialect and each
-provider without a form of the type.
+To add a type, add its row here. tests/unit/domain/test_media.py then fails for the chat page, each dialect and each
+provider that has no form for the type.
 """
 
 import re
@@ -15,8 +15,9 @@ from turnstream.domain.kinds import DOCUMENT, IMAGE
 
 @dataclass(frozen=True, slots=True)
 class MediaType:
-    """One row of the table. `block` is the type of block that shows such a file. `beginning` is a pattern of its first
-    bytes. A file without a pattern is UTF-8 text: providers get the text, and a tool's result has the text as its own.
+    """One row of the table. `block` is the type of block that shows a file of this type. `beginning` is a pattern that
+    matches the file's first bytes. Without a pattern, the file is UTF-8 text: providers receive the text, and in a
+    tool's result the text replaces the file.
     """
 
     name: str
@@ -41,12 +42,12 @@ MEDIA: Final[Mapping[str, MediaType]] = {row.name: row for row in _ROWS}
 
 
 def media_shown_as(block: str) -> frozenset[str]:
-    """The media types that a block of this type shows."""
+    """Returns the media types of the files that a block of the type `block` shows."""
     return frozenset(row.name for row in _ROWS if row.block == block)
 
 
 def media_type_of(content: bytes) -> MediaType | None:
-    """The type of a file; None for a type without a row."""
+    """Returns the media type of a file; None if no row of the table matches."""
     for row in _ROWS:
         if row.beginning is not None and row.beginning.match(content):
             return row

@@ -1,4 +1,4 @@
-"""The decision that a replica is dead: a function of another replica's observations, without clock and rows."""
+"""Decides whether a replica is dead: a function of another replica's observations, which reads no clock and no rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,15 +7,15 @@ from math import inf
 from uuid import UUID
 
 LOOK = 0.4  # seconds between two reads of the peers
-# A peer without a session for so many seconds is dead. Exceptions: the sessions of all replicas were cut, or the peer
-# renews its lease at each read, because such a peer lives and cannot open a session.
+# A peer that has no session for so many seconds is dead, unless the sessions of all replicas were cut, or the peer has
+# renewed its lease at each read: such a peer lives, but cannot open a session.
 MISSED = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another replica. `connected`: its session is alive. `lapsed`: its lease has expired. `has_own_address`: its
-    address is this replica's address. Such a peer is an earlier process, or two servers share a host name and a port.
+    """Another replica. `connected`: its session is alive. `lapsed`: its lease has expired. `has_own_address`: the peer
+    has the address of this replica, so it is an earlier process, or two servers share a host name and a port.
     """
 
     id: UUID
@@ -28,7 +28,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One read of the peers' rows. Times are seconds of the monotonic clock; the clock of Postgres is `ahead` of it."""
+    """One read of the peers' rows. Times are in monotonic seconds; the clock of Postgres is `ahead` seconds ahead."""
 
     peers: Sequence[Peer]
     asked: float
@@ -38,9 +38,9 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """The observations of a replica up to its last read, in the times of `Look`. Expired leases count when one lease
-    time has passed since `reachable_since`; nothing counts before one lease time after `doubted_at`. `missed` has the
-    time since when a peer, with the present end of its lease, has had no session.
+    """The observations of a replica up to its last read, in the times of `Look`. Expired leases count only after one
+    lease time since `reachable_since`. No observation counts before one lease time after `doubted_at`. `missed` maps a
+    peer and the present end of its lease to the time since which the peer has had no session.
     """
 
     looked: float = -inf
@@ -50,11 +50,13 @@ class Observations:
     missed: Mapping[tuple[UUID, datetime], float] = field(default_factory=dict)
 
     def unreachable(self, now: float) -> "Observations":
-        """Postgres was unreachable until now, so the peers could not renew their leases."""
+        """Returns the observations after Postgres was unreachable until `now`, so that no lease could be renewed."""
         return replace(self, looked=now, reachable_since=now, missed={})
 
     def doubted(self, now: float) -> "Observations":
-        """One cause has stopped all replicas, or cut all their sessions. Replicas need time to recover."""
+        """Returns the observations after one cause stopped all replicas, or cut all their sessions. For a while, no
+        observation counts, because the replicas need time to recover.
+        """
         return replace(self, reachable_since=now, doubted_at=now, missed={})
 
 
@@ -68,19 +70,19 @@ class Judgement:
 
 
 def predecessors(peers: Sequence[Peer]) -> Sequence[UUID]:
-    """Returns the earlier processes at this replica's address without a session. This replica takes over their turns at
-    its start. A process with a session may be a running server with the same address.
+    """Returns the earlier processes at this replica's address that have no session. This replica takes over their turns
+    when it starts. A process with a session may be a running server with the same address.
     """
     return [peer.id for peer in peers if peer.has_own_address and not peer.connected]
 
 
 def judge(seen: Observations, look: Look, lease: float) -> Judgement:
-    """A peer is dead after a time without a session, or when its lease of `lease` seconds has expired. After an outage
-    of Postgres, all leases look expired for a while, although the peers run.
+    """Finds the dead peers: peers without a session for some time, and peers whose lease of `lease` seconds has
+    expired. After an outage of Postgres, all leases look expired for a while, although the peers run.
     """
     late, jump = look.answered - seen.looked, look.ahead - seen.ahead
-    # Postgres, this machine or this process has paused, so the peers perhaps could not renew their leases. Or the clock
-    # of Postgres was set forward, so all leases look expired until their renewal.
+    # Postgres, this machine or this process has paused, so perhaps the peers could not renew their leases. Or the clock
+    # of Postgres was set forward, so all leases look expired until they are renewed.
     stalled = max(late, jump) if late > LOOK + lease / 3 or jump > lease / 3 else None
     if stalled is not None:
         seen = seen.doubted(look.answered)

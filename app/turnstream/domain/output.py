@@ -1,4 +1,4 @@
-"""Structured turns: the progress of the attempts at an output, read from rows."""
+"""Computes the progress of a structured turn's attempts at an output, from rows."""
 
 import json
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ Failure = Literal[
 ]
 Phase = Literal["building", "iterating", "validating", "reflecting"]
 
-VALUE = "value"  # the member with the output, if its schema is not the schema of an object
+VALUE = "value"  # the member that contains the output, if the output's schema does not describe a plain object
 
 _CANCELLED = "cancelled"
 _MOST_OF_A_COMPLAINT = 2000  # characters
-# Members of a schema that stay at the root, because references lead there.
+# Members of a schema that stay at the root, because references point to the root.
 _OF_THE_ROOT = ("$schema", "$defs", "definitions")
-# Members whose values are no schemas.
+# Members of a schema whose values are not schemas.
 _LITERALS = frozenset({"const", "default", "enum", "examples"})
 _UNIONS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "not"})
 _NO_REPLY = frozenset({"pause_turn", "compaction", "interrupted", _CANCELLED, "error"})
@@ -41,7 +41,7 @@ _WHY: dict[Failure, str] = {
     "max_tokens": "the reply was cut off at the tokens that it may have, before there was an output",
     "model_context_window_exceeded": "the reply was cut off at the model's context window, before there was an output",
 }
-# Stop reasons for which another attempt would end in the same way.
+# Stop reasons after which another attempt would fail in the same way.
 _CUT_OFF: dict[str | None, Failure] = {
     "refusal": "refusal",
     "max_tokens": "max_tokens",
@@ -56,9 +56,10 @@ _NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
 
 @dataclass(frozen=True, slots=True)
 class OutputProgress:
-    """The state of a structured turn. `accepted` is the call, or the text block, with the accepted output. `drafted` is
-    the call with the latest draft. `failed` counts the ended attempts; the last of these ended by `failure`, after
-    `spent` model calls. `iterations` counts the model calls of the present attempt. `complaint` is the latest mistake.
+    """The state of a structured turn. `accepted` is the call or text block that contains the accepted output, `drafted`
+    the call that contains the latest draft. `failed` counts failed attempts, `spent` the model calls of the last failed
+    attempt, `iterations` those of the present attempt. `failure` is the latest reason of a failure, `complaint` the
+    latest complaint about an output.
     """
 
     accepted: Block | None = None
@@ -71,8 +72,8 @@ class OutputProgress:
 
 
 def output_progress(turn: Turn) -> OutputProgress:
-    """The progress of a structured turn without unanswered calls. A message of the user revokes an accepted output,
-    because the model must answer that message too.
+    """Returns the progress of a structured turn in which every call has a result. A message of the user revokes an
+    accepted output, because the model must answer that message too.
     """
     now = OutputProgress()
     for round in turn.rounds:
@@ -84,7 +85,7 @@ def output_progress(turn: Turn) -> OutputProgress:
 
 
 def failure_of(progress: OutputProgress, spec: OutputSpec) -> TurnError | None:
-    """The failure of the turn; None while the turn may continue."""
+    """Returns the error with which the turn must fail, or None while the turn may continue."""
     failure: Failure | None = progress.failure
     attempt, iterations = progress.failed + 1, progress.iterations
     if failure not in _AT_ONCE and progress.failed >= spec.max_attempts:
@@ -104,12 +105,12 @@ def failure_of(progress: OutputProgress, spec: OutputSpec) -> TurnError | None:
 
 
 def attempt_of(turn: Turn) -> int:
-    """The number of the attempt, from 1, with the calls of the last round."""
+    """Returns the number, from 1, of the attempt to which the calls of the last round belong."""
     return output_progress(replace(turn, rounds=turn.rounds[:-1])).failed + 1
 
 
 def output_of(turn: Turn) -> str | None:
-    """The output of a structured turn: the JSON text of the model, or its value if wrapped. None without an output."""
+    """Returns the output of a structured turn as JSON text, without a wrapping object. None if there is no output."""
     if turn.request is None or turn.request.output is None or turn.stop_reason != "output":
         return None
     accepted = output_progress(turn).accepted
@@ -119,12 +120,12 @@ def output_of(turn: Turn) -> str | None:
 
 
 def is_of_an_object(schema: Mapping[str, Any]) -> bool:
-    """Whether providers accept `schema` for a tool: an object, without a union or reference at its root."""
+    """Returns whether providers accept `schema` for a tool: an object, without a union or a reference at its root."""
     return schema.get("type") == "object" and not _UNIONS & schema.keys()
 
 
 def schema_for_model(spec: OutputSpec) -> str:
-    """The schema, JSON text, of the model's output: the schema of the output, or of an object with it as `value`."""
+    """Returns the schema for the model as JSON text: the output's schema, or that of an object around the output."""
     if not spec.wrapped:
         return spec.schema
     inner = _with_moved_references(json.loads(spec.schema))
@@ -134,7 +135,7 @@ def schema_for_model(spec: OutputSpec) -> str:
 
 
 def output_tools(spec: OutputSpec) -> tuple[ToolSpec, ...]:
-    """The tools for the output of a model; empty when the provider enforces the schema."""
+    """Returns the tools with which a model gives its output; empty if the provider enforces the schema."""
     if spec.native:
         return ()
     if spec.handler is None:
@@ -148,7 +149,7 @@ def output_tools(spec: OutputSpec) -> tuple[ToolSpec, ...]:
 
 
 def _with_moved_references(schema: Any) -> Any:
-    """The schema as a member of another schema. Its definitions stay at the root."""
+    """Rewrites references for a schema that becomes a member of another schema. Definitions stay at the root."""
     if isinstance(schema, list):
         return [_with_moved_references(each) for each in schema]
     if not isinstance(schema, dict):
@@ -161,7 +162,7 @@ def _with_moved_references(schema: Any) -> Any:
 
 
 def unjudged_draft(turn: Turn) -> Block | None:
-    """The latest output that the model wrote as text, before its verdict."""
+    """Returns the latest output that the model wrote as text, if this output has no verdict yet."""
     if turn.request is None or turn.request.output is None:
         return None
     sealed = [round for round in turn.rounds if round.sealed]
@@ -171,7 +172,7 @@ def unjudged_draft(turn: Turn) -> Block | None:
 
 
 def phase_of(turn: Turn) -> Phase | None:
-    """The phase of a cancelled structured turn at its cancellation."""
+    """Returns the phase in which a structured turn was cancelled, or None for every other turn."""
     if turn.request is None or turn.request.output is None or turn.status != _CANCELLED:
         return None
     progress = output_progress(turn)
@@ -186,7 +187,7 @@ def phase_of(turn: Turn) -> Phase | None:
 
 
 def _role_cut_short(turn: Turn) -> ToolRole | None:
-    """The role of the last output tool that ran at the end of the turn. None if the reply itself was cut off."""
+    """Returns the role of the last output tool that ran when the turn was cancelled; None if the reply was cut off."""
     last = next((round for round in reversed(turn.rounds) if round.sealed), None)
     if last is None or last.stop_reason == _CANCELLED:
         return None
@@ -235,13 +236,13 @@ def _after_call(
 
 
 def _failed(now: OutputProgress, failure: Failure, complaint: str | None = None) -> OutputProgress:
-    # A second wrong output in one reply ends an attempt without its own model call.
+    # A second wrong output in one reply fails another attempt, which had no model call of its own.
     spent, complaint = now.iterations or now.spent, complaint or now.complaint
     return OutputProgress(failed=now.failed + 1, failure=failure, spent=spent, complaint=complaint)
 
 
 def _draft_of(turn: Turn, round: Round) -> Block | None:
-    """The text block of a complete reply, if the reply is an output written as text."""
+    """Returns the last text block of a complete reply, if the model writes the output as text."""
     if not _spec_of(turn).native or round.stop_reason in _NO_REPLY or round.stop_reason in _CUT_OFF:
         return None
     if round.stop_reason == COMPACTED or _calls_of(turn, round):
@@ -250,7 +251,7 @@ def _draft_of(turn: Turn, round: Round) -> Block | None:
 
 
 def _calls_of(turn: Turn, round: Round) -> list[tuple[Block, Block | None]]:
-    """The calls of a round in order, each with its result."""
+    """Returns the calls of a round in order, each with its result, if any."""
     mine = [block for block in turn.blocks if block.round == round.number]
     results = {block.tool_use_id: block for block in mine if block.type == TOOL_RESULT}
     return [(block, results.get(block.tool_use_id)) for block in mine if block.is_call]

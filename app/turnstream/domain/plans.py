@@ -8,23 +8,23 @@ from typing import Final
 
 from turnstream.domain.limits import ReachedLimit, figure
 
-_SOON = 5  # seconds after which a reservation may be released
+_SOON = 5  # seconds after which a reservation may have been released
 PERIODS: Final = ("minute", "day", "month")
-# With the words for each. `requests` ask for answers or go to running turns, `writes` change other rows, `calls` run
-# tools. `tokens` and `cost` measure model calls.
+# The measures, and the words that name them in sentences. `requests` ask for answers or steer running turns, `writes`
+# change other rows, `calls` run tools. `tokens` and `cost` measure model calls.
 MEASURES: Final[Mapping[str, str]] = {
     "requests": "requests", "writes": "writes", "calls": "tool calls", "tokens": "tokens", "cost": "in cost",
 }  # fmt: skip
-SPENT: Final = ("tokens", "cost")  # known after a model call, and reserved before the call
+SPENT: Final = ("tokens", "cost")  # known only after a model call, so an amount is reserved before the call
 COUNTED: Final = MEASURES.keys() - set(SPENT)
-# Limits of amounts at the same time.
+# Limits on amounts that exist at the same time.
 KEPT: Final = ("running_turns", "queued_turns", "streams", "uploads", "upload_bytes", "documents", "document_bytes")
 RATES: Final = tuple(f"{measure}_per_{period}" for measure in MEASURES for period in PERIODS)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The limits of an owner. `rates` are by name (`tokens_per_day`), with periods in UTC. `upload_bytes` and
+    """The limits of an owner. `rates` maps names (`tokens_per_day`) to limits, with periods in UTC. `upload_bytes` and
     `document_bytes` limit the bytes of all stored files and documents. A missing member means no limit.
     """
 
@@ -43,13 +43,13 @@ class Plan:
             raise ValueError(f"a plan has no rate {min(unknown)!r}; the rates are {', '.join(RATES)}")
 
     def has(self, *measures: str) -> bool:
-        """True if one of the measures has a limit."""
+        """Returns True if the plan has a rate for one of the measures."""
         return any(name.partition("_per_")[0] in measures for name in self.rates)
 
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """The choice of an owner's plan: first the result of `plan_of`, a plan or its name; then the plan that the
+    """Chooses the plan of an owner: first the result of `plan_of`, which is a plan or its name; then the plan that the
     credentials name; then the plan in `owners`; then the `default`.
     """
 
@@ -64,8 +64,8 @@ class Plans:
         return bool(self.named) or self.plan_of is not None
 
     def of(self, owner: str, name: str | None = None) -> Plan:
-        """`name` is the plan in the credentials. An unknown name means the lowest limits of all plans, so that a
-        misspelt name does not lift limits.
+        """Returns the plan of an owner. `name` is the plan that the credentials name. An unknown name results in the
+        lowest limits of all plans, so that a misspelt name does not lift limits.
         """
         chosen = None if self.plan_of is None else self.plan_of(owner)
         if isinstance(chosen, Plan):
@@ -76,7 +76,7 @@ class Plans:
         return self.named.get(asked) or self._least()
 
     def _least(self) -> Plan:
-        """The least of each limit of all plans."""
+        """Returns a plan in which each limit is the lowest limit of all plans."""
         plans = (self.default, *self.named.values())
         limits = {name: [getattr(plan, name) for plan in plans] for name in KEPT}
         kept = {name: min((each for each in found if each is not None), default=None) for name, found in limits.items()}
@@ -85,8 +85,8 @@ class Plans:
 
 
 def reached_rate(plan: Plan, used: Mapping[str, float], adding: Mapping[str, float]) -> ReachedLimit | None:
-    """The first rate of the plan that the added amount would exceed. The server counts tokens and cost after a call, so
-    any remainder is enough for the call.
+    """Returns the first rate of the plan that the added amounts would exceed. Tokens and cost are known only after a
+    call, so the call may begin while any amount remains.
     """
     for name, limit in plan.rates.items():
         measure = name.partition("_per_")[0]
@@ -100,7 +100,7 @@ def reached_rate(plan: Plan, used: Mapping[str, float], adding: Mapping[str, flo
 
 
 def seconds_to_next(period: str, now: datetime) -> int:
-    """Seconds until the next period begins, at least one."""
+    """Returns the seconds until the next period begins, at least one."""
     match period:
         case "minute":
             then = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
@@ -114,8 +114,8 @@ def seconds_to_next(period: str, now: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The exhausted rate, at the time of the database. `passing`: reservations fill the rate, and may be released
-    before the end of the period.
+    """A refusal because a rate is exhausted. `at` is the time of the database. `passing`: reservations fill the rate,
+    and may be released before the end of the period.
     """
 
     reached: ReachedLimit

@@ -1,7 +1,7 @@
-"""Tool results with files besides text.
+"""Tool results that contain files besides text.
 
-The row of a result has all its texts in one text, with a line break between two. Its `data` is the layout: a list of
-`{"type": "text", "length": n}` for the next `n` characters, and of the sources of images and documents.
+The row of a result stores all texts of the result as one text, joined by line breaks. Its `data` is the layout, a list
+of parts. A part is `{"type": "text", "length": n}`, for the next `n` characters, or the object of an image or document.
 """
 
 import json
@@ -22,7 +22,7 @@ def joined_texts(parts: Sequence[ResultPart]) -> str:
 
 
 def layout_of(parts: Sequence[ResultPart]) -> str | None:
-    """The layout of a result with these texts and files; None for a single text."""
+    """Returns the layout of a result that has these texts and files; None if the result is a single text."""
     if len(parts) <= 1 and all(isinstance(part, str) for part in parts):
         return None
     content = [{"type": TEXT, "length": len(part)} if isinstance(part, str) else part for part in parts]
@@ -30,7 +30,7 @@ def layout_of(parts: Sequence[ResultPart]) -> str | None:
 
 
 def parts_of(result: Block) -> list[Json]:
-    """The texts and files of a result in their order, texts as `{"type": "text", "text": …}`."""
+    """Returns the texts and files of a result in order, each text as `{"type": "text", "text": …}`."""
     if result.data is None:
         return [{"type": TEXT, "text": result.text}] if result.text else []
     parts: list[Json] = []
@@ -45,20 +45,20 @@ def parts_of(result: Block) -> list[Json]:
 
 
 def content_of(data: str) -> Sequence[Json]:
-    """The parts of a layout."""
+    """Returns the list of parts that a layout contains."""
     content: Sequence[Json] = json.loads(data).get("content") or ()
     return content
 
 
 def result_as_text(result: Block, instead: str) -> Block:
-    """The result as one text, with `instead` instead of each file; `{type}` in it is the type of the file."""
+    """Returns the result as one text: `instead` replaces each file, and `{type}` in `instead` is the file's type."""
     parts = parts_of(result)
     words = [part["text"] if part["type"] == TEXT else instead.format(type=part["type"]) for part in parts]
     return replace(result, text=joined_texts(words), data=None)
 
 
 def summary_notes(results: Iterable[Block]) -> Iterator[Json]:
-    """The note of each summarised result: `model`, `usage` and `cost`."""
+    """Yields the note about each summarised result: the `model`, `usage` and `cost` of the summary."""
     for result in results:
         if result.type == TOOL_RESULT and result.notes is not None and '"summarised"' in result.notes:
             yield json.loads(result.notes)["summarised"]

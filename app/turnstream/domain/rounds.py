@@ -1,4 +1,4 @@
-"""Rounds: a model call each, with the called tools; sums of usage, and costs."""
+"""Rounds, each of which is one model call with the results of its tool calls; and the sums of usage and of cost."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -7,12 +7,12 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeGuard
 
-# The member of a round's `data` with the reference to an answer that the provider keeps; null after the last byte.
+# The member of a round's `data` that refers to an answer that the provider keeps; null once the answer has arrived.
 RETAINED = "retained"
 
 _MILLION = 1_000_000
 _FIGURES = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
-_MOST = 2**53  # of one figure, because columns of the database have sums of providers' figures
+_MOST = 2**53  # limits one figure, because columns of the database store sums of providers' figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class BilledTokens:
-    """The tokens of model calls by price category. `input` are tokens outside of the cache."""
+    """The tokens of model calls by price category. `input` counts input tokens outside of the cache."""
 
     input: int = 0
     cache_read: int = 0
@@ -51,7 +51,7 @@ class BilledTokens:
 
 
 def billed_tokens(usage: Mapping[str, Any]) -> BilledTokens:
-    """The tokens of a round's usage. Only `iterations` has the figures of the provider's own summaries."""
+    """Returns the billed tokens of a round. A provider reports the tokens of its own summaries only in `iterations`."""
     iterations = usage.get("iterations") or ()
     figures = (usage, *(each for each in iterations if each.get("type") == "compaction"))
     return BilledTokens(*(sum(_count(each.get(name)) for each in figures) for name in _FIGURES))
@@ -63,11 +63,11 @@ def _count(figure: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One model call. `usage` is the provider's object, with the latest figures. `data` is JSON text with other
-    reported members that the provider may need back (container, stop_details). Several attempts may have begun a round
-    with the same number; at most one of these rounds is sealed, by the attempt `sealed_by`. `model` is the called
-    model, if known. `estimated_tokens` is the output of a cut-off reply, estimated from its length, because providers
-    report the true figure at the end of a reply. `cost` is by the prices at the time of the seal or the deletion; None
+    """One model call. `usage` is the provider's object, with the latest figures. `data` is JSON text: other members
+    that the provider reported and may need back (container, stop_details). Several attempts may have begun a round with
+    the same number; at most one of these rounds is sealed, by the attempt `sealed_by`. `model` is the called model, if
+    known. `estimated_tokens` is the output of an interrupted reply, estimated from its length, because providers report
+    the true figure at the end of a reply. `cost` uses the prices at the time when the round was sealed or deleted; None
     if the prices are unknown.
     """
 
@@ -109,17 +109,17 @@ class Round:
 
     @property
     def spent(self) -> Mapping[str, Any]:
-        """The usage, with the estimate if the estimate is higher, because providers bill interrupted replies too."""
+        """The usage. A higher estimate replaces the output tokens, because providers bill interrupted replies too."""
         return {**self.usage, "output_tokens": self.estimated_tokens} if self.is_estimated else self.usage
 
 
 def merge_usage(known: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, Any]:
-    """The usage of one message, updated: later figures replace earlier figures."""
+    """Returns the updated usage of one message: later figures replace earlier figures."""
     return {**known, **{key: value for key, value in news.items() if value is not None}}
 
 
 def add_usage(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
-    """The sum of two usages, nested objects included. Lists are joined; of other values the later value stays."""
+    """Adds numbers and joins lists of two usages, at every depth. Other values of `right` replace values of `left`."""
     total = dict(left)
     for key, value in right.items():
         known = total.get(key)
@@ -136,7 +136,7 @@ def add_usage(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, An
 
 
 def exact_sum(values: Iterable[float]) -> float:
-    """The sum as decimal numbers: 0.1 and 0.2 are 0.3."""
+    """Adds the values as decimal numbers, so that the sum of 0.1 and 0.2 is exactly 0.3."""
     return float(sum((Decimal(str(value)) for value in values), Decimal()))
 
 

@@ -1,6 +1,6 @@
-"""Secrets of tools that requests declare. The server stores these values for the calls, and shows them as stars.
+"""Secrets in the tools that requests declare. The server stores these secrets for its calls, and shows them as stars.
 
-Secrets are the headers of HTTP tools, and the credentials with which a provider calls a server of the caller.
+Secrets are the headers of HTTP tools, and the credentials that a provider uses to call a server of the caller.
 """
 
 import re
@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 MASK = "********"
-# The name of an operator's secret is no secret.
+# A reference to an operator's secret contains only the name of the secret, so it is not masked.
 REFERENCE = re.compile(r"([A-Za-z]+ )?\$\{secret:\w+\}")
 CREDENTIALS = ("authorization", "authorization_token")
-# The parameter with definitions of servers, in the form of providers' tools.
+# The model parameter that defines servers, each in the form of a provider's tool.
 SERVERS_OF_PARAMS = "mcp_servers"
 
 
 def servers_of(params: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The servers in model parameters; empty if the value has another form."""
+    """Returns the servers that model parameters define; empty if the value has another form."""
     servers = params.get(SERVERS_OF_PARAMS)
     if isinstance(servers, list) and all(isinstance(each, Mapping) for each in servers):
         return servers
@@ -24,7 +24,7 @@ def servers_of(params: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a chat, with masked secrets."""
+    """Returns the settings of a chat with masked secrets."""
     masked = dict(settings)
     if settings.get("tools"):
         masked["tools"] = list(map(masked_tool, settings["tools"]))
@@ -34,14 +34,14 @@ def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def masked_tool(tool: Any, mask: str = MASK) -> Any:
-    """A tool of settings or of a turn's request, or a server that a provider calls, with masked secrets."""
+    """Masks the secrets of a tool in settings or in a turn's request, or of a server that a provider calls."""
     if not isinstance(tool, Mapping):
         return tool
     return {name: _masked(name, value, mask) for name, value in tool.items()}
 
 
 def has_secrets(tool: Any) -> bool:
-    """Whether a tool or a server has a secret or a mask."""
+    """Returns whether a tool or a server contains a secret or a mask."""
     return bool(masked_tool(tool, "") != tool)
 
 

@@ -1,4 +1,4 @@
-"""The next step of a turn, and the settlement of an interrupted round. Pure functions, total over rows."""
+"""Decides the next step of a turn, and how to settle an interrupted round. Pure functions, which accept any rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -34,7 +34,7 @@ VOIDED = "voided"
 MAX_TOOL_ROUNDS = "max_tool_rounds"
 MAX_CALLS = "max_calls"
 
-# The provider expects its unchanged reply back, and continues the reply.
+# After these stop reasons, the provider expects its reply back unchanged, and continues the reply.
 PAUSED = frozenset({"pause_turn", "compaction"})
 
 _OF_A_TEXT = THOUGHTS | {TEXT}
@@ -54,7 +54,7 @@ _NOT_RUN = {
 
 @dataclass(frozen=True, slots=True)
 class CallModel:
-    """Call the model for round `round`. With `tools` False the model must not call tools."""
+    """Call the model for round `round`. If `tools` is False, the model must not call tools."""
 
     round: int
     tools: bool = True
@@ -77,7 +77,7 @@ class Compact:
 
 @dataclass(frozen=True, slots=True)
 class RunTools:
-    """Give each call its only result: run the call, or answer with `refusal`, a reason not to run it."""
+    """Give each call its only result: run the call or, if `refusal` is set, answer with this reason not to run it."""
 
     calls: tuple[Block, ...]
     refusal: str | None = None
@@ -107,7 +107,7 @@ class AwaitClient:
 
 @dataclass(frozen=True, slots=True)
 class ApplySteers:
-    """Make these messages of the user, and reports of jobs, a part of the turn."""
+    """Add `steers`, which are messages of the user and reports of jobs, to the turn."""
 
     steers: tuple[Steer, ...]
 
@@ -138,9 +138,9 @@ def next_step(
     now: datetime | None = None,
     family: FamilyUse | None = None,
 ) -> Step:
-    """The next step of an assistant turn without an unsettled round. `ancestors` are the earlier turns, from the root.
-    `tokens` is the counted size of the next request, if known; `now` the time, for the budget of seconds; `family` the
-    family's use of the shared budgets.
+    """Returns the next step of an assistant turn that has no unsettled round. `ancestors` are the earlier turns, from
+    the root. `tokens` is the counted size of the next request, if known. `now` is the time, which the budget of seconds
+    needs. `family` is the family's use of the shared budgets.
     """
     step = _within_budget(_next_step(turn), turn, now, family)
     if isinstance(step, CallModel) and not is_paused(turn):
@@ -149,7 +149,7 @@ def next_step(
 
 
 def _within_budget(step: Step, turn: Turn, now: datetime | None, family: FamilyUse | None) -> Step:
-    """The step, or the end of a turn with a spent budget. A submitted output is still judged."""
+    """Returns the step or, if a budget is spent, a step that ends the turn or refuses calls. Output calls still run."""
     if not isinstance(step, CallModel | RunTools) or (spent := spent_budget(turn, now, family)) is None:
         return step
     sentence = budget_sentence(spent, family)
@@ -165,7 +165,7 @@ def _within_budget(step: Step, turn: Turn, now: datetime | None, family: FamilyU
 def compaction_step(
     round: int, path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False
 ) -> Shorten | Compact | None:
-    """The step before round `round` if the path is too long. `forced`: the provider has refused that length."""
+    """Returns the step before round `round` if the path is too long. `forced`: the provider has refused the path."""
     needed = compaction_needed(path, tokens=tokens, forced=forced)
     if needed is None:
         return None
@@ -173,7 +173,7 @@ def compaction_step(
 
 
 def is_paused(turn: Turn) -> bool:
-    """True if the provider continues its last reply: no other block may follow before the continuation."""
+    """Returns True if the provider will continue its last reply. Until then, no other block may follow the reply."""
     sealed = [round for round in turn.rounds if round.sealed]
     return bool(sealed) and sealed[-1].stop_reason in PAUSED
 
@@ -217,7 +217,7 @@ def _next_step(turn: Turn) -> Step:
 
 
 def _call_for_client(blocks: Sequence[Block], last: Round) -> Block | None:
-    """A call of a provider's tool at the end of the reply: the provider waits for a result from its client."""
+    """Returns a provider's tool call at the end of the reply, if the provider expects the result from its client."""
     answered = {block.tool_use_id for block in blocks if kind_of(block.type).family == "server_result"}
     for block in reversed([block for block in blocks if block.round == last.number]):
         if block.type in SERVER_CALLS and block.tool_use_id not in answered:
@@ -267,17 +267,17 @@ def _after_tools(turn: Turn, last: Round, tool_rounds: int, limits: Limits) -> S
 
 
 def unanswered_calls(blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """The calls that have no result yet, in call order."""
+    """Returns the calls that have no result yet, in the order of the calls."""
     calls = [block for block in blocks if block.is_call]
-    if not calls:  # only one pass over the tens of thousands of blocks that an answer may have
+    if not calls:  # avoids a second pass over the blocks, of which an answer may have tens of thousands
         return ()
     answered = {block.key for block in blocks if block.type == TOOL_RESULT}
     return tuple(call for call in calls if call.key not in answered)
 
 
 def failed_rounds(blocks: Sequence[Block], last: int | None = None) -> int:
-    """The number of consecutive rounds, up to round `last` or the last round, with only failed calls. A message of the
-    user restarts the count. A blank message does not, because requests omit it.
+    """Returns the number of consecutive rounds, up to round `last` or to the last round, in which all calls failed. A
+    message of the user restarts the count, unless the message is blank, because requests omit blank messages.
     """
     numbers = [number for number in rounds_with_calls(blocks) if last is None or number <= last]
     if not numbers:
@@ -300,15 +300,15 @@ def failed_rounds(blocks: Sequence[Block], last: int | None = None) -> int:
 
 
 def tools_have_failed(turn: Turn, last: int | None = None) -> bool:
-    """True after the maximum of failed rounds: the model must answer without tools."""
+    """Returns True after the maximum of failed rounds. The model must then answer without tools."""
     assert turn.request is not None
-    if turn.request.output is not None:  # attempts at an output have their own limit
+    if turn.request.output is not None:  # a structured turn has a limit of attempts instead
         return False
     return failed_rounds(turn.blocks, last) >= turn.request.limits.max_failed_rounds
 
 
 def tool_rounds(blocks: Sequence[Block]) -> int:
-    """The number of rounds with calls of tools."""
+    """Returns the number of rounds that have tool calls."""
     return len(rounds_with_calls(blocks))
 
 
@@ -316,12 +316,12 @@ Settlement = Literal["seal", "keep", "void", "give_up"]
 
 
 def settle(turn: Turn, open_block: Block | None, recoveries: int) -> Settlement:
-    """Decides about the unsealed round after a crash, or after a failure of the provider.
+    """Decides how to treat the unsealed round after a crash, or after a failure of the provider.
 
-    `seal`: the round has a complete call, so the server seals the round and runs its calls. `keep`: its text stays as
-    an interrupted block, and the model continues. `void`: the server deletes its blocks, and calls the model again.
-    `give_up`: there were too many interruptions. `open_block` is the block that was being written. `recoveries` counts
-    the interruptions since the last progress, including this interruption if it counts.
+    `seal`: the round has a complete call, so the server seals the round and runs its calls. `keep`: the text of the
+    round stays as an interrupted block, and the model continues. `void`: the server deletes the blocks of the round,
+    and calls the model again. `give_up`: there were too many interruptions. `open_block` is the block that was being
+    written. `recoveries` counts the interruptions since the last progress, including this interruption if it counts.
     """
     assert turn.request is not None
     limits = turn.request.limits
@@ -335,8 +335,8 @@ def settle(turn: Turn, open_block: Block | None, recoveries: int) -> Settlement:
 
 
 def text_to_continue(turn: Turn) -> tuple[str, str]:
-    """The text of the answer before the cut-off text, and the cut-off text at the end, which the next reply continues.
-    The second text is empty if nothing was cut off.
+    """Returns the text of the answer before the interrupted text, and the interrupted text at the end, which the next
+    reply continues. Both texts are empty if no reply was interrupted.
     """
     interrupted = {round.number for round in turn.rounds if round.stop_reason == INTERRUPTED}
     if open_round_number(turn) - 1 not in interrupted:
@@ -351,5 +351,5 @@ def text_to_continue(turn: Turn) -> tuple[str, str]:
 
 
 def open_round_number(turn: Turn) -> int:
-    """The number of the round after the last sealed round, even if that round has not begun."""
+    """Returns the number of the round after the last sealed round, even if that round has not begun."""
     return 1 + max((round.number for round in turn.rounds if round.sealed), default=0)

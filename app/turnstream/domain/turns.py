@@ -21,7 +21,7 @@ Compaction = Literal["own", "provider"]
 EarlierResults = Literal["whole", "short", "none"]
 ToolRole = Literal["output", "submit"]
 
-# status -> the allowed next statuses. An ended turn never changes its status. tests/integration/test_states.py runs
+# status -> the allowed next statuses. An ended turn never changes its status. tests/integration/test_states.py checks
 # every statement that writes a status against this table.
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "queued": frozenset({"running", "cancelled"}),
@@ -35,9 +35,9 @@ ENDED: frozenset[Status] = frozenset(status for status, ways_out in TRANSITIONS.
 OPEN: frozenset[Status] = frozenset(TRANSITIONS) - ENDED
 # The minimum distance between the numbers of two attempts (turnstream.storage.runs.attempts).
 LEAST_STEP = 64
-# The stop reason that readers get after the deletion of an open turn.
+# The stop reason that readers receive when an open turn is deleted.
 DELETED = "deleted"
-# The stop reason of a turn that its user cancelled before its begin. Requests of later turns omit its message.
+# The stop reason of an answer that the user cancelled before it began. Later requests omit the answer and its message.
 WITHDRAWN = "withdrawn"
 
 
@@ -49,7 +49,7 @@ def check_transition(now: Status, then: Status) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HttpCall:
-    """The endpoint of a tool that the request declared. `headers` may contain secrets, and responses mask them."""
+    """The endpoint of a tool that the request declared. `headers` may contain secrets, which responses mask."""
 
     url: str
     timeout: float = 30.0
@@ -59,10 +59,10 @@ class HttpCall:
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
     """A tool as the model sees it, frozen into the turn. `input_schema` is JSON text. The server never runs a call
-    twice unless the tool is `read_only` or `retry_safe`. The client runs a `client` tool; a call that has waited for
-    `expiry` seconds cancels the turn. The request declared a tool with `http`. A tool with a `role` receives the output
-    of a structured turn. The server finds every other tool by its name. The model does not see a `deferred` tool before
-    its search finds the tool (turnstream.domain.deferred).
+    twice unless the tool is `read_only` or `retry_safe`. The client runs a `client` tool; if a call has waited for
+    `expiry` seconds, the turn is cancelled. A tool with `http` was declared by the request. A tool with a `role`
+    receives the output of a structured turn. The server finds every other tool by its name. The model does not see a
+    `deferred` tool until a search finds the tool (turnstream.domain.deferred).
     """
 
     name: str
@@ -79,13 +79,13 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one turn. `context_window` is in tokens. Compaction begins when a conversation fills `compact_at`
-    of the window: by the server (`own`), or by the `provider`, with those `provider_edits` that the provider offers for
-    the model. `earlier_results` is the form of earlier turns' tool results in requests.
+    """The limits of one turn. `context_window` is in tokens. When a conversation fills the share `compact_at` of the
+    window, it is compacted by the server (`own`), or by the `provider`, with those `provider_edits` that the provider
+    offers for the model. `earlier_results` is the form that tool results of earlier turns have in requests.
 
-    `max_rounds` may grow to `hard_max_rounds` while rounds make progress. `max_calls` limits calls of tools. The
-    budgets are in tokens of all categories, in cost by `prices` (by the name of the model), and in seconds since the
-    first claim. With `tell_rounds`, requests contain the number of remaining tool rounds.
+    `max_rounds` may grow to `hard_max_rounds` while rounds make progress. `max_calls` limits tool calls. The budgets
+    limit tokens of all categories, cost by `prices` (a mapping from names of models), and seconds since the first
+    claim. With `tell_rounds`, requests contain the number of remaining tool rounds.
     """
 
     max_rounds: int = 5
@@ -112,10 +112,10 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
     """The output of a structured turn: JSON that meets `schema` (JSON text). The program may have registered a
-    `validator` of outputs, and a `handler` of drafts. An attempt ends with an output, or after `max_iterations` model
-    calls. `native`: the provider enforces the schema, and the output is the text of the model, not the call of a tool.
-    `wrapped`: the model writes an object with the output as its `value`, because providers refuse a schema other than
-    of a plain object. Names and descriptions of the tools; None for the defaults.
+    `validator` that checks outputs, and a `handler` that receives drafts. An attempt ends with an output, or after
+    `max_iterations` model calls. `native`: the provider enforces the schema, and the output is text that the model
+    writes, not a tool call. `wrapped`: the model writes an object whose `value` is the output, because providers accept
+    only the schema of a plain object. The other members name and describe the output tools; None means the default.
     """
 
     schema: str
@@ -133,9 +133,9 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The parts of the request of a turn that names an agent as its model: a listed `model` (None: the default model),
-    a system prompt, names of tools of the server, and, if set, the limit of rounds and the output. A turn cannot
-    replace these parts. `description` is for people.
+    """The parts of a turn's request that an agent fixes if the turn names the agent as its model: a listed `model`
+    (None: the default model), a system prompt, names of the server's tools and, if set, the limit of rounds and the
+    output. A turn cannot replace these parts. `description` is for people.
     """
 
     description: str
@@ -148,15 +148,15 @@ class Preset:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """The request of an assistant turn, frozen at the creation of the turn, so that a retry repeats the same request.
+    """The request of an assistant turn, frozen when the turn is created, so that a retry repeats the same request.
 
     `params` are the model parameters as given (max_tokens, thinking, …). `provider_tools` run at the provider; their
     definitions are JSON text and reach the provider unchanged. `record` asks for a recording of the model calls. `plan`
     is the owner's plan, if the credentials of the request name a plan. `labels` are for the client alone. `trace` is
-    the span of the request, as a header `traceparent`; None without tracing. `documents` is the common beginning of the
-    paths of documents that the turn's tools may read: empty for every document, None for no document. `root_turn` is
-    the root of the turn's family, which shares its budgets of tokens and cost. `author` is the member of the chat who
-    asked for the turn; None for the owner.
+    the span of the request in the form of the header `traceparent`; None without tracing. `documents` is the path
+    prefix of the documents that the turn's tools may read: empty for every document, None for no document. `root_turn`
+    is the root of the turn's family, which shares its budgets of tokens and cost. `author` is the member of the chat
+    who asked for the turn; None for the owner.
     """
 
     model: str
@@ -176,15 +176,15 @@ class TurnRequest:
 
     @property
     def defined_tools(self) -> tuple[ToolSpec, ...]:
-        """The tools with a definition in model requests."""
+        """The tools whose definitions model requests contain."""
         return tuple(spec for spec in self.tools if not spec.deferred)
 
 
 @dataclass(frozen=True, slots=True)
 class TurnError:
-    """The reason why a turn ended as `error`. `type` is a name of the provider or of this server, `request_id` an id of
-    the provider. `details` are figures as JSON: the spent budget and its amount, or `retry_after`, the provider's pause
-    in seconds.
+    """The reason why a turn ended as `error`. `type` is an error's name at the provider or at this server, `request_id`
+    the provider's id of the call. `details` are figures as JSON: the spent budget and its amount, or `retry_after`, the
+    pause in seconds that the provider asks for.
     """
 
     type: str
@@ -198,18 +198,18 @@ class TurnError:
 
     @property
     def wait(self) -> Mapping[str, float]:
-        """`retry_after` as a member of an error's JSON, if the provider asks for a pause."""
+        """The member `retry_after` for an error's JSON; empty if the provider does not ask for a pause."""
         return {} if self.retry_after is None else {"retry_after": self.retry_after}
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn with its rounds and blocks, as in the rows. `steers` are the unapplied steers. `preliminary` is the
-    present output of running tools, perhaps a second old. `jobs` are the jobs of its calls while the turn is open;
-    reporting jobs stay. `recoveries` counts interruptions without progress, `deaths` the process deaths that the turn
-    may have caused. `arrivals` counts the answers and steers that reached the open turn, `hook_failures` the failed
-    hooks. `forked_from` is the original of a copied turn. `lineage` has the numbers of its attempts, oldest first, and
-    is empty while there is only one attempt.
+    """One turn with its rounds and blocks, as in the rows. `steers` are the steers that are not yet applied.
+    `preliminary` is the latest output of running tools, perhaps a second old. `jobs` are the jobs of the turn's calls
+    while the turn is open; after its end, only the jobs that report. `recoveries` counts interruptions without
+    progress, `deaths` the process deaths that the turn may have caused. `arrivals` counts the answers and steers that
+    reached the open turn, `hook_failures` the failed hooks. If this turn is a copy, `forked_from` is the original.
+    `lineage` has the numbers of the turn's attempts, oldest first, and is empty while there is only one attempt.
     """
 
     id: UUID
@@ -245,7 +245,7 @@ class Turn:
 
     @property
     def author(self) -> str | None:
-        """The member of the chat who wrote the message, or asked for the answer; None for the owner."""
+        """The member of the chat who wrote the message, or asked for the answer; None if the owner did."""
         return self.request.author if self.request else author_of(self.blocks)
 
     @property
@@ -259,7 +259,7 @@ class Turn:
         return self.status == "waiting" and (not self.open_jobs or any(map(self.waits_for, self.asks)))
 
     def waits_for(self, ask: Ask) -> bool:
-        """Whether the ask is open. A question of a tool ends with its run, the run of a turn or a job."""
+        """Whether the ask is open. An elicitation ends with the run (of the turn or of a job) that asked it."""
         if ask.answer is not None or ask.kind != "elicitation":
             return ask.answer is None
         if not ask.is_of_job:
@@ -269,13 +269,13 @@ class Turn:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether a call of a program has expired: the program does not wait for the answer any more."""
+        """Whether a call to a client program has expired. The program then no longer waits for the turn's answer."""
         programs = {spec.name for spec in self.request.tools if spec.client and spec.expiry} if self.request else ()
         return any(ask.answer and ask.answer.kind == "expired" and ask.name in programs for ask in self.asks)
 
     def has_had(self, attempt: int) -> bool:
-        """Whether `attempt` is an earlier or the present attempt of this turn. All numbers up to the first stored
-        attempt count, because earlier attempts had consecutive numbers.
+        """Returns whether `attempt` is an earlier or the present attempt of this turn. All numbers up to the first
+        stored attempt are accepted, because earlier attempts had consecutive numbers.
         """
         first = self.lineage[0] if self.lineage else self.attempt
         return attempt <= first or attempt in self.lineage

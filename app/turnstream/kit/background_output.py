@@ -1,4 +1,4 @@
-"""Output that a thread writes: what a server logs and prints must neither hold its event loop nor end its process."""
+"""Output that a thread writes, so that a server's log and prints neither block its event loop nor stop its process."""
 
 import atexit
 import fcntl
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 MOST_WAITING = 1 << 20  # bytes
-EXIT_PATIENCE = 1.0  # seconds for what still waits when the process exits
+EXIT_PATIENCE = 1.0  # seconds for writing the output that still waits when the process exits
 _FIRST_DESCRIPTOR = 10  # above the descriptors of standard input, output and error
 
 
 class BackgroundOutput(io.RawIOBase):
-    """Writes to a copy of `descriptor`, in a thread of its own. `write` never waits and never raises. A piece that
-    cannot be written, or for which more than `MOST_WAITING` bytes would wait, is dropped, and `on_drop` is called.
+    """Writes to a copy of `descriptor`, in a thread of its own. `write` never waits and never raises. A piece is
+    dropped, and `on_drop` is called, if the piece cannot be written, or if more than `MOST_WAITING` bytes would wait.
     """
 
     def __init__(self, descriptor: int, on_drop: Callable[[], None]) -> None:
         super().__init__()
-        # A copy: code that closes its standard error must not direct log lines to the next file that is opened.
+        # A copy, because if code closes standard error, the next file that is opened gets the original descriptor.
         self._descriptor = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR)
         self._on_drop = on_drop
         self._changed = threading.Condition()  # its lock is reentrant, so a signal handler may write too
-        self._waiting: SimpleQueue[bytes] = SimpleQueue()  # a condition would cost more than the line
-        self._size = 0  # waiting bytes, with those being written
+        self._waiting: SimpleQueue[bytes] = SimpleQueue()  # cheaper than a condition that is notified of each line
+        self._size = 0  # bytes that wait or are being written
         self._is_torn = False
         self._is_forked = False
         threading.Thread(target=self._write_all, name="output", daemon=True).start()
@@ -91,5 +91,7 @@ class BackgroundOutput(io.RawIOBase):
             self._on_drop()
 
     def _note_fork(self) -> None:
-        """A forked child has no thread for this, and perhaps a lock that nobody releases."""
+        """Makes a forked child write directly, because the child has no writing thread, and perhaps a lock that no
+        thread releases.
+        """
         self._is_forked = True

@@ -1,4 +1,4 @@
-"""The packages of installed extensions, which are found without an import of them."""
+"""Finds the packages of installed extensions without importing the packages."""
 
 from collections.abc import Mapping
 from importlib.metadata import entry_points
@@ -6,11 +6,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-GROUP: Final = "turnstream.extensions"  # of the entry points
+GROUP: Final = "turnstream.extensions"  # the group of the entry points that extensions declare
 
 
 def extension_packages() -> Mapping[str, Path]:
-    """Their folders, by their names. An extension that is a single module has none."""
+    """Returns the folder of each package, by name. An extension that is a single module has no folder."""
     names = sorted({point.module for point in entry_points(group=GROUP)})
     specs = {name: find_spec(name) for name in names}
     return {

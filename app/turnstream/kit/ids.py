@@ -8,7 +8,7 @@ from turnstream.kit.clock import CLOCK
 
 
 class _Ids:
-    """A maker of UUIDs v7, with 74 random bits. Each is greater than every id that the process made before."""
+    """Makes UUIDs of version 7, with 74 random bits. Each id is greater than every id that the process made before."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Moments as whole microseconds, which no rounding changes."""
+"""Converts moments to whole microseconds and back, without rounding."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -7,7 +7,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def microseconds_of(moment: datetime) -> int:
-    """Microseconds since 1970."""
+    """Returns the microseconds since 1970."""
     return (moment - _EPOCH) // _MICROSECOND
 
 

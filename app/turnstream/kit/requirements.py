@@ -1,4 +1,4 @@
-"""Sentences for validation errors of pydantic: the requirement that a value did not meet, as a predicate."""
+"""Sentences for validation errors of pydantic. A predicate names the requirement that a value did not meet."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ ID_EXAMPLE = "018f2c1a-5b7e-7cc1-9d3a-2f6b8f3c9a10"
 _OBJECT, _NUMBER, _WHOLE = "must be an object", "must be a number", "must be a whole number"
 _TRUTH, _URL = "must be true or false", "must be a URL, such as https://x.org"
 _ID = f"must be an id, such as {ID_EXAMPLE}"
-# pydantic's type of an error -> the predicate, with places for pydantic's values.
+# pydantic's type of an error -> the predicate, with placeholders for pydantic's values.
 _PREDICATES: Mapping[str, str] = {
     "bool_parsing": _TRUTH,
     "bool_type": _TRUTH,
@@ -48,9 +48,9 @@ _PREDICATES: Mapping[str, str] = {
 
 
 def requirement(type: str, context: Mapping[str, Any] | None = None) -> str:
-    """The predicate for an error of this `type`, such as "must be at least 1". A ValueError has its own predicate."""
+    """Returns the predicate of an error `type`, such as "must be at least 1". A ValueError has its own predicate."""
     context = context or {}
-    if context.get("field_type") == "Value":  # pydantic calls the characters of a text with a validator items
+    if context.get("field_type") == "Value":  # if a text has a validator, pydantic calls its characters items
         type = f"string_{type}"
     predicate = _PREDICATES.get(type, "is not valid").format_map(context)
     predicate = predicate.replace("at least 1 items", "at least one item")
@@ -58,7 +58,7 @@ def requirement(type: str, context: Mapping[str, Any] | None = None) -> str:
 
 
 def sentence(text: str, field: str | None = None) -> str:
-    """`text` with a capital letter and a full stop, and with the `field` in front if it does not name it."""
+    """Returns `text` with a capital letter and a full stop, and with `field` in front unless `text` names the field."""
     if field is not None and f"`{field}`" not in text:
         text = f"`{field}`: {text}"
     text = text[:1].upper() + text[1:]

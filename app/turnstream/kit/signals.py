@@ -1,4 +1,4 @@
-"""Signals between the parts of one replica: a part that sends one does not know the parts that act on it."""
+"""Signals between the parts of one replica. A part that sends a signal does not know the parts that act on it."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -10,7 +10,7 @@ P = ParamSpec("P")
 
 
 class Signal(Generic[P]):
-    """Every action is called at once, in the order in which they were added. None may raise."""
+    """Calls every action at once when it is sent, in the order in which the actions were added. No action may raise."""
 
     def __init__(self) -> None:
         self._actions: list[Callable[P, None]] = []
@@ -32,11 +32,12 @@ class LaterSignal(Signal[P]):
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """`notified`: a replica, perhaps this one, has sent this payload. `missed`: notifications may have been lost until
-    now, so everything that waits for one looks at the rows. `wake`: there may be a turn to claim. `drain`: an operator
-    has ordered it. `suspect`: Postgres was away, so what ended last may be lost, and run again elsewhere. `release`:
-    running turns of these owners go back to the queue. `changed`: a change in a chat of an owner is committed.
-    `owner_changed`: the same for a change that readers of the chat do not see.
+    """`notified`: a replica, perhaps this replica, has sent this payload. `missed`: notifications may have been lost
+    until now, so every part that waits for a notification reads the rows. `wake`: there may be a turn to claim.
+    `drain`: an operator has ordered a drain. `suspect`: Postgres was unreachable, so the end of the latest turns may be
+    lost, and these turns may run again elsewhere. `release`: running turns of these owners return to the queue.
+    `changed`: a change in a chat of an owner is committed. `owner_changed`: a change of an owner's data is committed,
+    but readers of the chat do not see the change.
     """
 
     notified: Signal[[str]] = field(default_factory=Signal)

@@ -1,7 +1,7 @@
 """Strict JSON Schemas: schemas that providers can enforce while a model writes.
 
-Anthropic and OpenAI both document these rules for structured outputs. A keyword that only one of them accepts is left
-out, since a turn may fall back from one to the other.
+Anthropic and OpenAI both document these rules for structured outputs. A keyword that only one of these providers
+accepts is not strict, because a turn may fall back from one provider to the other.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -35,8 +35,8 @@ Json = Mapping[str, Any]
 
 
 def is_strict(schema: object) -> bool:
-    """True if providers can enforce `schema`: every object is closed, every property is required, and nothing is
-    bounded, patterned or recursive.
+    """Returns True if providers can enforce `schema`: every object is closed, every property is required, and the
+    schema has no bounds, patterns or recursion.
     """
     if not isinstance(schema, Mapping) or schema.get("type") != "object":
         return False
@@ -56,7 +56,7 @@ def is_strict(schema: object) -> bool:
 
 
 def _parts_of(schema: Any, defined: Json, depth: int = 1) -> Iterator[tuple[Any, int]]:
-    """Yields a schema, then its parts and references. The caller checks each one before the next."""
+    """Yields a schema, then its parts and targets of references. The caller checks each schema before the next."""
     yield schema, depth
     held = [*schema.get("properties", {}).values(), *schema.get("anyOf", ())]
     if "items" in schema:

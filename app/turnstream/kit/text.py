@@ -1,4 +1,4 @@
-"""Text that Postgres can store, without NUL characters and lone surrogates; and text as a sentence."""
+"""Text that Postgres can store, without NUL characters and lone surrogates; and text that ends as a sentence."""
 
 import re
 
@@ -6,7 +6,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def unstorable(text: str) -> str | None:
-    """The reason why `text` cannot be stored; None when it can."""
+    """Returns the reason why `text` cannot be stored; None if it can be stored."""
     if _is_plain(text) or (found := _UNSTORABLE.search(text)) is None:
         return None
     what = "a NUL character" if found[0] == "\x00" else "a lone surrogate"
@@ -14,14 +14,14 @@ def unstorable(text: str) -> str | None:
 
 
 def storable(text: str) -> str:
-    """`text` with every character that cannot be stored replaced by U+FFFD, one for one."""
+    """Returns `text` with U+FFFD in place of each character that cannot be stored."""
     if _is_plain(text):
         return text
     return _UNSTORABLE.sub("\ufffd", text)
 
 
 def _is_plain(text: str) -> bool:
-    """Decides the usual case in a hundredth of the time of a search, and in a fifth if the text is not ASCII."""
+    """Returns whether `text` can be stored. Faster than a search: by a factor of 100 for ASCII, of 5 for other text."""
     if "\x00" in text:
         return False
     if text.isascii():
@@ -34,5 +34,5 @@ def _is_plain(text: str) -> bool:
 
 
 def sentence(text: str) -> str:
-    """`text` with a full stop, unless it ends with a mark. Another sentence may follow it."""
+    """Returns `text` with a full stop, unless it ends with a punctuation mark, so that another sentence may follow."""
     return text if text.endswith((".", "!", "?", ":", "…")) else f"{text}."

@@ -1,4 +1,4 @@
-"""The cursor of a chat: the turns that a client has, and its cursors in open ones."""
+"""The cursor of a chat: the turns that a client has, and the client's cursors in the open turns."""
 
 from dataclasses import dataclass, field
 
@@ -7,9 +7,9 @@ from turnstream.domain.cursor import Cursor
 
 @dataclass(slots=True)
 class ChatCursor:
-    """The client's state: all turns up to `place` (`chat_changes` in turnstream.storage.chats), the fields of the chat
-    with `digest`, and each turn in `open` up to its cursor. With None the client lacks the turn. The client has the end
-    of all other turns. The extension `chat_stream` reads the text of a cursor.
+    """The content that a client has: all turns up to `place` (`chat_changes` in turnstream.storage.chats), the fields
+    of the chat whose digest is `digest`, and each turn in `open` up to its cursor. The client lacks a turn whose cursor
+    is None, and has every other turn to the end. The extension `chat_stream` parses the text of a cursor.
     """
 
     place: int = 0
@@ -17,6 +17,6 @@ class ChatCursor:
     open: dict[int, Cursor | None] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Turns are encoded as their distance from `place`: the newest is 0."""
+        """Encodes each open turn as its distance from `place`, which is 0 for the newest turn."""
         followed = ",".join(f"{self.place - place:x}:{cursor or ''}" for place, cursor in self.open.items())
         return f"{self.place:x}.{self.digest}.{followed}"

@@ -1,4 +1,4 @@
-"""Deliveries: readers that wait and write without tasks of their own. One pass writes to all woken readers."""
+"""Deliveries, which serve readers without a task for each reader. One pass writes to all woken readers."""
 
 import asyncio
 from collections import deque
@@ -8,7 +8,7 @@ from typing import Protocol
 from turnstream.stream.live import LiveView
 from turnstream.stream.reader import TurnReader
 
-# Writes of one pass; the rest follow in the next. A pass of this size takes some milliseconds.
+# The most writes in one pass; the next pass makes the other writes. A pass of this size takes some milliseconds.
 _MOST_AT_ONCE = 200
 
 
@@ -21,8 +21,8 @@ class Sink(Protocol):
 
 
 class Deliveries:
-    """The pass over all deliveries that were woken since the last one, in the next iteration of the event loop: the
-    appends of several turns in one iteration, as at a beat of the frame clock, cost one callback.
+    """Serves all deliveries that were woken since the last pass, in the next iteration of the event loop. So appends to
+    several turns in one iteration, as at a tick of the frame clock, cost one callback.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Deliveries:
     def _deliver(self) -> None:
         woken, left = self._woken, _MOST_AT_ONCE
         for _ in range(min(len(woken), left)):
-            # Removed only afterwards: while one is left, a pass is due or running.
+            # Removed only after its delivery, because `add` schedules a pass only if the queue is empty.
             left -= woken[0].deliver(left)
             woken.popleft()
             if left <= 0:
@@ -47,8 +47,8 @@ class Deliveries:
 
 
 class Delivery:
-    """A reader and the `sink` of its frames. A sink that is not writable is skipped: its reader keeps its cursor, and
-    later gets fewer, longer deltas.
+    """A reader, and the `sink` that receives its frames. A delivery skips a sink that is not writable: the reader keeps
+    its cursor, and later gets fewer, longer deltas.
     """
 
     __slots__ = ("_deliveries", "_is_woken", "_reader", "_sink", "_stopped", "crowd")
@@ -62,8 +62,8 @@ class Delivery:
         self.crowd: Crowd | None = None
 
     async def run(self) -> None:
-        """Delivers until the turn has ended. The caller's task waits meanwhile. If the view has no writer any more, the
-        view is replaced, perhaps after a query.
+        """Delivers until the turn has ended. The caller's task waits meanwhile. If the view no longer has a writer,
+        another view replaces it, perhaps after a query.
         """
         reader, loop = self._reader, asyncio.get_running_loop()
         while not reader.done:
@@ -79,7 +79,7 @@ class Delivery:
                 await reader.renew()
 
     def wake(self) -> None:
-        """Called when there may be more events, and when the sink becomes writable."""
+        """Schedules a delivery. Called when there may be more events, and when the sink becomes writable."""
         if not self._is_woken and self.crowd is None:
             self._is_woken = True
             self._deliveries.add(self)
@@ -115,12 +115,12 @@ class Delivery:
         crowds, view = self._deliveries.crowds, self._reader.view
         crowd = crowds.get(view) or crowds.setdefault(view, Crowd(self._deliveries, self._reader))
         if crowd.is_woken:
-            self.wake()  # the members do not have the newest content yet
+            self.wake()  # the crowd's members do not have the newest content yet
         else:
             crowd.members[self], self.crowd = None, crowd
 
     def take(self, frames: bytes, reader: TurnReader) -> None:
-        """Writes the frames that `reader` has found for the crowd. Without frames the delivery continues alone."""
+        """Writes `frames`, which the crowd's `reader` has found. Without frames, the delivery leaves the crowd."""
         if self._stopped.done() or self.crowd is None:
             return
         try:
@@ -135,7 +135,7 @@ class Delivery:
 
 
 class Crowd:
-    """Several deliveries whose clients have the whole content of one view. The next frames are encoded once for all."""
+    """Several deliveries whose clients have all content of one view. New frames are encoded once for all clients."""
 
     def __init__(self, deliveries: Deliveries, reader: TurnReader) -> None:
         self.members: dict[Delivery, None] = {}
@@ -143,7 +143,7 @@ class Crowd:
         self._deliveries = deliveries
         self._reader = copy(reader)
         self._frames = b""
-        self._due: list[Delivery] = []  # members without `_frames`
+        self._due: list[Delivery] = []  # members that have not received `_frames`
         reader.view.wakeup.call(self.wake)
 
     def remove(self, member: Delivery) -> None:

@@ -1,4 +1,4 @@
-"""The directory of live views: of turns that run here, run elsewhere, or have ended."""
+"""The directory of live views, for turns that run on this replica, run on another replica, or have ended."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,25 +17,26 @@ class Directory:
         self._mirrored: WeakValueDictionary[UUID, LiveView] = WeakValueDictionary()
 
     def here(self) -> Sequence[LiveView]:
-        """The views of all turns that run here."""
+        """Returns the views of all turns that run on this replica."""
         return list(self._here.values())
 
     def running(self, turn: UUID) -> LiveView | None:
-        """The view of a turn that runs here."""
+        """Returns the view of the turn, if the turn runs on this replica."""
         return self._here.get(turn)
 
     def running_for(self, owner: str, chat: UUID, turn: UUID) -> LiveView | None:
-        """The view of a turn that runs here, if the turn's chat belongs to the owner."""
+        """Returns the view of the turn, if the turn runs on this replica and its chat belongs to the owner."""
         view = self._here.get(turn)
         return view if view and view.turn.chat_id == chat and self._owners[turn] == owner else None
 
     def mirrored(self) -> Sequence[LiveView]:
-        """The views with readers here and a writer elsewhere."""
+        """Returns the views that have readers on this replica and a writer on another replica."""
         return [view for view in self._mirrored.values() if not view.ended]
 
     def view(self, turn: Turn) -> LiveView:
-        """The view of a turn, made from `turn` if there is none, and never older than `turn`. A view with an older
-        attempt and a writer here has lost its claim. A mirror with less content is late, and copies the rows.
+        """Returns the view of a turn, which is never older than `turn`. If there is no view, a view is made from
+        `turn`. A view whose writer is here is ignored if it lacks the attempt of `turn`, because its run has lost the
+        claim. A mirror that has less content than `turn` copies the rows.
         """
         here = self._here.get(turn.id)
         if here and here.has_had(turn.attempt):
@@ -52,13 +53,13 @@ class Directory:
         return view
 
     def is_fed(self, view: LiveView) -> bool:
-        """Whether `view` has a writer that notifies its readers."""
+        """Returns whether `view` has a writer that notifies its readers."""
         turn = view.turn.id
         return self._here.get(turn) is view or self._mirrored.get(turn) is view
 
     @contextmanager
     def host(self, view: LiveView, owner: str) -> Iterator[None]:
-        """Registers the view of a claimed turn while this replica writes it. Readers of its mirror switch to it."""
+        """Registers the view of a turn while this replica writes the turn. Readers of its mirror switch to the view."""
         turn = view.turn.id
         self._here[turn], self._owners[turn] = view, owner
         if mirrored := self._mirrored.pop(turn, None):

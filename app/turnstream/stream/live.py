@@ -38,7 +38,7 @@ _NOTICES_KEPT = 32
 
 
 class PlacedNotice(NamedTuple):
-    """The `number`-th notice of a view. `position` is the cursor of a client that has all events before it."""
+    """The `number`-th notice of a view. `position` is the cursor of a client that has all events before the notice."""
 
     number: int
     position: Cursor
@@ -57,21 +57,21 @@ class LiveView:
     """A growing log (turnstream.domain.log). The writer appends and notifies; a reader reads the new events, then waits
     for a notification.
 
-    `turn` always equals the rows: a row is written first, and the view is changed after it. Only the open block is
-    ahead of the rows: its text, and briefly a round that has `begun`. A `provisional` view of a running turn lacks the
-    journal, so a client may have more text: no client is reset because of it.
+    `turn` always equals the rows, because the view is changed only after a row is written. Only two things are ahead of
+    the rows: the text of the open block, and briefly a round that has `begun`. A `provisional` view of a running turn
+    lacks the journal, so a client may have more text than the view, and is not reset because of that.
     """
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
         self.marks = marks_of(turn)
         self.wakeup = Wakeup()
-        self.begun: Sequence[Round] = ()  # the open round without a row
-        # The charge of a model call that has neither a reply nor a reservation.
+        self.begun: Sequence[Round] = ()  # the open round, while it has no row
+        # Computes the charge for a model call that has neither a reply nor a reservation.
         self.unreserved: Callable[[], Charge] | None = None
         self.provisional = False
         self.last_frame: Frame | None = None
-        self.unjoined = 0  # readers with unjoined deltas (`frames=never`)
+        self.unjoined = 0  # counts the readers that want unjoined deltas (`frames=never`)
         self.notices: list[PlacedNotice] = []
         self.notice_number = 0
         self._pieces: list[str] = []
@@ -93,8 +93,8 @@ class LiveView:
         return self._ends[-1] if self._ends else 0
 
     def open_text(self, offset: int) -> str:
-        """The open block's text from `offset`, at most LONGEST_DELTA characters. For a reader that lacks only the last
-        piece, no search and no join is needed.
+        """Returns the open block's text from `offset`, at most LONGEST_DELTA characters. If a reader lacks only the
+        last piece, no search and no join is needed.
         """
         ends = self._ends
         if len(ends) > 1 and ends[-2] == offset:  # the token path
@@ -107,7 +107,7 @@ class LiveView:
         return text[offset - start : offset - start + LONGEST_DELTA]
 
     def append(self, text: str) -> None:
-        """Adds text to the open block: the token path."""
+        """Appends text to the open block. Every token takes this path."""
         ends = self._ends
         self._pieces.append(text)
         ends.append((ends[-1] if ends else 0) + len(text))
@@ -117,7 +117,7 @@ class LiveView:
         self._mark(start)
 
     def block_being_written(self) -> Block | None:
-        """The open block with its text so far, marked as interrupted: its state if no further text arrives."""
+        """Returns the interrupted block that the open block becomes if no more text arrives."""
         start = self.marks[-1]
         if not isinstance(start, BlockStart):
             return None
@@ -133,17 +133,17 @@ class LiveView:
         )
 
     def is_behind(self, turn: Turn) -> bool:
-        """Whether the rows of `turn` have more than the view (a mirror may not have read them yet), or differ from its
-        past (the database lost commits that the view has).
+        """Returns whether the rows of `turn` have more than the view, because a mirror has not read them yet, or
+        contradict the view's past, because the database lost commits that the view has.
         """
         if turn.attempt != self.attempt:
             return not self.has_had(turn.attempt)
         return not self.ended and (turn.ended or _lacks_rows(self.turn, turn))
 
     def adopt(self, turn: Turn, open_block: Block | None, start: int = 0) -> None:
-        """Copies rows and journal, as read from Postgres. Within one attempt it only adds to the view; an older state
-        is ignored unless the turn has ended. A state without commits that a failover lost counts as older: the running
-        turn writes the rows again. The text of `open_block` begins at its character `start`.
+        """Copies rows and journal, as read from Postgres. Within one attempt the view only grows; a state older than
+        the view is ignored, unless the turn has ended. If a failover lost commits, the state counts as older, because
+        the running turn writes those rows again. The text of `open_block` begins at its character `start`.
         """
         is_older = _lacks_rows(turn, self.turn) if turn.attempt == self.attempt else self.has_had(turn.attempt)
         if not turn.ended and is_older:
@@ -153,7 +153,7 @@ class LiveView:
             return  # the query requested text after `start`, but the view now has less; the next query requests all
         if self.provisional:
             self.provisional = False
-            self.wakeup.notify()  # a reader with a cursor ahead of the rows waits for this
+            self.wakeup.notify()  # a reader whose cursor is ahead of the rows waits for this
         news = [preliminary_notice(output) for output in turn.preliminary if output not in self.turn.preliminary]
         news += [progress_notice(job) for job in turn.open_jobs if job not in self.turn.jobs]
         same = turn.attempt == self.attempt and _size(turn) == _size(self.turn)
@@ -183,7 +183,7 @@ class LiveView:
             self.notify(notice)
 
     def vanish(self) -> None:
-        """Ends the view of a turn that was deleted while open. No row will show this; readers get a last event."""
+        """Ends the view of an open turn that was deleted. No row shows the deletion, so readers get a last event."""
         if self.ended:
             return
         if block := self.block_being_written():
@@ -192,7 +192,7 @@ class LiveView:
         self.end(replace(self.turn, status="cancelled", stop_reason=DELETED))
 
     def close_blocks(self, blocks: Sequence[Block]) -> None:
-        """Closes the open block, and adds blocks that were never open, from their rows."""
+        """Closes the open block, and adds blocks that were never open. `blocks` are as in their rows."""
         self.marks.add(blocks, self.attempt)
         self._forget_open_text()
         self.turn = replace(self.turn, blocks=(*self.turn.blocks, *blocks))
@@ -203,19 +203,19 @@ class LiveView:
         self._mark(start_of_round(round, self.turn.blocks))
 
     def seal_round(self, round: Round, turn: Turn) -> None:
-        """Replaces the unsealed round by `round`. `turn` has the turn's new values."""
+        """Replaces the unsealed round by `round`. `turn` has the other new values of the turn."""
         assert round.sealed_by is not None
         self.turn = replace(turn, rounds=(*self.turn.rounds[:-1], round), blocks=self.turn.blocks)
         self._mark(RoundStop(round.sealed_by, round.number, round.stop_reason, round.usage))
 
     def ask(self, asks: Sequence[Ask]) -> None:
-        """Adds the asks for waiting calls of the last round."""
+        """Adds `asks`, for calls of the last round that wait for a person."""
         self.turn = replace(self.turn, asks=(*self.turn.asks, *asks))
         if shown := [ask for ask in asks if ask.is_marked]:
             self._mark(action_required(shown, self.turn.blocks))
 
     def void_round(self, round: Round, turn: Turn) -> None:
-        """Voids the last round. `turn` has the next attempt: readers detect the reset by it."""
+        """Voids the last round. `turn` has the next attempt, by which readers detect the reset."""
         blocks = tuple(block for block in self.turn.blocks if block.round != round.number)
         running = tuple(output for output in self.turn.preliminary if output.round != round.number)
         rounds = (*self.turn.rounds[:-1], round)
@@ -230,19 +230,19 @@ class LiveView:
         self._mark(end_of(turn))
 
     def notify_actions(self) -> None:
-        """Shows readers all waiting calls, after a new or answered elicitation."""
+        """Sends readers all calls that wait for a person, after an elicitation was added or answered."""
         self.notify(ActionRequired(self.attempt, self.turn.rounds[-1].number, open_actions_of(self.turn)))
 
     def notify(self, notice: Notice | ActionRequired) -> None:
         if self.ended:
-            return  # nothing follows the end
+            return  # no event follows the end of a turn
         self.notice_number += 1
         self.notices.append(PlacedNotice(self.notice_number, end_cursor(self), notice))
         del self.notices[:-_NOTICES_KEPT]
         self.wakeup.notify()
 
     def notices_after(self, number: int) -> Sequence[PlacedNotice]:
-        """The stored notices after the first `number`."""
+        """Returns the kept notices whose number is greater than `number`."""
         if number == self.notice_number:
             return ()
         return [placed for placed in self.notices if placed.number > number]
@@ -260,7 +260,7 @@ def _lacks_rows(turn: Turn, known: Turn) -> bool:
 
 
 def _size(turn: Turn) -> tuple[object, ...]:
-    """A value that differs between two states of one attempt exactly if a reader sees a difference."""
+    """Returns a value that differs between two states of one attempt if and only if readers see a difference."""
     return turn.status, *_counts(turn)
 
 

@@ -1,4 +1,4 @@
-"""The mirror: views of turns that run on other replicas, updated from rows and journal by one snapshot per tick."""
+"""The mirror updates views of turns that run on other replicas, from rows and journal, with one snapshot per tick."""
 
 import asyncio
 from contextlib import suppress
@@ -13,12 +13,12 @@ from turnstream.stream.live import LiveView
 
 log = structlog.get_logger(__name__)
 
-# Turns that wait for a person are queried in every tenth tick.
+# Waiting turns are queried only in every tenth tick.
 _TICKS_OF_WAITING = 10
 
 
 class Mirror:
-    """`interval` is the tick in seconds: the longest delay of readers of remote turns behind local ones."""
+    """Updates mirrored views once per tick. `interval` is the tick in seconds, and the longest delay of readers."""
 
     def __init__(self, snapshots: Snapshots, directory: Directory, interval: float) -> None:
         self._snapshots = snapshots
@@ -27,7 +27,7 @@ class Mirror:
         self._ticks = 0
 
     async def run(self) -> None:
-        """Queries once per tick until it is cancelled. The tick includes the query; a pause follows a slow query."""
+        """Queries once per tick until cancelled. The tick includes the query; a slow query is followed by a pause."""
         loop = asyncio.get_running_loop()
         while True:
             start = loop.time()
@@ -38,7 +38,7 @@ class Mirror:
             await asyncio.sleep(max(self._interval / 4, start + self._interval - loop.time()))
 
     async def look(self) -> None:
-        """Does one tick. Without readers of remote turns there is no query."""
+        """Runs one tick. Makes no query if this replica has no readers of remote turns."""
         self._ticks += 1
         everyone = self._ticks % _TICKS_OF_WAITING == 0
         mirrored = self._directory.mirrored()
@@ -50,7 +50,7 @@ class Mirror:
         positions = {turn: _position(view) for turn, view in views.items()}
         try:
             found = await self._snapshots.take(positions)
-        except Conflict as error:  # one turn cannot be decrypted: the others are read without it
+        except Conflict as error:  # a turn that cannot be decrypted must not stop the others: each is read alone
             log.warning("mirror.waits", error=str(error))
             found = {}
             for turn, position in positions.items():
@@ -64,8 +64,8 @@ class Mirror:
 
 
 def _position(view: LiveView) -> MirrorPosition:
-    # A replica that releases a turn stores the whole open text again from its first character: the view of a turn that
-    # does not run is read again from the beginning, like a view without the journal.
+    # A replica that releases a turn stores the whole open text again, from its first character. So the text of a turn
+    # that does not run is read from the beginning, as for a view without the journal.
     if view.turn.status != "running" or view.provisional:
         return MirrorPosition(view.turn)
     last = view.marks[-1]

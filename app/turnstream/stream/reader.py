@@ -20,10 +20,10 @@ Load = Callable[[], Awaitable[Turn]]
 
 
 class TurnReader:
-    """One reader of one turn, from `cursor` on.
+    """Reads one turn for one client, from `cursor` on.
 
     `view` comes from `directory.view`; `load` reads the turn's rows again. Readers that share frames (`shares`) must
-    all have the same encoder. With `caught_up` a notice follows the stored events, unless the turn has ended.
+    all have the same encoder. With `caught_up`, a notice follows the stored events, unless the turn has ended.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TurnReader:
 
     @property
     def fed(self) -> bool:
-        """Whether the view notifies when there is more."""
+        """Whether the view has a writer, which notifies when there are more events."""
         return self._directory.is_fed(self.view)
 
     @property
@@ -70,7 +70,7 @@ class TurnReader:
 
     @contextmanager
     def unjoined(self) -> Iterator[None]:
-        """Exempts the deltas of the turn from ticks of the frame clock meanwhile, if it runs on this replica."""
+        """Exempts the turn's deltas from ticks of the frame clock in the `with` block, if the turn runs here."""
         self._unjoined = 1
         self.view.unjoined += 1
         try:
@@ -80,7 +80,7 @@ class TurnReader:
             self._unjoined = 0
 
     async def frames(self, first: bytes = b"") -> AsyncGenerator[bytes, None]:
-        """Yields the frame `first`, and all frames after it, until the turn has ended."""
+        """Yields the frame `first`, then all later frames, until the turn has ended."""
         if first:
             yield first
             first = b""  # frees the memory before the stream continues
@@ -91,11 +91,11 @@ class TurnReader:
                 await self.wait()
 
     def advance_to(self, other: "TurnReader") -> None:
-        """Copies the position of a reader of the same view, which had the same cursor before its last frames."""
+        """Copies the position of `other`, which reads the same view and had the same cursor before its last frames."""
         self._cursor, self._seen = other._cursor, other._seen  # noqa: SLF001, of this class
 
     def look(self) -> bytes:
-        """Returns the next frames, if any. After `done` there are none."""
+        """Returns the next frames; empty if there are none yet, and after `done`."""
         view, frames = self.view, b""
         if self._knows_running and self._seen == view.notice_number and self._is_resumed:  # the token path
             frames = self._portion(None)
@@ -104,13 +104,13 @@ class TurnReader:
         for number, position, notice in view.notices_after(self._seen):
             frames += self._events(position)
             if self._cursor < position or len(frames) >= PORTION:
-                break  # the events before the notice are first
+                break  # the events before the notice must be sent first
             frames += self._encode(notice, None)
             self._seen = number
         else:
             frames += self._events()
         if not frames and self._resumed and not self._knows_running:
-            self._knows_running = True  # behind all events: the client then has the calls
+            self._knows_running = True  # after all events, because the client then has the calls
             running = (*map(preliminary_notice, view.turn.preliminary), *map(progress_notice, view.turn.open_jobs))
             frames += b"".join(self._encode(notice, None) for notice in running)
             if (actions := elicited(view.turn)) is not None:
@@ -122,16 +122,16 @@ class TurnReader:
         return frames
 
     async def wait(self) -> None:
-        """Waits until there may be more. Called after a `look` without frames, with no await in between."""
+        """Waits until there may be more events. Call it after a `look` without frames, with no await in between."""
         if self.fed:
             await self.view.wakeup.wait()
         else:
             await self.renew()
 
     async def renew(self) -> None:
-        """Replaces the view: by the view of the run on this replica, or by a view of the rows."""
+        """Replaces the view by the view of the turn's run on this replica, or by a view of the rows."""
         here = self._directory.running(self.view.turn.id)
-        # A view with a writer here and an older attempt has lost its claim; its run has not detected this yet.
+        # If a view here lacks the cursor's attempt, its run has lost the claim, and has not detected this yet.
         if here is None or not here.has_had(self._cursor.attempt):
             try:
                 here = self._directory.view(await retry_while_unavailable(self._load))
@@ -150,12 +150,12 @@ class TurnReader:
         return self._resumed and self._cursor.attempt == self.view.turn.attempt
 
     def _resume(self, end: Cursor | None) -> bytes:
-        """Converts a cursor of another view or request to a cursor of this view, if the view has the position."""
+        """Converts the cursor of another view or of a request to this view, if possible. Returns the next frames."""
         view, cursor = self.view, self._cursor
         resumed, reset = resume(view, cursor)
         self._resumed = False
         if reset is not None and (view.provisional or (cursor.attempt == view.attempt and not view.ended)):
-            # Within one attempt content only grows: this view is behind the cursor's view.
+            # Within one attempt content only grows, so this view is behind the view that made the cursor.
             return b""
         self._cursor, self._resumed = resumed, True
         frames = b"" if reset is None else self._encode(reset, resumed)
@@ -188,5 +188,5 @@ class TurnReader:
 def follow(
     directory: Directory, view: LiveView, load: Load, cursor: Cursor, encode: Encode
 ) -> AsyncGenerator[bytes, None]:
-    """The frames after `cursor`, until the turn has ended. Readers share the bytes."""
+    """Returns the frames after `cursor`, until the turn has ended. Readers share the encoded bytes."""
     return TurnReader(directory, view, load, cursor, encode, shares=True).frames()

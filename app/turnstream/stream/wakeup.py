@@ -1,12 +1,12 @@
-"""A notification without content: its receiver queries the changes."""
+"""A notification without content, whose receivers query the changes."""
 
 import asyncio
 from collections.abc import Callable
 
 
 class Wakeup:
-    """Wakes all waiting tasks, once. A notification without a waiting task is lost: query first, then wait, without an
-    await in between.
+    """Wakes all waiting tasks, once. A notification is lost if no task waits for it, so a task must query first and
+    then wait, without an await in between.
     """
 
     __slots__ = ("_waiting",)
@@ -40,7 +40,7 @@ class Wakeup:
 
 
 async def wait_for_any(*wakeups: Wakeup) -> None:
-    """Returns at the first notification of any."""
+    """Returns when one of `wakeups` is notified."""
     future = asyncio.get_running_loop().create_future()
 
     def wake() -> None:
