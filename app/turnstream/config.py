@@ -16,7 +16,7 @@ from turnstream.kit.requirements import requirement
 AnySection = TypeVar("AnySection", bound="Section")
 
 _PREFIX = "TURNSTREAM_"
-_MOST = 2**31 - 1  # the largest number that many columns can have; as seconds, 68 years
+_MOST = 2**31 - 1  # the largest number that many columns can store; in seconds, 68 years
 # The remedies for settings that no longer exist.
 _REMOVED: Mapping[str, str] = {
     "PARALLEL_REQUEST_TOOLS": "is now TURNSTREAM_PARALLEL_TOOLS",
@@ -50,7 +50,7 @@ def _alias(field: str) -> AliasChoices:
 class Section(BaseSettings):
     """A part of the settings. Times are in seconds, sizes in bytes. `turnstream doctor --settings` prints the
     descriptions. If other software defines the name of a setting, this name is its `validation_alias`. `observed` are
-    fields whose values turns can observe, with a name for operators: `turnstream doctor` notes live replicas that
+    fields whose values turns can observe, with a name for operators; `turnstream doctor` notes live replicas that
     differ in such a value.
     """
 
@@ -319,7 +319,7 @@ def _unknown(sections: Sequence[type[Section]]) -> Iterator[str]:
             if remedy := _REMOVED.get(name.removeprefix(_PREFIX)):
                 yield f"{where}{name} {remedy}; remove it."
                 continue
-            # Compares without the common prefix, which would make any name close to another name.
+            # Compares without the common prefix, which would make all names similar.
             bare = {each.removeprefix(_PREFIX): each for each in known}
             close = difflib.get_close_matches(name.removeprefix(_PREFIX), bare, n=1)
             remedy = (

@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 _NONE = "none"
 
 Task = Callable[[], Coroutine[Any, Any, None]]
-# Returns links to a tool call, by its turn and id. Each link has `for`, a principal, and `url`.
+# Returns links to a tool call, by its turn and id. Each link has a principal in `for`, and a `url`.
 CallLinks = Callable[[UUID, str], Awaitable[Sequence[Mapping[str, str]]]]
-# Returns a sentence about the correct state, or raises ConfigError for a fault. If the last argument is true, the check
-# may call other servers that the settings name.
+# Returns a sentence that describes the correct state, or raises ConfigError for a fault. If the last argument is true,
+# the check may call other servers that the settings name.
 Check = Callable[["Settings", "Models", bool], Awaitable[str]]
 
 
@@ -205,7 +205,7 @@ class ServerProcess(Protocol):
 
 
 class ServerProcesses(Protocol):
-    """The processes of one `serve`, each a replica, and their supervisor. `count` is their number in the settings."""
+    """The processes that one `serve` starts and supervises, each a replica. `count` is the number in the settings."""
 
     @property
     def count(self) -> int: ...

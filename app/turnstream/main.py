@@ -131,8 +131,8 @@ def _starlette(
 async def running(
     settings: Settings, given: Given | None = None, process: ServerProcess | None = None
 ) -> AsyncIterator[Services]:
-    """Starts everything between Postgres and the API in this order, and stops it in reverse. `process` is this process,
-    if the server has several processes.
+    """Starts everything between Postgres and the API in the order of the code, and stops it in reverse. `process` is
+    this process, if the server has several processes.
     """
     async with AsyncExitStack() as stack:
         given = given or Given()

@@ -64,7 +64,7 @@ def _imported(command: str, module: str) -> ModuleType:
 
 
 def _not_installed(command: str, distribution: str) -> click.Command:
-    """Returns a command that accepts any arguments, and only names the distribution that has the real command."""
+    """Returns a command that accepts any arguments, and only reports the distribution of the real command."""
 
     def refuse(**_: object) -> None:
         raise ConfigError(

@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 
 READY, STOPPING, ALIVE = "READY=1", "STOPPING=1", "WATCHDOG=1"
-_SIGNS = 10  # signs of life in the time after which the supervisor kills a silent process
+_SIGNS = 10  # signs of life within the time after which the supervisor kills a silent process
 
 
 def notify_supervisor(state: str) -> None:
@@ -24,7 +24,7 @@ def notify_supervisor(state: str) -> None:
 
 
 def patience_of_supervisor() -> float | None:
-    """Returns the seconds without a sign of life after which the supervisor kills this process; None if it does not."""
+    """Returns the seconds without a sign of life after which the supervisor kills this process, or None."""
     microseconds, process = (os.environ.get(name) for name in ("WATCHDOG_USEC", "WATCHDOG_PID"))  # noqa: TID251
     if not microseconds or process not in {None, str(os.getpid())}:
         return None

@@ -154,8 +154,8 @@ async def _serve(settings: Settings, process: ServerProcess | None) -> None:
 
 
 def watched(listener: socket.socket) -> list[socket.socket]:
-    """Returns the socket and duplicates of it, for the event loop. libuv accepts one connection of each socket per
-    iteration, and under load an iteration takes so long that new connections would wait for seconds.
+    """Returns the socket and duplicates of the socket for the event loop: libuv accepts one connection of each socket
+    per iteration, and under load an iteration takes so long that new connections would wait for seconds.
     """
     return [listener, *(listener.dup() for _ in range(_ACCEPTED_AT_ONCE - 1))]
 

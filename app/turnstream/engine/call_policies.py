@@ -12,7 +12,7 @@ from turnstream.tools.tool import Outcome
 @dataclass(frozen=True, slots=True)
 class PolicyCall:
     """A tool call of a turn, as its rows describe it. `label` names the tool in metrics. `models` calls models for the
-    replica. `check` returns the outcome as the guards have left it, and raises TurnBlocked if a guard ends the turn.
+    replica. `check` passes an outcome through the guards, and raises TurnBlocked if a guard ends the turn.
     """
 
     owner: str

@@ -125,7 +125,7 @@ class Executor:
                 try:
                     await self._do(await self._next_step())
                 except ProviderError as error:
-                    # The answer has begun after tool results, so every error of a model leads to the next fallback.
+                    # With tool results the answer has begun, so every error of a model leads to the next fallback.
                     if not can_be_assembled(self.turn) or not self._route.leave(error):
                         raise
                     await self._settle_open_round(error, recoveries=0)
@@ -300,7 +300,7 @@ class Executor:
         """
         if self._context.spending.limits_models or self._context.spending.reached is not None:
             await self._reserve(chosen or self._route.model)
-        # Must follow the plan's reservation, which first returns the turn's earlier reservations.
+        # This reservation must follow the plan's, which first returns the turn's earlier reservations.
         if (root := family_of(self.turn)) is not None:
             request_charge = self._charge_of_request(chosen or self._route.model)
             await self._context.spending.take_of_family(root, self.turn, request_charge)
@@ -344,7 +344,7 @@ class Executor:
                         await reply.consume(summary or stream, stall)
                 except TransientError:
                     if isinstance(step, Compact) or not reply.is_whole:
-                        raise  # but a failure after the end of a whole reply changes nothing
+                        raise  # but a failure after a whole reply changes nothing
                 seconds = reply.seconds_to_first_delta
                 if seconds is not None:
                     seconds -= self._caller.waited
@@ -410,8 +410,8 @@ class Executor:
 
     def _step_behind(self, round: Round, unwritten: Sequence[Block]) -> Step | None:
         """Returns the step that follows the seal of this round: the write of the seal can then also end the turn or
-        start the calls. Returns None if updates or hooks come first, or if the family shares a budget, whose use is
-        unknown here. The statement that ends the turn finds steers whose notification was lost.
+        start the calls. Returns None if updates must be loaded or hooks called first, or if the family shares a budget,
+        whose use is unknown here. The statement that ends the turn finds steers whose notification was lost.
         """
         waits = self._context.updated.is_set() or self._context.hooks.want(AfterRound)
         if waits or family_of(self.turn) is not None:
@@ -458,7 +458,7 @@ class Executor:
             log.warning("answer.not_cancelled", error=error.type if isinstance(error, ProviderError) else "timeout")
 
     async def charge_open_round(self) -> None:
-        """Charges the open round of a deleted turn: no other statement can, because its row is deleted."""
+        """Charges the open round of a deleted turn, which no other statement can charge: its row is deleted."""
         reply, turn = self._reply, self.turn
         if reply is not None and self._unsealed() is None and reply.has_begun:  # the row of the round was never written
             self._recorder.view.begin_round(reply.new_round())
@@ -540,7 +540,7 @@ class Executor:
 
     async def _void_open_round(self, recoveries: int = 0, *, unpaid: bool = False) -> None:
         """Voids the unsealed round, if there is one. The turn continues in a new attempt. If `unpaid` is true, another
-        round will have the same answer and its usage.
+        round will read the same answer, and is charged for it.
         """
         if self._unsealed() is not None:
             await self._tool_runs.close()  # calls that were started early belong to the round

@@ -23,7 +23,7 @@ from turnstream.telemetry import MODEL_BREAKER_OPEN, PROVIDER_CALL_SECONDS
 log = structlog.get_logger(__name__)
 
 _MOST_BREAKERS = 1000
-# Failures because of the content of a reply. They do not show that the provider is down.
+# Errors that the content of a reply causes. They do not show that the provider is down.
 _OF_THE_REPLY = frozenset({"empty_summary", "no_summary", "tool_use_failed"})
 
 
@@ -69,7 +69,7 @@ class ModelBreakers:
 
     @contextmanager
     def call(self, provider: str, model: str, owner: str) -> Iterator[None]:
-        """Encloses a call. Only transient failures count, since others are due to the request or the account."""
+        """Encloses a call. Only transient failures count; other failures are due to the request or the account."""
         circuit = self._circuits.get((provider, model))
         with nullcontext() if circuit is None else circuit.trial(owner):
             try:

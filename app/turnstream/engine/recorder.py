@@ -59,7 +59,7 @@ Write = Callable[Concatenate["Recorder", P], Coroutine[Any, Any, T]]
 
 
 def _write(method: Write[P, T]) -> Write[P, T]:
-    """Turns a method into a write: timed, one at a time, and never cancelled between the row and the view."""
+    """Turns a method into a write: it is timed, waits for other writes, and is never cancelled between row and view."""
 
     seconds = PERSIST_SECONDS.labels(method.__name__)
 
@@ -116,7 +116,7 @@ class Recorder:
         self.stage, self.stage_since = stage, monotonic()
 
     def begin_round(self, round: Round) -> None:
-        """Shows readers the round. The row follows with the first blocks, with the end, or from the round writer."""
+        """Shows readers the round. Its row is written with its first blocks, at its end, or by the round writer."""
         self.view.begun, self.view.unreserved = (round,), None
         self.view.begin_round(round)
 

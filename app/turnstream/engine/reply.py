@@ -32,9 +32,9 @@ _MOST_BLOCKS = 500
 
 
 class Reply:
-    """The reply to `request`. It continues the cut text in `continued` (`text_to_continue`), if there is one. `begun`
-    is called at the first part of the reply, `closed` with each block whose row is written. A reply of more than
-    `max_chars` is cut off. With a `gate`, only text that has passed the gate is recorded. `taken_back` is awaited
+    """The reply to `request`. It continues the cut text in `continued` (from `text_to_continue`), if there is one.
+    `begun` is called at the first part of the reply, `closed` with each block whose row is written. A reply of more
+    than `max_chars` is cut off. With a `gate`, only text that has passed the gate is recorded. `taken_back` is awaited
     before recorded text is voided.
     """
 

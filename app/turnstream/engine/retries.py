@@ -14,7 +14,7 @@ from turnstream.kit.text import sentence
 class RetryPolicy:
     """Allows at most `most` consecutive retries. The wait begins at `base` seconds and doubles up to `longest`, with
     jitter. A provider may request a longer wait, up to `max_retry_after` seconds, but not a shorter one. After a rate
-    limit or an overload, the wait is at least `busy` seconds: neither ends sooner as a rule, and each retry counts
+    limit or an overload, the wait is at least `busy` seconds: neither usually ends sooner, and each retry counts
     against the limit. If `waits` is false, no retry waits.
     """
 
@@ -61,11 +61,10 @@ def _given_up(error: TransientError, message: str) -> PermanentError:
 
 
 class StallTimeout:
-    """A context that limits each wait for the provider: a wait, from `wait` to `pause`, ends after 1 to 1.25 times
-    `seconds`.
+    """A context that limits each wait for the provider, from `wait` to `pause`, to 1 to 1.25 times `seconds`.
 
-    The context then raises TransientError. A timer checks at intervals, so that `wait` and `pause`, which are called
-    for every read of the stream, only assign a number.
+    After a longer wait, the context raises TransientError. A timer checks at intervals, so that `wait` and `pause`,
+    which are called for every read of the stream, only assign a number.
     """
 
     def __init__(self, seconds: float) -> None:

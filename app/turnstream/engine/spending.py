@@ -47,7 +47,7 @@ class Spending:
         return self.plan.has("calls")
 
     async def reserve(self, turn: Turn, request: Charge, tokens: int, cost: float) -> bool:
-        """Reserves tokens and cost of a model call, unless a failed try of the call has. False if there is no room."""
+        """Reserves tokens and cost of a call, unless a failed try has done so. Returns False if there is no room."""
         if self.reached is None and self._held != (request.call, request.model):
             if self._held is not None or not self._reserved:
                 await self.close(turn)  # unused reservations of this run or an earlier attempt
@@ -83,7 +83,7 @@ class Spending:
         return self._reserved or (turn.has_run_before and (self.limits_models or family_of(turn) is not None))
 
     async def close(self, turn: Turn) -> None:
-        """Returns unused reservations to the plan. The requests of earlier runs that died are charged."""
+        """Returns unused reservations to the plan. Charges the requests of earlier runs that were killed."""
         if self.holds_for(turn):
             await retry_while_unavailable(lambda: self._accounts.release(turn.id, turn.attempt, self._attempt))
         self._held = None
@@ -94,7 +94,7 @@ class Spending:
 
 
 def most_tokens(path: Sequence[Turn], params: Mapping[str, Any], longest: int | None) -> tuple[int, int]:
-    """Returns the most tokens, by an estimate, of a request for the end of `path`, and of its reply. The parameters
+    """Estimates the most tokens of a request for the end of `path`, and the most tokens of its reply. The parameters
     limit the reply, or else `longest`, the limit of the model.
     """
     size = estimate_size(path)

@@ -1,4 +1,4 @@
-"""Checks of texts before the texts are stored, shown or sent. The engine awaits them, and guards of extensions
+"""Checks of texts before the texts are stored, shown or sent. The engine awaits the checks, and guards of extensions
 implement them. A server without guards has `NO_CHECKS`.
 """
 
@@ -35,11 +35,11 @@ class TextGate(Protocol):
         ...
 
 
-# Opens the gate of a reply. Gets a function for the turn, the most characters of the reply, and the text before it.
+# Opens the gate of a reply. Gets a function that returns the turn, the most characters, and the text before.
 OpenGate = Callable[[Callable[[], Turn], int, str], TextGate]
-# Gets owner, plan, text and place, returns the text to store. Raises MessageBlocked, or GuardFailed if a check fails.
+# Gets owner, plan, text and place; returns the text to store. Raises MessageBlocked, or GuardFailed if a check fails.
 CheckMessage = Callable[[str, str | None, str, Place], Awaitable[str]]
-# Gets an outcome, its turn (None for a report) and its tool, returns the outcome to store. Raises TurnBlocked.
+# Gets an outcome, its turn (None for a report) and its tool; returns the outcome to store. Raises TurnBlocked.
 CheckResult = Callable[[Outcome, Turn | None, str], Awaitable[Outcome]]
 
 

@@ -52,9 +52,9 @@ class StartJob:
 
 @dataclass(frozen=True, slots=True)
 class SettleUnrun:
-    """The call gets `outcome` and does not run. `from_client` is true for a result of a client or of another program,
-    which is not cut to size yet. If the call ran as a `job`, its outcome is treated like the outcome of a call in this
-    process.
+    """The call gets `outcome` and does not run. `from_client` is true for a result that comes from a client or another
+    program, and is not cut to size yet. If the call ran as a `job`, its outcome is treated like the outcome of a call
+    in this process.
     """
 
     outcome: Outcome
@@ -65,7 +65,7 @@ class SettleUnrun:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """The outcome of a job, as its row has it in JSON. With `from_elsewhere`, it is not cut to size yet."""
+    """The outcome of a job, as its row has it in JSON. With `from_elsewhere`, the outcome is not cut to size yet."""
 
     outcome: Outcome
     state: CallState = "settled"
@@ -85,8 +85,8 @@ def end_of(outcome: str) -> JobEnd:
 class ToolGate:
     """Decides about the calls of a turn.
 
-    `started_before` are calls that an earlier attempt started, without a stored end. `running` are calls that this run
-    started before the seal of their round.
+    `started_before` are calls that an earlier attempt started and that have no stored end. `running` are calls that
+    this run started before the seal of their round.
     """
 
     turn: Turn

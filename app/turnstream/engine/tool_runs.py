@@ -60,7 +60,7 @@ STARTED: Final = (
 
 class ToolRuns:
     """Owns every tool task of a turn; `close` cancels the tasks that still run. `started_before` are calls that an
-    earlier attempt started, without a stored end.
+    earlier attempt started and that have no stored end.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ class TurnContext:
     """The objects that the parts of a run share. `recorder` has the claimed turn. `ancestors` are the turns before this
     turn on its path. `entries` are the messages that earlier requests made from the ancestors. `updated` is set when a
     user has written rows that the run has not read. `notify_owner` wakes the readers of the owner's feed. `span` traces
-    the run. `secrets` decrypts the secrets of the request. `checks` check texts, by the owner's plan.
+    the run. `secrets` decrypts the secrets of the request. `checks` are the text checks for the owner's plan.
     """
 
     owner: str

@@ -52,8 +52,8 @@ StopCause = Literal["cancel", "release", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class RunServices:
-    """The parts of the replica that every run uses. Rows of claimed turns have the id `replica`. `notify_owner` wakes
-    the readers of an owner's feed. `decline` returns a turn to the queue for other replicas, or returns False.
+    """The parts of the replica that every run uses. `replica` is the id in the rows of claimed turns. `notify_owner`
+    wakes the readers of an owner's feed. `decline` returns a turn to the queue for other replicas, or returns False.
     """
 
     database: Database
@@ -111,7 +111,7 @@ class TurnRun:
         self.owner, path, entries = await self._load_path(turns)
         owner, turn = self.owner, path[-1]
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
-        # A path that is loaded already was checked by this process before the insert.
+        # A turn that this process has inserted was checked before the insert.
         if self._loaded is None and (reason := self._lacks(turn)) and await services.decline(turn):
             log.warning("turn.declined", reason=reason)
             return False
@@ -266,7 +266,7 @@ def _span_of(turn: Turn, request: TurnRequest) -> Iterator[Span]:
 async def _stop(cause: StopCause, executor: Executor, recorder: Recorder) -> None:
     match cause:
         case "cancel":
-            await _end(executor, "cancelled", stop_reason=recorder.turn.stop_reason)  # `withdrawn` if it was withdrawn
+            await _end(executor, "cancelled", stop_reason=recorder.turn.stop_reason)  # set for a withdrawn turn
         case "release":
             await recorder.release()
         case "lost":

@@ -277,7 +277,7 @@ class Worker:
             await asyncio.wait(tasks, timeout=self._policy.grace_period)
         for run in self._runs.values():
             run.stop("release")
-        # Waits for the last writes, only briefly in an outage of Postgres: the next replica continues from the rows.
+        # In an outage of Postgres, waits only briefly for the last writes: the next replica continues from the rows.
         timeout = FINAL_WRITE_TIMEOUT
         while tasks := [run.task for run in self._runs.values() if not run.task.done()]:
             _, stuck = await asyncio.wait(tasks, timeout=timeout)
@@ -339,7 +339,7 @@ class Worker:
                 self._group = None
 
     async def _claim(self, group: asyncio.TaskGroup) -> bool:
-        """Claims and starts turns. Returns whether the queue may have more, because the claim filled all room."""
+        """Claims and starts turns. Returns whether the queue may have more turns: the claim filled all free slots."""
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
         now = monotonic()
         room = 0 if self._draining or self._isolation.holds(self._runs.keys(), now) else min(_CLAIM, free)
@@ -362,7 +362,7 @@ class Worker:
                 self._runs[turn].stop("release")
         if claim.deaths:
             seconds = self._isolation.begin(claim.turns, claim.deaths, monotonic())
-            for pause in (seconds, 2 * seconds):  # for other turns, then for the next suspects
+            for pause in (seconds, 2 * seconds):  # wakes for other turns, then for the next suspects
                 asyncio.get_running_loop().call_later(pause, self._woken.set)
             turns, beside = [str(turn) for turn in claim.turns], len(self._runs) - len(claim.turns)
             log.warning("turns.isolated", turns=turns, deaths=claim.deaths, seconds=seconds, beside=beside)

@@ -136,7 +136,7 @@ class AllowedParams:
 
 
 def _texts(value: object) -> list[object]:
-    """Returns the values that must each be allowed: the items of a list, or one value; true and false as in JSON."""
+    """Returns the values that must each be allowed: a list's items, or one value. Booleans are written as in JSON."""
     items = value if isinstance(value, list) else [value]
     return [str(item).lower() if isinstance(item, bool) else item if isinstance(item, str) else None for item in items]
 

@@ -71,13 +71,13 @@ class ProviderCompaction:
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
     """The request of one model call. `tools`, and `provider_tools` as JSON text, are always present, because the
-    provider's cache depends on them; `may_use_tools` False forbids their use. `resume_data` is the JSON text that the
-    provider sent in the last round and expects back, such as a container. `earlier_data` is such text from earlier
-    turns, and may have expired. `prefilled` is true if the client has begun the reply, so that the model continues the
-    last message. `call` is for interceptors and for the connections of a turn, `caller` for providers that delay calls;
-    neither is sent. `options` are the model's options in the file of models. `retained` refers to the answer of an
-    interrupted call, which the provider may still have (`AnswerKeeper`). `past` are the earlier calls of the path, for
-    the cache.
+    provider's cache depends on them; `may_use_tools` is false if the model must not call them. `resume_data` is the
+    JSON text that the provider sent in the last round and expects back, such as a container. `earlier_data` is such
+    text from earlier turns, and may have expired. `prefilled` is true if the client has begun the reply, so that the
+    model continues the last message. `call` is for interceptors and for the connections of a turn, `caller` for
+    providers that delay calls; neither is sent. `options` are the model's options in the file of models. `retained`
+    refers to the answer of an interrupted call, which the provider may still have (`AnswerKeeper`). `past` are the
+    earlier calls of the path, for the cache.
     """
 
     model: str

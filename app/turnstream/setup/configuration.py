@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from turnstream.setup.parts import Parts
 from turnstream.storage.rows import OWNER_RUNNING_TURNS, REPLICA_TURNS
 
-# A short digest fits too many values, so nobody can find a secret by trial.
+# A short digest matches many values, so nobody can find a secret by trial.
 _DIGITS = 8
 
 

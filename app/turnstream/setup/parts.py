@@ -39,8 +39,8 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The objects that an engine needs. `renewal_interval` is the longest interval between renewals of the lease that a
-    copy of the database allows. `master_keys` are the ids of this replica's master keys.
+    """The objects that an engine needs. `renewal_interval` is the longest time between renewals of the lease, if a copy
+    of the database needs one. `master_keys` are the ids of this replica's master keys.
     """
 
     settings: Settings
@@ -65,7 +65,7 @@ def chosen_model(settings: Settings, given: Given, extensions: Sequence[Extensio
 
 
 def default_among(models: Models, name: str | None) -> str:
-    """Returns the model of such a turn among given models. Raises ConfigError if `name` is not among them."""
+    """Returns `name`, or the first of the given models if it is None. Raises ConfigError if `name` is not a model."""
     if name is None:
         return next(iter(models.listed()))
     try:
@@ -78,7 +78,7 @@ def default_among(models: Models, name: str | None) -> str:
 async def opened_ways(
     settings: Settings, given: Given, extensions: Sequence[Extension], database: Database, stack: AsyncExitStack
 ) -> tuple[StoredTokens, Sequence[Authenticate]]:
-    """Returns the stored tokens, and all ways to authenticate, including these tokens. Raises ConfigError."""
+    """Returns the stored tokens, and all ways to authenticate (the stored tokens are one way). Raises ConfigError."""
     cell = own_cell(settings, extensions)
     tokens = Tokens(database, cell)
     stored = StoredTokens(tokens, cell)
@@ -89,7 +89,7 @@ async def opened_ways(
 async def opened_models(
     settings: Settings, given: Given, extensions: Sequence[Extension], stack: AsyncExitStack
 ) -> Models:
-    """Opens the models of the settings, unless models are given. Raises ConfigError."""
+    """Opens the models of the settings, unless the program gives models. Raises ConfigError."""
     models = given.models
     if models is None:
         models = await stack.enter_async_context(model_choice(settings, extensions).open())
@@ -107,7 +107,7 @@ def check_chosen(models: Models, settings: Settings) -> None:
 
 
 async def check_extensions(extensions: Sequence[Extension], settings: Settings, models: Models) -> None:
-    """Raises ConfigError for an error that an extension finds."""
+    """Runs the checks of all extensions. Raises ConfigError for a fault."""
     for extension in extensions:
         for check in extension.checks.values():
             await check(settings, models, False)

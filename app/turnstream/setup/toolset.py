@@ -35,8 +35,8 @@ async def open_toolset(
     *,
     connect: bool = True,
 ) -> AsyncIterator[Toolset]:
-    """Opens the toolset and, with `connect`, the connections of its sources. `reference` is the
-    `package.module:attribute` of tools in Python. Raises ConfigError with a sentence for each wrong setting.
+    """Opens the toolset and, with `connect`, the connections of its sources. `reference` (`package.module:attribute`)
+    refers to tools in Python. Raises ConfigError with a sentence for each wrong setting.
     """
     problems: list[str] = []
     declared, loaded = DeclaredTools(), list[LoadedTools]()

@@ -24,7 +24,7 @@ CHECKPOINT = 1.0  # seconds between two checkpoints; with a longer tick, one che
 
 @dataclass(slots=True, eq=False)
 class OpenBlock:
-    """An open block, with the number of its characters that are `logged` and `stored`. -1: there is no row yet."""
+    """An open block, and how many of its characters are `logged` and `stored` (-1 if there is no row yet)."""
 
     start: BlockStart
     logged: int = -1
@@ -62,7 +62,7 @@ class JournalWriter:
         start = perf_counter()
         is_due = not self._is_storing and start - self._stored >= CHECKPOINT
         entries, before = self._new_text()
-        # A due tick without text is written, too: it ends the log, so that the text of the last ticks is deleted.
+        # If a checkpoint is due, a tick without text ends the log, so that the text of the last ticks is deleted.
         if not entries and not (is_due and self._journal.has_text):
             self._flushed = start
             JOURNAL_LAG_SECONDS.set(0)
@@ -89,7 +89,7 @@ class JournalWriter:
             self._next_line = now + _BETWEEN_LINES
 
     def _new_text(self) -> tuple[Sequence[JournalEntry], Sequence[tuple[OpenBlock, int]]]:
-        """Returns the pieces that the log lacks, at most one per turn, and the logged length of each block before."""
+        """Returns the pieces that the log lacks, at most one per turn, and how much of each block was logged before."""
         entries: list[JournalEntry] = []
         before: list[tuple[OpenBlock, int]] = []
         known, self._open = self._open, {}

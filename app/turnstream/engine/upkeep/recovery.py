@@ -27,8 +27,8 @@ SWEEP = 60.0  # seconds between two searches for turns whose replica has no row
 
 class ReplicaMonitor:
     """Watches the other replicas. Renews the lease of `lease` seconds after a third of this time, or after `renewal`
-    seconds if that is sooner. Sends `missed` again when all other replicas know this replica and notify it. Sends
-    `drain` at each renewal while the replica's row has the order to drain.
+    seconds if that is sooner. Sends the signal `missed` again when all other replicas know this replica and notify it.
+    Sends the signal `drain` at each renewal while the replica's row has the order to drain.
     """
 
     def __init__(

@@ -71,7 +71,7 @@ ONE_ROUND_LEFT = "(You can call tools in one more round of this answer.)"
 NO_ROUND_LEFT = "(You cannot call any more tools in this answer: give it now, from what you have.)"
 NO_WORDS = "(The message has no text.)"
 NO_USER = "(The conversation starts with the assistant.)"
-# A provider accepts one result per call, and the call already has a result: that its job was started.
+# A provider accepts one result per call, and the call already has a result: the text that its job was started.
 REPORTED = (
     "[Result of the call {tool_use_id} of the tool {name}, which ran in the background. The tool has returned it{how};"
     " the user has not written it.]"
@@ -266,9 +266,9 @@ def _in_words(turn: Turn, round: Round, stopped: Sequence[Block]) -> list[RoleBl
 
 
 def _same_frame(then: TurnRequest | None, now: TurnRequest | None) -> bool:
-    """Whether thoughts from the request `then` are valid in the request `now`. They are also bound to the system
-    prompt, the tools, the form of earlier results, and the content that the provider had cleared. Without that edit,
-    the content is sent again. The provider's summaries are always sent.
+    """Whether thoughts from the request `then` are valid in the request `now`. Thoughts are also bound to the system
+    prompt, the tools, the form of earlier results, and the edits that clear content at the provider: without such an
+    edit, the content is sent again. The provider's summaries are always sent.
     """
     if then is None or now is None:
         return then is now

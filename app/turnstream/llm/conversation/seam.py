@@ -107,7 +107,7 @@ class Seam:
         )
 
     def _end_of_repetition(self, start: int) -> int:
-        """Returns how much of the delayed text repeats the text from `start` on: 0 if nothing does, or by chance."""
+        """Returns how much of the delayed text repeats the text from `start`; 0 for none, or a repetition by chance."""
         repeated = self._dense[start:]
         if not self._dense_held.startswith(repeated):
             return 0

@@ -165,7 +165,7 @@ def _drop_unpaired(blocks: Sequence[Block], going_on: Sequence[Round], programs_
 
 
 def _messages_of(blocks: Sequence[Block], going_on: Sequence[Round]) -> dict[int, int]:
-    """Returns the number of the message that has each round with blocks: results of calls separate messages."""
+    """Returns the message number of each round that has blocks. Results of calls separate messages."""
     messages: dict[int, int] = {}
     current = 0
     for number in sorted(round.number for round in going_on):

@@ -60,7 +60,7 @@ def _structured(models: Models, request: TurnRequest, output: OutputSpec) -> Tur
 
 
 def _is_native(models: Models, request: TurnRequest, output: OutputSpec) -> bool:
-    """Whether an output is plain text. Drafts need tools, and citations by the provider's tools do not fit in JSON."""
+    """Whether an output is written as text, not with tools. Drafts need tools, and JSON has no field for citations."""
     own_format = (request.params.get("output_config") or {}).get("format") or request.params.get("response_format")
     if output.handler is not None or request.provider_tools or own_format:
         return False

@@ -105,7 +105,7 @@ def guarded_names(apis: Sequence[ModelApi]) -> frozenset[str]:
 
 def schemas_by_name(apis: Sequence[ModelApi]) -> dict[str, Any]:
     """Returns for each parameter of all APIs the JSON Schema of its values. The description ends with the names of the
-    APIs. Stand-ins are excluded, and APIs that share the table of another API.
+    APIs. Excludes stand-ins, and APIs that share their table with another API.
     """
     found: dict[str, Any] = {}
     tables = {id(api.parameters): api for api in reversed(apis) if not api.stand_in}

@@ -35,7 +35,7 @@ class Model:
     is down. With `think_tags`, its answers contain its thoughts in <think> tags. `refuses` are parameters of its
     provider that this model refuses. With `prefill`, it continues an assistant message at the end of a request. A model
     with a `preset` is an agent: another name for the preset's model. If `stores` is false, answers to programs are
-    deleted after delivery. `options` are more keys for its API.
+    deleted after delivery. `options` are additional options for its API.
     """
 
     id: str
@@ -133,7 +133,7 @@ class Models:
         return found[1]
 
     def provider_for(self, name: str) -> Provider:
-        """Returns the provider of a model. Raises PermanentError if none serves it: the configuration may be newer."""
+        """Returns the provider of a model. Raises PermanentError if none serves it: turns may outlive their models."""
         found = self._find(name)
         if found is None:
             raise PermanentError(MODEL_NOT_AVAILABLE, f"No provider of the model {name!r} is configured here.")
