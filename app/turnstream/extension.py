@@ -92,10 +92,10 @@ class Context:
 class Work:
     """The background work of an extension. `tasks` run until the server stops; if a task ends earlier, the server
     stops. Handlers find `state` in their services (`Services.states`). `admit` may refuse a call of the API. `feed`
-    gives the list of chats its cursor. `find_member` lets members of a chat act for its owner. `webhooks` are the kinds
-    for which turns write rows. `serving` are tasks that post turns as requests do. `guards` check texts, one after the
-    other. `call_policies` wrap the calls of tools, and the first policy is the outermost. `runners` get the checks of
-    texts, and make tasks that stop together with the running turns.
+    provides the cursor of the list of chats. `find_member` lets members of a chat act for its owner. `webhooks` are the
+    kinds for which turns write rows. `serving` are tasks that post turns as requests do. `guards` check texts, one
+    after the other. `call_policies` wrap the calls of tools, and the first policy is the outermost. `runners` get the
+    checks of texts, and make tasks that stop together with the running turns.
     """
 
     hooks: "Sequence[Hooks]" = ()
@@ -321,11 +321,11 @@ class Extension:
     `processes` are the processes on one port. `cell` is the name that the settings give this server, which its tokens
     contain. `search` finds chats and documents; the first extension that has it is used. `secrets` encrypts secrets in
     rows; missing keys are made if the last argument is true. `codec` encrypts contents with these keys. `master_key`
-    finds the master key that the settings name. `plans` are the plans of owners; the given plan has the limits that
-    such a plan does not set. `call_links` makes links to waiting calls, for webhooks. `before_erasure` ends an owner's
-    sessions and tokens at other servers, before the rows are deleted. `commands` maps each command to the module that
-    defines it: `usage`, or `owners move` in the group `owners`. `tool_policies` are the fields of a tool's policy that
-    the extension carries out.
+    finds the master key that the settings name. `plans` are the plans of owners; a limit that a plan does not set is
+    the limit of the given plan. `call_links` makes links to waiting calls, for webhooks. `before_erasure` ends an
+    owner's sessions and tokens at other servers, before the rows are deleted. `commands` maps each command to the
+    module that defines it: `usage`, or `owners move` in the group `owners`. `tool_policies` are the fields of a tool's
+    policy that the extension carries out.
     """
 
     name: str

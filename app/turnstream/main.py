@@ -73,10 +73,10 @@ def create_app(
     plan_of: Callable[[str], Plan | str | None] | None = None,
     extensions: Sequence[Extension] | None = None,
 ) -> Starlette:
-    """Returns the server. `models` and `toolset` replace the models and tools of the settings. `hooks` are called for
-    turns; `outputs` validate and refine the output of structured turns. `authenticate` returns the identity of a
-    request, or None; the request then needs a token of the server. `plan_of` returns the plan of an owner, or the name
-    of the plan. `extensions` replace the installed extensions.
+    """Returns the server. `models` and `toolset` replace the models and tools of the settings. `hooks` are called at
+    events of turns; `outputs` validate and refine the output of structured turns. `authenticate` returns the identity
+    of a request, or None; the request then needs a token of the server. `plan_of` returns the plan of an owner, or the
+    name of the plan. `extensions` replace the installed extensions.
     """
     given = Given(models, toolset, outputs, authenticate, plan_of, hooks, extensions)
 

@@ -300,7 +300,7 @@ class Executor:
         """
         if self._context.spending.limits_models or self._context.spending.reached is not None:
             await self._reserve(chosen or self._route.model)
-        # This reservation must follow the plan's, which first returns the turn's earlier reservations.
+        # This reservation must follow the plan's reservation, which first returns the turn's earlier reservations.
         if (root := family_of(self.turn)) is not None:
             request_charge = self._charge_of_request(chosen or self._route.model)
             await self._context.spending.take_of_family(root, self.turn, request_charge)
@@ -518,7 +518,7 @@ class Executor:
         if cut is None:
             return
         settlement = settle(self.turn, self._recorder.view.block_being_written(), recoveries)
-        # A retained answer can be read again by the same request, and costs once. A steer changes the request.
+        # A retained answer can be read again by the same request, and is charged once. A steer changes the request.
         is_retained = cut.retained is not None and cut.model == self._route.model and not self.turn.steers
         if settlement == "keep" and (self._context.checks.voids_interrupted or is_retained):
             settlement = "void"

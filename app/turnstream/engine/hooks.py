@@ -104,7 +104,7 @@ class Hooks:
         """Called when validation has rejected an output, and the rejection is stored."""
 
     async def turn_ended(self, event: TurnEnded) -> None:
-        """Called when the end of a turn of this process is stored and sent to its readers."""
+        """Called when a turn of this process has ended, and its end is stored and sent to its readers."""
 
 
 class HookRunner:

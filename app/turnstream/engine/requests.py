@@ -154,7 +154,7 @@ def _retained(turn: Turn, model: str) -> Mapping[str, Any] | None:
 
 
 def _compaction(request: TurnRequest, model: str) -> ProviderCompaction | None:
-    """Returns the compaction by the provider of the turn's own model. None for a fallback, which may not offer it."""
+    """Returns the provider's compaction for the turn's own model. None for a fallback, whose provider may have none."""
     limits = request.limits
     if not limits.provider_edits or model != request.model:
         return None

@@ -106,7 +106,7 @@ def most_tokens(path: Sequence[Turn], params: Mapping[str, Any], longest: int | 
 
 
 def most_cost(prices: Prices | None, request: int, reply: int) -> float:
-    """Returns the most that a request and a reply of these tokens cost; 0 without prices."""
+    """Returns the maximum cost of a request and a reply with these numbers of tokens; 0 without prices."""
     if prices is None:
         return 0.0
     dearest = "cache_creation_input_tokens" if (prices.cache_write or 0) > prices.input else "input_tokens"

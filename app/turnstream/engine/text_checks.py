@@ -35,7 +35,7 @@ class TextGate(Protocol):
         ...
 
 
-# Opens the gate of a reply. Gets a function that returns the turn, the most characters, and the text before.
+# Opens the gate of a reply. Gets the turn (as a function), the most characters of the reply, and the text before it.
 OpenGate = Callable[[Callable[[], Turn], int, str], TextGate]
 # Gets owner, plan, text and place; returns the text to store. Raises MessageBlocked, or GuardFailed if a check fails.
 CheckMessage = Callable[[str, str | None, str, Place], Awaitable[str]]
@@ -62,7 +62,7 @@ class TextChecks(Protocol):
 
 
 class TextGuard(Protocol):
-    """A guard of an extension. The first guard of a server combines all guards into its checks."""
+    """A guard of an extension. The first guard of a server combines all guards into the checks of the server."""
 
     def joined(self, guards: Sequence[Any], plans: Plans) -> TextChecks: ...
 

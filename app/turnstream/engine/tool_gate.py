@@ -277,8 +277,8 @@ def over_limit(call: Block, limit: int) -> Outcome:
 
 
 def earlier_result(call: Block, blocks: Sequence[Block], read_only: Collection[str | None]) -> Outcome | None:
-    """Returns the result of an identical earlier call of this turn. None if that call failed, or if a tool that is not
-    `read_only` was called since, which may have changed the data.
+    """Returns the result of an identical earlier call of this turn. None if that call failed, or if a later call of a
+    tool that is not `read_only` may have changed the data.
     """
     results = {block.key: block for block in blocks if block.type == TOOL_RESULT and _is_reusable(block)}
     for other in reversed([block for block in blocks if block.is_call and block.index < call.index]):

@@ -204,7 +204,7 @@ class ToolRuns:
         return ask if opened is offered else replace(ask, tool_digest=self._toolset.tool_digest(ask.name, opened))
 
     async def _unrun(self, calls: Sequence[Block], refusal: str | None) -> list[Settlement]:
-        """Returns the outcomes of calls that do not run here: they must not run, or ran elsewhere or as jobs."""
+        """Returns the outcomes of calls that do not run here, because they must not run or have run elsewhere."""
         gate, unrun = self._gate, []
         for call in calls:
             match gate.decide(call, refusal):

@@ -1,4 +1,4 @@
-"""Shows the wait of a model call for a rate limit, and excludes the wait from the stall timeout."""
+"""Shows that a model call waits for a rate limit, and excludes the wait from the stall timeout."""
 
 from time import perf_counter
 

@@ -53,7 +53,8 @@ StopCause = Literal["cancel", "release", "lost"]
 @dataclass(frozen=True, slots=True)
 class RunServices:
     """The parts of the replica that every run uses. `replica` is the id in the rows of claimed turns. `notify_owner`
-    wakes the readers of an owner's feed. `decline` returns a turn to the queue for other replicas, or returns False.
+    wakes the readers of an owner's feed. `decline` puts a turn back into the queue for others, and returns whether it
+    did.
     """
 
     database: Database

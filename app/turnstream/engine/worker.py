@@ -116,7 +116,7 @@ class Isolation:
 class WorkerPolicy:
     """`poll_interval` and `grace_period` are in seconds. `plans` limit an owner's running turns on all replicas. Paths
     of ended turns use up to `warm_bytes` of memory. Without `declines`, a turn runs even if its model or a tool is
-    missing.
+    missing here.
     """
 
     concurrent_turns: int = 1000
@@ -231,7 +231,7 @@ class Worker:
                 run.updated.set()
 
     async def cancel(self, turn: UUID) -> None:
-        """Stops a turn whose row has a cancellation, on any replica."""
+        """Stops a turn whose row has a cancellation, whichever replica runs the turn."""
         if run := self._runs.get(turn):
             run.stop("cancel")
         else:

@@ -235,5 +235,5 @@ def _storable(value: str | None) -> str | None:
 
 
 def _orphan(part: Part) -> Unknown:
-    """Returns a part of a block that is not open as an unknown part."""
+    """Returns a part as an unknown part, because its block is not open."""
     return Unknown(to_json({"part": type(part).__name__, "fields": part._asdict()}))

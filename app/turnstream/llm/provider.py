@@ -131,7 +131,7 @@ class BlockText(NamedTuple):
 
 
 class BlockData(NamedTuple):
-    """A change of a block's `data`: `value` replaces the member `field`, or with `append` is added to its list."""
+    """A change of a block's `data`: `value` replaces the member `field`, or with `append` is added to that list."""
 
     key: int
     field: str

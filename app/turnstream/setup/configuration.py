@@ -37,7 +37,7 @@ def digests_of(parts: Parts) -> Mapping[str, str]:
 
 
 def _text(value: Any) -> str:
-    """Returns a text that is equal for equal values in every process, with functions and classes by their names."""
+    """Returns a text that is equal for equal values in every process. Functions and classes become their names."""
     match value:
         case SecretStr():
             return value.get_secret_value()

@@ -7,7 +7,7 @@ from turnstream.config import Settings
 from turnstream.domain.plans import Plan, Plans
 from turnstream.extension import Extension
 
-# Most queued turns of an owner, for each turn that may run.
+# Most queued turns of an owner, for each turn of the owner that may run.
 _QUEUED_FOR_EACH = 10
 
 

@@ -17,8 +17,8 @@ from turnstream.telemetry import PERSIST_SECONDS
 
 class RoundWriter:
     """`interval` is the tick in seconds. No turn waits for a tick, because a turn's first write in a round also inserts
-    the row of the round. If the process is killed before the tick and this write, the round and the text of its open
-    block are lost. A call that started less than a tick before the kill is not charged.
+    the row of the round. If the process is killed before the tick and before this write, the round and the text of its
+    open block are lost. A call that started less than a tick before the kill is not charged.
     """
 
     def __init__(self, database: Database, directory: Directory, interval: float) -> None:
