@@ -50,7 +50,7 @@ def _alias(field: str) -> AliasChoices:
 class Section(BaseSettings):
     """A part of the settings. Times are in seconds, sizes in bytes. `turnstream doctor --settings` prints the
     descriptions. If other software defines the name of a setting, this name is its `validation_alias`. `observed` are
-    fields whose values turns can observe, with a name for operators; `turnstream doctor` notes live replicas that
+    fields whose values turns can observe, with a name for operators; `turnstream doctor` reports live replicas that
     differ in such a value.
     """
 

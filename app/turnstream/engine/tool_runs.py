@@ -195,7 +195,7 @@ class ToolRuns:
             self._context.notify_owner(self._context.owner)
 
     async def _with_digest_of_plain_headers(self, ask: Ask) -> Ask:
-        """Returns the ask with the digest of the plain headers: a grant is valid whether or not they were encrypted."""
+        """Returns the ask with the digest of decrypted headers, so that grants are valid for encrypted headers, too."""
         offered = self._request.tools
         try:
             opened = await self._toolset.opened(ask.name, self._context.owner, offered)
@@ -439,7 +439,7 @@ class ToolRuns:
         return person_answer(answer)
 
     async def _answer_to(self, ask: Ask, deadline: float) -> AskAnswer | None:
-        """Waits until the rows have the answer or `deadline` passes. Polls them, too: a notification may be lost."""
+        """Waits until the rows have the answer or `deadline` passes. Polls the rows: a notification may be lost."""
         updated, turns = self._context.updated, self._context.turns
         while True:
             asks = self._recorder.turn.asks
