@@ -454,8 +454,7 @@ class ToolRuns:
             await self._recorder.refresh(lambda turn: retry_while_unavailable(lambda: turns.refreshed(turn)))
 
     def _label(self, call: Block) -> str:
-        """Returns the tool's name in metrics. Names from models and clients are replaced: each would be a new series.
-        """
+        """Returns the tool's name in metrics. Names from models or clients are replaced: each would be a new series."""
         spec = self._gate.spec(call)
         if call.type == TEXT:
             return OUTPUT

@@ -372,7 +372,7 @@ class Worker:
 
     async def _compare_with_rows(self, group: asyncio.TaskGroup) -> None:
         """Compares the runs with the claimed turns in the rows. Repairs a lost notification, a lost answer to a claim,
-        a lost claim, or the end of a run that a failover of Postgres to a standby has lost.
+        or a lost claim; also the end of a run that a failover of Postgres to a standby has lost.
         """
         before = dict(self._runs)  # a run that starts during the query is not in the result
         try:
