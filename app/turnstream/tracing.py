@@ -30,7 +30,7 @@ class Tracer(Protocol):
     def model_call(
         self, provider: str, label: str, request: Any, attributes: Mapping[str, Any]
     ) -> AbstractContextManager[Any]:
-        """Returns a span of a model call, by the conventions for generative AI (`turnstream.engine.model_spans`)."""
+        """Returns a model call's span by the conventions for generative AI (`turnstream.engine.model_spans`)."""
         ...
 
     def past(self, name: str, seconds: float) -> None: ...

@@ -37,8 +37,8 @@ def _is_usable(_: object) -> None:
 class ModelApi:
     """An API of models. `name` is the value of `api` in the table of a provider in the file of models.
 
-    `connect` makes the adapter to a provider: once, in a thread, at the first call. `module` is a module that the
-    adapter imports slowly: a server imports it early, as soon as it listens. `check` gets the name of a provider that
+    `connect` makes the adapter to a provider: once, in a thread, at the first call. `module` is a module of the adapter
+    that is slow to import: a server imports it early, as soon as it listens. `check` gets the name of a provider that
     has its key, and raises ConfigError if no call can succeed here, for example because a package is missing; `verify`
     gets the provider's table.
 
