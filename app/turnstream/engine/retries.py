@@ -61,10 +61,11 @@ def _given_up(error: TransientError, message: str) -> PermanentError:
 
 
 class StallTimeout:
-    """A context that limits each wait for the provider, from `wait` to `pause`, to 1 to 1.25 times `seconds`.
+    """A context that limits each wait for the provider, from `wait` to `pause`: after 1 to 1.25 times `seconds`, it
+    raises TransientError.
 
-    After a longer wait, the context raises TransientError. A timer checks at intervals, so that `wait` and `pause`,
-    which are called for every read of the stream, only assign a number.
+    A timer checks at intervals, so that `wait` and `pause`, which are called for every read of the stream, only assign
+    a number.
     """
 
     def __init__(self, seconds: float) -> None:

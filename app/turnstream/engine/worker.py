@@ -371,8 +371,8 @@ class Worker:
         return len(claim.turns) == room > 0
 
     async def _compare_with_rows(self, group: asyncio.TaskGroup) -> None:
-        """Compares the runs with the claimed turns in the rows. Repairs a lost notification, a lost answer to a claim,
-        or a lost claim; also the end of a run that a failover of Postgres to a standby has lost.
+        """Compares the runs with the claimed turns in the rows. Repairs the loss of a notification, of the answer to a
+        claim, or of a claim. Repairs the loss of a run's end by a failover of Postgres.
         """
         before = dict(self._runs)  # a run that starts during the query is not in the result
         try:
