@@ -16,8 +16,8 @@ from turnstream.kit.requirements import requirement
 AnySection = TypeVar("AnySection", bound="Section")
 
 _PREFIX = "TURNSTREAM_"
-_MOST = 2**31 - 1  # the largest whole number of many columns, and 68 years of seconds
-# The remedies for settings that are gone.
+_MOST = 2**31 - 1  # the largest number that many columns can store; in seconds, 68 years
+# The remedies for settings that no longer exist.
 _REMOVED: Mapping[str, str] = {
     "PARALLEL_REQUEST_TOOLS": "is now TURNSTREAM_PARALLEL_TOOLS",
     "MAX_TURN_BYTES": "is now twice TURNSTREAM_MAX_BODY_BYTES",
@@ -48,9 +48,10 @@ def _alias(field: str) -> AliasChoices:
 
 
 class Section(BaseSettings):
-    """A part of the settings. Times are seconds, sizes bytes. `turnstream doctor --settings` prints descriptions. A
-    setting that has the name of other software has it as `validation_alias`. `observed` are fields whose values turns
-    can observe, with their name for an operator: `turnstream doctor` notes live replicas that differ in one.
+    """A part of the settings. Times are in seconds, sizes in bytes. `turnstream doctor --settings` prints the
+    descriptions. If other software defines the name of a setting, this name is its `validation_alias`. `observed` are
+    fields whose values turns can observe, with a name for operators; `turnstream doctor` reports live replicas that
+    differ in such a value.
     """
 
     observed: ClassVar[Mapping[str, str]] = {}
@@ -77,7 +78,7 @@ class Section(BaseSettings):
         try:
             super().__init__(_env_file=_env_file, **values)
         except ValidationError as error:
-            names = variables(type(self))  # a value of the environment is found by its name, a given one by its field
+            names = variables(type(self))  # an error names an environment variable, or the field of a given value
             raise ConfigError(*(_sentence(each, names) for each in error.errors())) from None
 
 
@@ -93,7 +94,7 @@ class Settings(Section):
         self._env_file, self._values, self._sections = _env_file, values, {}
 
     def section(self, section: type[AnySection]) -> AnySection:
-        """From the same sources, read once: `values` of this object, the environment, the `.env` file."""
+        """Returns a section, read once from the sources of this object: `values`, the environment, the `.env` file."""
         found = self._sections.get(section)
         if found is None:
             values = {name: value for name, value in self._values.items() if name in section.model_fields}
@@ -240,7 +241,7 @@ class Settings(Section):
 
 
 def read_settings(sections: Sequence[type[Section]] = ()) -> Settings:
-    """Checks `sections`, too. Raises ConfigError with a sentence for each setting that is wrong."""
+    """Reads the settings and checks `sections`. Raises ConfigError with a sentence for each setting that is wrong."""
     wrong = list(_unknown(sections))
     secrets: dict[str, Any] = {}
     try:
@@ -261,13 +262,13 @@ def read_settings(sections: Sequence[type[Section]] = ()) -> Settings:
 
 
 def read_environment() -> Mapping[str, str]:
-    """The values of `$NAME` in the files of tools and models: from the environment, then from the `.env` file."""
+    """Returns the values for `$NAME` in the files of tools and models, from the environment, else the `.env` file."""
     found = dotenv_values(".env")
     return {**{name: value for name, value in found.items() if value is not None}, **os.environ}
 
 
 def secret_files(sections: Sequence[type[Section]]) -> Mapping[str, str]:
-    """The fields of secrets, by the variable that names a file with the value."""
+    """Returns the fields that have secrets, by the variable that may name a file with the value."""
     every: Sequence[type[Section]] = (Settings, *sections)
     return {
         f"{variable}_FILE": name
@@ -278,7 +279,7 @@ def secret_files(sections: Sequence[type[Section]]) -> Mapping[str, str]:
 
 
 def _secrets_in_files(sections: Sequence[type[Section]]) -> dict[str, Any]:
-    """The values of secrets that are in files, by field. Raises ConfigError."""
+    """Returns the values of secrets that are in files, by field. Raises ConfigError."""
     environment = read_environment()
     found: dict[str, Any] = {}
     for variable, field in secret_files(sections).items():
@@ -302,13 +303,13 @@ def _sentence(problem: Any, names: Mapping[str, str]) -> str:
 
 
 def variables(section: type[Section]) -> Mapping[str, str]:
-    """The names of the environment by the fields of a section."""
+    """Returns the environment variables of a section, by field."""
     aliases = {name: field.validation_alias for name, field in section.model_fields.items()}
     return {name: str(alias.choices[0]) for name, alias in aliases.items() if isinstance(alias, AliasChoices)}
 
 
 def _unknown(sections: Sequence[type[Section]]) -> Iterator[str]:
-    """A sentence for each misspelt name, which would be a setting without an effect."""
+    """Yields a sentence for each misspelt name, which would otherwise be a setting without an effect."""
     every: Sequence[type[Section]] = (Settings, *sections)
     known = [name for section in every for name in variables(section).values()]
     known += secret_files(sections)
@@ -318,7 +319,7 @@ def _unknown(sections: Sequence[type[Section]]) -> Iterator[str]:
             if remedy := _REMOVED.get(name.removeprefix(_PREFIX)):
                 yield f"{where}{name} {remedy}; remove it."
                 continue
-            # Without the prefix that all share, or any name would be close to another.
+            # Compares without the common prefix, which would make all names similar.
             bare = {each.removeprefix(_PREFIX): each for each in known}
             close = difflib.get_close_matches(name.removeprefix(_PREFIX), bare, n=1)
             remedy = (
@@ -330,7 +331,7 @@ def _unknown(sections: Sequence[type[Section]]) -> Iterator[str]:
 
 
 def unguessable(name: str, setting: SecretStr) -> str:
-    """The value of the setting `name`. Raises ConfigError for one that could be guessed."""
+    """Returns the value of the setting `name`. Raises ConfigError if the value could be guessed."""
     value = setting.get_secret_value()
     if len(value) < 16:
         raise ConfigError(f"{name} must have at least 16 characters.")

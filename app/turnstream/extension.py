@@ -1,7 +1,8 @@
-"""Extensions: what may be added to a server without a change of it. The entry point group `turnstream.extensions` names
-those that are installed; a program may pass its own to `create_app`.
+"""Extensions add features to a server without a change of it. The entry point group `turnstream.extensions` names the
+installed extensions; a program may pass its own extensions to `create_app`.
 
-A command loads the extensions to read its settings. So their values import what they add only when it is asked for.
+A command loads the extensions to read its settings, so an extension imports the modules of a feature only when the
+feature is used.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
@@ -49,19 +50,19 @@ if TYPE_CHECKING:
 _NONE = "none"
 
 Task = Callable[[], Coroutine[Any, Any, None]]
-# Returns the links of the call of a turn, each with `for`, a principal, and `url`.
+# Returns links to a tool call, by its turn and id. Each link has a principal in `for`, and a `url`.
 CallLinks = Callable[[UUID, str], Awaitable[Sequence[Mapping[str, str]]]]
-# Returns what is right, in words, or raises ConfigError for what is wrong. True: the check may call others that the
-# settings name.
+# Returns a sentence that describes the correct state, or raises ConfigError for a fault. If the last argument is true,
+# the check may call other servers that the settings name.
 Check = Callable[["Settings", "Models", bool], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """The parts of the running server that an extension may use. `database` sees the rows of all owners. `replica` is
-    the id of this replica. A queue is read every `poll_interval` seconds, and at a stop running work has `grace_period`
-    seconds to end. `notify_peers` sends a payload to all other replicas. `call_links` makes links to a call that waits,
-    if an extension can.
+    the id of this replica. A queue is read every `poll_interval` seconds. When the server stops, running work has
+    `grace_period` seconds to end. `notify_peers` sends a payload to all other replicas. `call_links` makes links to a
+    waiting call, if an extension can make them.
     """
 
     settings: "Settings"
@@ -83,18 +84,18 @@ class Context:
         self.signals.changed.send(owner, chat)
 
     def release(self, owners: Collection[str]) -> None:
-        """Gives the running turns of owners back to the queue."""
+        """Returns the running turns of owners to the queue."""
         self.signals.release.send(owners)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The background work of an extension. `tasks` run until the server stops; the end of a task stops the server.
-    Handlers get `state` from their services (`Services.states`). Each call is made only if `admit` does not refuse it.
-    `feed` gives the list of chats its cursor. `find_member` lets members of a chat act for its owner. Turns leave rows
-    for these kinds of `webhooks`. `serving` are tasks that post turns as requests do. `guards` check texts, one after
-    the other. `call_policies` are around the calls of tools, the first outermost. `runners` make tasks that stop
-    together with the running turns, of the checks of texts.
+    """The background work of an extension. `tasks` run until the server stops; if a task ends earlier, the server
+    stops. Handlers find `state` in their services (`Services.states`). `admit` may refuse a call of the API. `feed`
+    provides the cursor of the list of chats. `find_member` lets members of a chat act for its owner. `webhooks` are the
+    kinds for which turns write rows. `serving` are tasks that post turns as requests do. `guards` check texts, one
+    after the other. `call_policies` wrap the calls of tools, and the first policy is the outermost. `runners` get the
+    checks of texts, and make tasks that stop together with the running turns.
     """
 
     hooks: "Sequence[Hooks]" = ()
@@ -112,58 +113,58 @@ class Work:
 
 
 class TurnFiles(Protocol):
-    """Recordings of turns, in files beside the database: an export and an import take them along, an erasure deletes
-    them. `owners` may ask for the recording of a turn; None means all.
+    """Recordings of turns, in files outside of the database. Exports and imports include them, and an erasure deletes
+    them. `owners` are the owners who may request the recording of a turn; None means all owners.
     """
 
     @property
     def owners(self) -> frozenset[str] | None: ...
 
     def files(self, turn: UUID) -> Iterable[tuple[str, bytes]]:
-        """Name and bytes of each file of a turn."""
+        """Returns name and bytes of each file of a turn."""
         ...
 
     def keep(self, turn: UUID, name: str, content: bytes) -> bool:
-        """Stores one of `files`. False if it is there already, or is no file of this kind."""
+        """Stores a file from `files`. Returns False if the file exists already, or is no file of this kind."""
         ...
 
     def delete(self, turn: UUID) -> int:
-        """Deletes the files of a turn. Their number."""
+        """Deletes the files of a turn. Returns their number."""
         ...
 
 
 class OwnDatabase(Protocol):
-    """A Postgres that the server runs itself if DATABASE_URL names none. `name` is for people."""
+    """A Postgres that the server runs itself if DATABASE_URL is not set. `name` is the name for people."""
 
     @property
     def name(self) -> str: ...
 
     def master_key(self, *, make: bool) -> tuple[str, str] | None:
-        """Name and text of the file of its master key, which is made at the first start. Raises ConfigError."""
+        """Returns path and text of the master key's file, which `make` creates if it is missing. Raises ConfigError."""
         ...
 
     def check_made(self) -> None:
-        """Raises ConfigError if it was never started: a command was called in a wrong folder."""
+        """Raises ConfigError if the database was never started, because the command was called in a wrong folder."""
         ...
 
     def open(self) -> AbstractAsyncContextManager[str]:
-        """Its URL. It runs until the end of the block. Raises ConfigError."""
+        """Runs the database until the end of the block. Yields its URL. Raises ConfigError."""
         ...
 
     def temporary(self) -> AbstractAsyncContextManager[str]:
-        """The same for another one, which is empty, and gone at the end of the block."""
+        """Runs another database until the end of the block. It is empty at first, and then deleted."""
         ...
 
 
 class ModelChoice(Protocol):
-    """The models that the settings name, of the providers of extensions. Methods raise ConfigError."""
+    """Chooses from the models of extensions by the settings. Every method raises ConfigError."""
 
     def default(self) -> str:
-        """The model of turns that name none."""
+        """Returns the model of turns that name none."""
         ...
 
     def served(self) -> str:
-        """The same. ConfigError also if a stand-in would answer people without their knowledge."""
+        """Like `default`, but raises ConfigError also if a stand-in would answer people without their knowledge."""
         ...
 
     def open(self) -> AbstractAsyncContextManager["Models"]: ...
@@ -174,54 +175,54 @@ class ModelChoice(Protocol):
 
 
 class DatabaseCopy(Protocol):
-    """A copy of the database, for reads that may be old. Seconds are at most `renewal_interval` between two renewals of
-    this replica's lease, by which the copy knows how old it is.
+    """A copy of the database, for reads that may be out of date. This replica must renew its lease at least every
+    `renewal_interval` seconds, because the copy determines its own age by the renewals.
     """
 
     @property
     def renewal_interval(self) -> float: ...
 
     def open(self, api: "Database", replica: UUID, renewals: "Renewals") -> AbstractAsyncContextManager["ReadCopy"]:
-        """It knows owners as `api` does, the database of the API."""
+        """Opens the copy. Its row-level security is that of `api`, the database of the API."""
         ...
 
 
 class ServerProcess(Protocol):
-    """One of several processes on one port. `number` counts them from 1."""
+    """One of several processes on one port. `number` is its number, counted from 1."""
 
     @property
     def number(self) -> int: ...
 
     def neighbours(self, replica: UUID) -> "Neighbours":
-        """The others, as this one sees them. `replica` is this one."""
+        """Returns the other processes, as this process sees them. `replica` is the replica of this process."""
         ...
 
     def obey(self, drain: Callable[[], None], stop: Callable[[], None]) -> None:
-        """Drains the server if the supervisor is gone, and stops it if the supervisor writes to standard input. A
-        second signal has no more effect than the first: systemd, and a terminal, send theirs to this process as well.
+        """Calls `drain` if the supervisor is gone, and `stop` if the supervisor writes to standard input. A second
+        signal has no further effect, because systemd, or a terminal, sends its signals to this process as well.
         """
         ...
 
 
 class ServerProcesses(Protocol):
-    """Several processes of one `serve`, each a replica, and their supervisor. `count` is the number in the settings."""
+    """The processes that one `serve` starts and supervises, each a replica. `count` is the number in the settings."""
 
     @property
     def count(self) -> int: ...
 
     async def supervise(self, reserved: "socket", count: int, welcome: str) -> int:
-        """Runs until a signal, or until no process can start. Returns the exit status. `reserved` keeps the port;
-        `welcome` is printed when all processes are ready.
+        """Runs the processes until a signal arrives, or no process can start. Returns the exit status. `reserved` keeps
+        the port; `welcome` is printed when all processes are ready.
         """
         ...
 
     def process(self, place: str) -> ServerProcess:
-        """This process, by what the supervisor gave to it."""
+        """Returns this process. `place` is the value that the supervisor has passed to it."""
         ...
 
 
 class MasterKey(Protocol):
-    """Wraps keys of owners: a key of the settings, or one that never leaves a key service. `id` names it in rows."""
+    """Wraps the keys of owners. It is in the settings, or never leaves a key service. `id` identifies it in rows."""
 
     @property
     def id(self) -> bytes: ...
@@ -229,27 +230,27 @@ class MasterKey(Protocol):
     async def wrap(self, owner: str, key: bytes) -> bytes: ...
 
     async def unwrap(self, owner: str, wrapped: bytes) -> bytes:
-        """Raises CannotOpen if the answer is final, StorageUnavailable if another try may have another one."""
+        """Raises CannotOpen if no other try can succeed, and StorageUnavailable if another try may succeed."""
         ...
 
 
 class Secrets(Protocol):
-    """Encryption in rows. `ids` are those of the master keys that this replica has."""
+    """Encrypts secrets that are stored in rows. `ids` are the ids of the master keys that this replica has."""
 
     @property
     def ids(self) -> Sequence[bytes]: ...
 
     def codec(self, url: str) -> AbstractAsyncContextManager["Codec | None"]:
-        """The codec of contents. It reads keys from the database at `url`."""
+        """Yields the codec of contents, which reads keys from the database at `url`; None if there is no codec."""
         ...
 
     async def of_requests(self, database: "Database") -> "RequestSecrets | None":
-        """The secrets of tools. With None, requests must have none."""
+        """Returns the part that encrypts the secrets of tools; None if requests must have no secrets."""
         ...
 
 
 class NoSecrets:
-    """Nothing is encrypted."""
+    """Encrypts nothing."""
 
     ids = ()
 
@@ -261,7 +262,7 @@ class NoSecrets:
 
 
 class NoFiles:
-    """Nothing is recorded."""
+    """Records nothing."""
 
     owners = None
 
@@ -275,7 +276,7 @@ class NoFiles:
         return 0
 
 
-# The defaults of an extension that does not add the thing.
+# The defaults of fields that an extension does not set.
 
 
 def _none(*_: object) -> None:
@@ -287,7 +288,7 @@ def _nothing(*_: object) -> tuple[()]:
 
 
 def _no_work(_: Context) -> Work:
-    return Work(state=True)  # `GET /api/me` lists what has a state
+    return Work(state=True)  # `GET /api/me` lists the extensions with a state
 
 
 def _no_interceptors(_: "Settings") -> "AbstractContextManager[Sequence[Interceptor]]":
@@ -300,27 +301,31 @@ async def _no_way(*_: object) -> AsyncIterator[None]:
 
 
 async def _nothing_elsewhere(*_: object) -> None:
-    """Owners have nothing outside of the database."""
+    """The default if owners have nothing outside of the database."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`, by
-    their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for
-    it, and `stored_way` another way, for credentials in rows; `token_way` accepts tokens of the server in another place
-    than the header, and `middleware` is around all calls. `providers` are APIs of models, `model_choice` opens the
-    models of all, `pool` makes a provider of the clients for its keys, `model_calls` send calls of models. `tools` are
-    its own tools, `tool_sources` kinds of tools from elsewhere, of which `declared_tools` makes tools; the first
-    extension that has it is asked. `interceptors` opens those of model calls, the nearest to the network first.
-    `recordings` are files of turns, if the settings ask for them. `database` is a Postgres that the server runs itself,
-    `copy` a standby for reads that may be old. `processes` are several on one port. `cell` is the name that the
-    settings give this server; its tokens have it in them. `search` finds chats and documents; that of the first
-    extension is used. `secrets` are encrypted in rows, by keys that are made only if the last argument is true; with
-    these keys `codec` encrypts contents. `master_key` finds the one that the settings name. `plans` are those of
-    owners, with the limits of a given plan where they name none. `call_links` makes links to calls that wait, for
-    webhooks. `before_erasure` ends sessions and tokens of an owner at other servers, while the rows are there.
-    `commands` are modules by the name of the command that each defines: `usage`, or `owners move` in the group
-    `owners`. `tool_policies` are the fields of a tool's policy that it carries out.
+    """An extension of a server. `summary` is the text that `doctor` prints. `settings` is a section of the settings.
+    `checks` are lines of `doctor` by name; a server starts only if no check finds a fault.
+
+    `way` opens a way to authenticate if the settings ask for it, and `stored_way` a way for credentials in rows.
+    `token_way` accepts tokens of the server outside of the header. `middleware` encloses all calls. `providers` are
+    APIs of models, `model_choice` opens the models of all APIs, `pool` joins the clients for a provider's keys into one
+    provider, and `model_calls` send calls of models. `tools` are the extension's own tools, and `tool_sources` are
+    kinds of tools from elsewhere. `declared_tools` makes tools from these kinds; the first extension that has it is
+    used. `interceptors` opens interceptors of model calls, the nearest to the network first. `recordings` are files of
+    turns, if the settings ask for them.
+
+    `database` is a Postgres that the server runs itself, and `copy` is a standby for reads that may be out of date.
+    `processes` are the processes on one port. `cell` is the name that the settings give this server, which its tokens
+    contain. `search` finds chats and documents; the first extension that has it is used. `secrets` encrypts secrets in
+    rows; missing keys are made if the last argument is true. `codec` encrypts contents with these keys. `master_key`
+    finds the master key that the settings name. `plans` are the plans of owners; a limit that a plan does not set is
+    the limit of the given plan. `call_links` makes links to waiting calls, for webhooks. `before_erasure` ends an
+    owner's sessions and tokens at other servers, before the rows are deleted. `commands` maps each command to the
+    module that defines it: `usage`, or `owners move` in the group `owners`. `tool_policies` are the fields of a tool's
+    policy that the extension carries out.
     """
 
     name: str
@@ -359,12 +364,12 @@ class Extension:
 
 @cache
 def installed() -> Mapping[str, Extension]:
-    """All that are installed, by their names. Raises ConfigError for one that cannot be loaded."""
+    """Returns all installed extensions by name. Raises ConfigError if one of them cannot be loaded."""
     found: dict[str, Extension] = {}
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
             extension = point.load()
-        except Exception as error:  # foreign code
+        except Exception as error:  # foreign code may raise any exception
             raise ConfigError(f"The extension {point.name} ({point.value}) cannot be loaded: {error!r}.") from error
         if not isinstance(extension, Extension) or extension.name != point.name:
             raise ConfigError(f"The extension {point.name} ({point.value}) must be an Extension of that name.")
@@ -373,9 +378,9 @@ def installed() -> Mapping[str, Extension]:
 
 
 def selected(settings: "Settings", given: Sequence[Extension] | None = None) -> Sequence[Extension]:
-    """The extensions `given` by an embedding program, else the installed extensions in TURNSTREAM_EXTENSIONS. Raises
-    ConfigError, also for a setting of another extension: a server that people log in to must not be open because the
-    extension for that is missing.
+    """Returns the extensions `given` by an embedding program, else the installed extensions in TURNSTREAM_EXTENSIONS.
+    Raises ConfigError, also if a setting belongs to an extension that is left out: a server that people log in to must
+    not be open because the extension for logins is missing.
     """
     found = _selected(settings) if given is None else given
     used = {name for each in found if each.settings is not None for name in each.settings.model_fields}
@@ -385,7 +390,7 @@ def selected(settings: "Settings", given: Sequence[Extension] | None = None) -> 
 
 
 def check_unused(settings: "Settings", extension: Extension, used: Collection[str] = ()) -> None:
-    """Raises ConfigError for a setting of an extension that is left out, unless another one has `used` it."""
+    """Raises ConfigError if a setting belongs to an extension that is left out, unless another has `used` it."""
     section = extension.settings
     given = {} if section is None else settings.section(section).model_dump(exclude_unset=True, exclude_none=True)
     if section is not None and (unused := given.keys() - used):
@@ -397,12 +402,12 @@ def check_unused(settings: "Settings", extension: Extension, used: Collection[st
 
 
 def left_out(extensions: Collection[Extension]) -> Sequence[Extension]:
-    """The installed extensions that are not among these."""
+    """Returns the installed extensions that are not among `extensions`."""
     return [each for each in installed().values() if each not in extensions]
 
 
 def refused(user: str, extension: Extension) -> ConfigError:
-    """The error for a part of a file that an extension would read. `user` is that part, a subject."""
+    """Returns the error for something that needs a missing extension. `user` names it, as the subject of a sentence."""
     return ConfigError(
         f"{user} needs the extension {extension.name}, which this server leaves out: add {extension.name} to"
         " TURNSTREAM_EXTENSIONS."
@@ -429,8 +434,8 @@ def model_apis(settings: "Settings", extensions: Sequence[Extension]) -> "Sequen
 
 
 def model_choice(settings: "Settings", extensions: Sequence[Extension]) -> ModelChoice:
-    """The choice of the first extension that has one. An installed extension chooses also if it is left out. Raises
-    ConfigError.
+    """Returns the choice of the first extension that has one. If no selected extension has one, an installed extension
+    chooses. Raises ConfigError.
     """
     found = (each.model_choice for each in (*extensions, *installed().values()))
     choose = next((each for each in found if each is not None), None)
@@ -448,7 +453,7 @@ def recordings_of(settings: "Settings", extensions: Sequence[Extension]) -> Turn
 def before_erasure(
     settings: "Settings", extensions: Sequence[Extension], database: "Database"
 ) -> Callable[[str], Awaitable[None]]:
-    """Returns the function that ends what an owner has elsewhere, by all extensions."""
+    """Returns a function that calls `before_erasure` of every extension for an owner."""
 
     async def end(owner: str) -> None:
         for extension in extensions:
@@ -458,12 +463,12 @@ def before_erasure(
 
 
 def copy_of(settings: "Settings", extensions: Iterable[Extension]) -> DatabaseCopy | None:
-    """The copy of the first extension that has one. Raises ConfigError."""
+    """Returns the copy of the first extension that has one. Raises ConfigError."""
     return next((copy for each in extensions if (copy := each.copy(settings)) is not None), None)
 
 
 def own_database(settings: "Settings", extensions: Sequence[Extension] | None = None) -> OwnDatabase:
-    """The one of an extension. Raises ConfigError if none has any."""
+    """Returns the database of the first extension that has one. Raises ConfigError if no extension has one."""
     found = (each.database(settings) for each in (selected(settings) if extensions is None else extensions))
     own = next((each for each in found if each is not None), None)
     if own is None:
@@ -475,18 +480,18 @@ def own_database(settings: "Settings", extensions: Sequence[Extension] | None = 
 
 
 def processes_of(settings: "Settings", extensions: Iterable[Extension]) -> ServerProcesses | None:
-    """The processes of the first extension that can start several."""
+    """Returns the processes of the first extension that can start several processes."""
     return next((found for each in extensions if (found := each.processes(settings)) is not None), None)
 
 
 def own_cell(settings: "Settings", extensions: Iterable[Extension]) -> str | None:
-    """The name of this server among several, for its tokens."""
+    """Returns the name of this server among several servers, for its tokens."""
     return next((cell for each in extensions if (cell := each.cell(settings)) is not None), None)
 
 
 def secrets_of(settings: "Settings", extensions: Sequence[Extension], *, make: bool = True) -> Secrets:
-    """The secrets of the first extension that encrypts them. `make` a key if there is none. Raises ConfigError, also
-    for a codec without keys: it could not read its rows.
+    """Returns the secrets of the first extension that encrypts them. With `make`, a missing key is made. Raises
+    ConfigError, also for a codec without keys, which could not read its rows.
     """
     if found := next((each for e in extensions if (each := e.secrets(settings, extensions, make)) is not None), None):
         return found
@@ -496,15 +501,15 @@ def secrets_of(settings: "Settings", extensions: Sequence[Extension], *, make: b
 
 
 def search_of(extensions: Iterable[Extension], database: "Database") -> "Search | None":
-    """The search of the first extension that has one."""
+    """Returns the search of the first extension that has one."""
     return next((each.search(database) for each in extensions if each.search is not None), None)
 
 
 def sections() -> "Sequence[type[Section]]":
-    """The sections of settings of all that are installed."""
+    """Returns the sections of settings of all installed extensions."""
     return [each.settings for each in installed().values() if each.settings is not None]
 
 
 def read_settings() -> "Settings":
-    """The settings of the environment and of `.env`. Raises ConfigError with a sentence for each one that is wrong."""
+    """Reads the settings from the environment and `.env`. Raises ConfigError with a sentence for each wrong setting."""
     return config.read_settings(sections())

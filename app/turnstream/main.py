@@ -1,4 +1,4 @@
-"""The composition root: builds and owns everything a server is made of."""
+"""The composition root: builds and owns all parts of a server."""
 
 import asyncio
 import os
@@ -73,10 +73,10 @@ def create_app(
     plan_of: Callable[[str], Plan | str | None] | None = None,
     extensions: Sequence[Extension] | None = None,
 ) -> Starlette:
-    """The server. `models` and `toolset` replace those in the settings. `hooks` are called for turns;
-    `outputs` validate and refine the output of structured turns. `authenticate` gives the identity of a request, or
-    None for one that has a token of the server; nobody is answered without either. `plan_of` returns the plan of an
-    owner, or its name. `extensions` take the place of those that are installed.
+    """Returns the server. `models` and `toolset` replace the models and tools of the settings. `hooks` are called at
+    events of turns; `outputs` validate and refine the output of structured turns. `authenticate` returns the identity
+    of a request, or None; the request then needs a token of the server. `plan_of` returns the plan of an owner, or the
+    name of the plan. `extensions` replace the installed extensions.
     """
     given = Given(models, toolset, outputs, authenticate, plan_of, hooks, extensions)
 
@@ -93,15 +93,15 @@ def create_app(
 
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
-    """Runs an app of `create_app` that is mounted in another one, which does not run it: enter this in the lifespan of
-    that one.
+    """Runs an app from `create_app` that is mounted in another app. Enter this in the lifespan of the other app, which
+    does not run the mounted app.
     """
     async with app.router.lifespan_context(app):
         yield
 
 
 def application(settings: Settings) -> Starlette:
-    """The HTTP side alone. It answers once the services that run are its `state.services`."""
+    """Returns the HTTP side alone. It answers as soon as its `state.services` are set to running services."""
     return _starlette(settings, selected(settings))
 
 
@@ -113,7 +113,8 @@ def _starlette(
         routes=routes_of(parts),
         lifespan=lifespan,
         exception_handlers=dict(HANDLERS),
-        # The last one answers what failed below it inside of the others, so that such an answer has their headers too.
+        # The last middleware answers failures of the calls below it. The others enclose it, so that such an answer has
+        # their headers, too.
         middleware=[
             Middleware(SafeHeaders),
             *(each for extension in extensions for each in extension.middleware(settings)),
@@ -122,7 +123,7 @@ def _starlette(
     )
     app.state.call_groups = parts
     app.state.model_parameters = lambda: schemas_by_name(model_apis(settings, extensions))
-    app.router.redirect_slashes = False  # a redirect would name the host of the request, which the client chose
+    app.router.redirect_slashes = False  # a redirect would name a host that the client chose
     return app
 
 
@@ -130,12 +131,12 @@ def _starlette(
 async def running(
     settings: Settings, given: Given | None = None, process: ServerProcess | None = None
 ) -> AsyncIterator[Services]:
-    """Everything between Postgres and the API, started in this order and stopped in reverse. `process` is this one,
-    if the server has several.
+    """Starts everything between Postgres and the API in the order of the code, and stops it in reverse. `process` is
+    this process, if the server has several processes.
     """
     async with AsyncExitStack() as stack:
         given = given or Given()
-        # Before the database is touched, so that a wrong setting makes none.
+        # Read before the database is touched, so that a wrong setting does not create a database.
         extensions = selected(settings, given.extensions)
         plans = read_plans(settings, extensions, given.plan_of)
         model = chosen_model(settings, given, extensions)
@@ -241,6 +242,6 @@ def _http_settings(settings: Settings, recorded_owners: frozenset[str] | None) -
 
 
 async def _terminate_process_after(failed: asyncio.Event) -> None:
-    """Stops the runner of the app as a signal does. Its exit status is the runner's."""
+    """Stops the program that runs the app, as a signal does. That program determines the exit status."""
     await failed.wait()
     os.kill(os.getpid(), signal.SIGTERM)

@@ -63,7 +63,7 @@ class ScriptedProvider:
 def message_of(
     *blocks: Sequence[Part], stop_reason: str | None = None, usage: Mapping[str, Any] | None = None
 ) -> Iterator[Sequence[Part]]:
-    """Yields a complete message, one part in each batch. Its stop reason is `tool_use` if it has calls."""
+    """Yields a complete message, one part in each batch. By default, its stop reason is `tool_use` if it has calls."""
     calls = any(isinstance(part, BlockOpened) and part.type == "tool_use" for block in blocks for part in block)
     yield (MessageStarted({"input_tokens": 10, "output_tokens": 1}),)
     yield from message_blocks(*blocks)
@@ -72,7 +72,7 @@ def message_of(
 
 
 def message_blocks(*blocks: Sequence[Part]) -> Iterator[Sequence[Part]]:
-    """Yields the blocks of a message, numbered, one part in each batch."""
+    """Yields the numbered blocks of a message, one part in each batch."""
     for key, block in enumerate(blocks):
         for part in block:
             yield (part._replace(key=key),)  # type: ignore[call-arg]

@@ -18,7 +18,7 @@ from turnstream.kit.background_output import BackgroundOutput
 
 log = structlog.get_logger(__name__)
 
-# Each counter and histogram would have a second series with the time of its creation, which nobody reads.
+# Otherwise each counter and histogram has a second series with the time of its creation, which nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -113,7 +113,7 @@ GC_PAUSE_SECONDS = Histogram(
 
 
 class Metrics(Collector):
-    """Every metric of turnstream, for a registry of a program that embeds it."""
+    """Collects every metric of turnstream, for the registry of a program that embeds it."""
 
     def collect(self) -> Iterable[Metric]:
         return (each for each in REGISTRY.collect() if each.name.startswith("turnstream_"))
@@ -135,12 +135,12 @@ def _json(line: object, default: Callable[[Any], Any], **_options: object) -> by
 
 
 _MINUTE = 60.0  # seconds
-_MOST_WARNINGS = 1_000  # different ones that are remembered
+_MOST_WARNINGS = 1_000  # different warnings that are remembered
 
 
 class Libraries(logging.Handler):
-    """Passes log records of libraries on to structlog. The same warning is passed on once a minute: a client may cause
-    any number of them.
+    """Passes log records of libraries on to structlog. The same warning is passed on only once a minute, because a
+    client may cause any number of warnings.
     """
 
     def __init__(self) -> None:
@@ -172,17 +172,17 @@ class Libraries(logging.Handler):
 
 
 def write_in_background() -> None:
-    """Makes a thread write what this process prints and logs. Called before `configure_logging`."""
+    """Makes a thread write all that this process prints and logs. Must be called before `configure_logging`."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         try:
             output = BackgroundOutput(descriptor, LOG_LINES_DROPPED.inc)
-        except OSError:  # the process was started without one
+        except OSError:  # the process was started without this descriptor
             output = BackgroundOutput(os.open(os.devnull, os.O_WRONLY), LOG_LINES_DROPPED.inc)
         setattr(sys, name, io.TextIOWrapper(output, "utf-8", "backslashreplace", line_buffering=True))
 
 
 def configure_logging(level: str) -> None:
-    """Writes JSON lines to standard error, coloured text if that is a terminal."""
+    """Configures logs as JSON lines on standard error, or as coloured text if standard error is a terminal."""
     terminal = sys.stderr.isatty()
     logging.basicConfig(handlers=[Libraries()], level=logging.WARNING)
     structlog.configure(
@@ -205,7 +205,7 @@ def configure_logging(level: str) -> None:
 
 
 class GarbageWatch:
-    """Times every pause of the garbage collector. `gc.callbacks` calls it at the start and at the end of each."""
+    """Times every pause of the garbage collector. `gc.callbacks` calls it at the start and at the end of each pause."""
 
     def __init__(self) -> None:
         self._start = 0.0
@@ -218,12 +218,13 @@ class GarbageWatch:
 
 
 def settle_garbage_collector() -> None:
-    """Keeps everything that exists now out of later collections, which are then short. They are also rare: reference
-    counts free the garbage of turns and requests. Call it once all long-lived objects exist.
+    """Excludes everything that exists now from later collections, which are then short. Makes them rare, because
+    reference counts free the garbage of turns and requests. Call it once all long-lived objects exist.
     """
-    gc.freeze()  # without a collection, a pause of a tenth of a second: what is garbage now is little
-    # A pause of the young generation grows with the first number, one of the second with the product of the first two:
-    # 10,000 objects, some milliseconds. More of these pauses are not more work: each visits only what is new since the
-    # last one. A full collection visits all that is alive, so it comes only after 20 million objects.
+    gc.freeze()  # without a collection, which would take a tenth of a second: there is little garbage now
+    # The pause for the young generation grows with the first number. The pause for the second generation grows with the
+    # product of the first two: some milliseconds for 10,000 objects. More pauses are not more work, because each visits
+    # only the objects that are new since the last pause. A full collection visits all live objects, so it comes only
+    # after 20 million objects.
     gc.set_threshold(2_000, 5, 2_000)
     gc.callbacks.append(GarbageWatch())

@@ -1,4 +1,4 @@
-"""The door for spans: the extension `otel` begins the tracing of the process. Off, a span is one comparison."""
+"""The interface for spans. Until the extension `otel` starts the tracing, a span costs only one comparison."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -11,14 +11,14 @@ class Span:
     """A span that is not recorded."""
 
     def set(self, **attributes: Any) -> None:
-        """Sets attributes: `__` in a name becomes a dot; None is left out."""
+        """Sets attributes: `__` in a name becomes a dot, and an attribute that is None is omitted."""
 
     def event(self, name: str, **attributes: Any) -> None: ...
     def failed(self, type: str) -> None: ...
 
 
 class Tracer(Protocol):
-    """Records spans. Attributes hold names, figures and ids, and at most `content` characters of content: 0 is none."""
+    """Records spans. Attributes have names, figures and ids, and at most `content` characters of content (0: none)."""
 
     @property
     def content(self) -> int: ...
@@ -30,7 +30,7 @@ class Tracer(Protocol):
     def model_call(
         self, provider: str, label: str, request: Any, attributes: Mapping[str, Any]
     ) -> AbstractContextManager[Any]:
-        """A span around a model call, by the conventions for generative AI (`turnstream.engine.model_spans`)."""
+        """Returns a model call's span by the conventions for generative AI (`turnstream.engine.model_spans`)."""
         ...
 
     def past(self, name: str, seconds: float) -> None: ...
@@ -42,7 +42,7 @@ _OFF = nullcontext(Span())
 
 
 class Tracing:
-    """The one switch of the process, as logging has one. It is set before anything runs."""
+    """The tracing of the process. There is one object for all modules, which is set before anything runs."""
 
     def __init__(self) -> None:
         self.tracer: Tracer | None = None
@@ -59,7 +59,7 @@ class Tracing:
 
     @property
     def content(self) -> int:
-        """The characters of content that an attribute may hold."""
+        """Most characters of content in an attribute."""
         return 0 if self.tracer is None else self.tracer.content
 
     def span(
@@ -71,27 +71,27 @@ class Tracing:
         link: str | None = None,
         **attributes: Any,
     ) -> AbstractContextManager[Span]:
-        """A span around the block. `parent` and `link` are values of a header `traceparent`. An exception marks it as
-        failed by its class; its message may hold content, and is left out.
+        """Returns a span around the block. `parent` and `link` are values of a header `traceparent`. An exception marks
+        the span as failed, by the class of the exception; the message is omitted, because it may have content.
         """
         return _OFF if self.tracer is None else self.tracer.span(name, kind, parent, link, attributes)
 
     def past(self, name: str, seconds: float) -> None:
-        """A span of something that took `seconds` and has just ended, inside the present one."""
+        """Records a span of work that took `seconds` and has just ended, as a child of the present span."""
         if self.tracer is not None:
             self.tracer.past(name, seconds)
 
     def outgoing(self) -> dict[str, str]:
-        """The headers that carry the present span to another server; none if nothing is traced."""
+        """Returns the headers that carry the present span to another server; none if nothing is traced."""
         return {} if self.tracer is None else self.tracer.outgoing()
 
     @property
     def traceparent(self) -> str | None:
-        """The present span as a header, to be stored with the work that continues it."""
+        """The `traceparent` of the present span, to be stored with the work that continues the span."""
         return self.outgoing().get("traceparent")
 
     def cut(self, text: str) -> str:
-        """`text` for an attribute of a span, at its greatest length."""
+        """Returns `text`, truncated to the most characters of content in an attribute."""
         return text if len(text) <= self.content else f"{text[: self.content]}…"
 
 

@@ -11,8 +11,8 @@ import click
 from turnstream.domain.errors import ConfigError, RequestRefused, TurnstreamError
 from turnstream.extension import installed, read_settings
 
-# Command → its module, here or in another distribution; extensions add more. Only the module of the called command is
-# imported, so the terminal client starts without loading the server's libraries.
+# The module of each command, in this or in another distribution; extensions add more commands. Only the module of the
+# called command is imported, so the terminal client starts without loading the server's libraries.
 MODULES: Mapping[str, str] = {
     "serve": "turnstream.cli.serve",
     "chat": "turnstream_terminal.command",
@@ -40,31 +40,31 @@ class Commands(click.Group):
 
 
 def commands_of_extensions(group: str = "") -> Mapping[str, str]:
-    """The commands of `group` (a name and a space), or of no group; with their modules."""
+    """Returns the commands of `group` (its name and a space), or the commands of no group, with their modules."""
     found = {path: module for extension in installed().values() for path, module in extension.commands.items()}
     names = {path.removeprefix(group): module for path, module in found.items() if path.startswith(group)}
     return {name: module for name, module in names.items() if " " not in name}
 
 
 def _imported(command: str, module: str) -> ModuleType:
-    """The module of a command. Imported modules live as long as the process, so the garbage collector is off during the
-    import (this saves a fifth of the time) and skips them later.
+    """Imports the module of a command. Imported modules live as long as the process, so the garbage collector is off
+    during the import (this saves a fifth of the time) and skips the modules later.
     """
     gc.disable()
     if command == "serve":
-        # structlog imports rich if it is installed, a tenth of the start time. The server's logs do not use it.
+        # The import of rich by structlog takes a tenth of the start time, and the server's logs do not use rich.
         sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     try:
         return import_module(module)
     finally:
         if sys.modules.get("rich", gc) is None:
-            del sys.modules["rich"]  # tools may import it
+            del sys.modules["rich"]  # so that tools may import it
         gc.freeze()
         gc.enable()
 
 
 def _not_installed(command: str, distribution: str) -> click.Command:
-    """A command that accepts any arguments, and only names the distribution of the real one."""
+    """Returns a command that accepts any arguments, and only reports the distribution of the real command."""
 
     def refuse(**_: object) -> None:
         raise ConfigError(
@@ -99,7 +99,7 @@ def commands() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints user errors as one sentence. Other exceptions are bugs and keep their traceback."""
+    """Runs a command. Prints user errors as one sentence. Other exceptions are bugs and keep their traceback."""
     try:
         commands(arguments)
     except TurnstreamError as error:

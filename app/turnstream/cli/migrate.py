@@ -1,4 +1,4 @@
-"""`turnstream migrate`."""
+"""The command `turnstream migrate`."""
 
 import asyncio
 

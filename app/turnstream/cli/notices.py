@@ -1,5 +1,5 @@
-"""Notices to the supervisor of this process, in the protocol of systemd (sd_notify). With `serve --workers`, a worker's
-supervisor is the parent process.
+"""Notices to the supervisor of this process, in the protocol of systemd (sd_notify). With `serve --workers`, the
+supervisor of a worker process is its parent process.
 """
 
 import asyncio
@@ -8,15 +8,15 @@ import socket
 from contextlib import suppress
 
 READY, STOPPING, ALIVE = "READY=1", "STOPPING=1", "WATCHDOG=1"
-_SIGNS = 10  # shorter than the silence after which the supervisor kills this process
+_SIGNS = 10  # signs of life within the time after which the supervisor kills a silent process
 
 
 def notify_supervisor(state: str) -> None:
     address = os.environ.get("NOTIFY_SOCKET")  # noqa: TID251, of the supervisor's protocol and no setting
     if not address:
         return
-    # A supervisor that no longer listens is not waited for. If it is stopped, its socket's queue fills up: only the
-    # start notice, which must arrive, waits for room.
+    # Does not wait for a supervisor that no longer listens. If the supervisor is stopped, the queue of its socket fills
+    # up: only the start notice, which must arrive, waits for room.
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as supervisor:
         supervisor.setblocking(state == READY)
         # An abstract socket's zero byte is written as @.
@@ -24,7 +24,7 @@ def notify_supervisor(state: str) -> None:
 
 
 def patience_of_supervisor() -> float | None:
-    """The seconds without a sign of life after which the supervisor kills this process; None if it expects none."""
+    """Returns the seconds without a sign of life after which the supervisor kills this process, or None."""
     microseconds, process = (os.environ.get(name) for name in ("WATCHDOG_USEC", "WATCHDOG_PID"))  # noqa: TID251
     if not microseconds or process not in {None, str(os.getpid())}:
         return None

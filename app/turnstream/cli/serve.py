@@ -1,4 +1,4 @@
-"""`turnstream serve`."""
+"""The command `turnstream serve`."""
 
 import asyncio
 import shlex
@@ -45,7 +45,7 @@ _ALL_ADDRESSES = frozenset({"0.0.0.0", "::"})  # noqa: S104, only compared with
 
 
 class Server(uvicorn.Server):
-    """Prints its address when it listens. The first signal drains it: running turns may end. The second stops it."""
+    """Prints its address when it listens. The first signal drains it (running turns may end), the second stops it."""
 
     def __init__(
         self, config: uvicorn.Config, settings: Settings, drain: Callable[[], Awaitable[None]], is_alone: bool
@@ -67,7 +67,7 @@ class Server(uvicorn.Server):
             self._settling = asyncio.ensure_future(self._settle())
 
     async def _settle(self) -> None:
-        """The later part of the start: the server listens already."""
+        """Completes the start after the server has begun to listen."""
         await model_choice(self._settings, selected(self._settings)).import_adapter()
         settle_garbage_collector()
 
@@ -123,7 +123,7 @@ def serve(workers: int | None, process: str | None) -> None:
 async def _serve(settings: Settings, process: ServerProcess | None) -> None:
     signs = asyncio.create_task(send_signs_of_life())
     with bound(settings, shared=process is not None) as own_socket:
-        app: Any = application(settings)  # before turns run: its imports would block their loop
+        app: Any = application(settings)  # before turns run, because its imports would block their loop
         async with running(settings, process=process) as services, AsyncExitStack() as stack:
             app.state.services = services
             sockets = [own_socket]
@@ -134,7 +134,7 @@ async def _serve(settings: Settings, process: ServerProcess | None) -> None:
                 app,
                 http=cast("type[asyncio.Protocol]", connections(settings.heartbeat)),
                 lifespan="off",
-                ws="none",  # else an installed library is imported by chance
+                ws="none",  # otherwise uvicorn imports any installed websocket library
                 access_log=False,
                 log_config=None,
                 backlog=4096,
@@ -150,19 +150,19 @@ async def _serve(settings: Settings, process: ServerProcess | None) -> None:
             failure.cancel()
     signs.cancel()
     if services.failed.is_set():
-        sys.exit(1)  # a supervisor treats any other status of an intended exit as a failure
+        sys.exit(1)  # status 0 would tell the supervisor that the exit was intended
 
 
 def watched(listener: socket.socket) -> list[socket.socket]:
-    """The socket several times for the event loop: libuv accepts one connection of each per iteration, and under load
-    an iteration takes so long that new connections would wait for seconds.
+    """Returns the socket and duplicates of the socket for the event loop: libuv accepts one connection of each socket
+    per iteration, and under load an iteration takes so long that new connections would wait for seconds.
     """
     return [listener, *(listener.dup() for _ in range(_ACCEPTED_AT_ONCE - 1))]
 
 
 def bound(settings: Settings, shared: bool = False) -> socket.socket:
-    """Binds the address first: a server that cannot listen must claim no turns. A `shared` address serves several
-    processes; the system distributes the connections.
+    """Returns a socket at the address of the settings. It is bound first, because a server that cannot listen must
+    claim no turns. A `shared` address serves several processes; the system distributes the connections.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     own_socket = socket.socket(family)

@@ -1,4 +1,4 @@
-"""Policies of extensions around the calls of tools."""
+"""Policies that extensions wrap around tool calls."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from turnstream.tools.tool import Outcome
 
 @dataclass(frozen=True, slots=True)
 class PolicyCall:
-    """PolicyCall: A tool call of a turn, from its rows. `label` names the tool in metrics. `models` calls models of the
-    replica. `check` returns the outcome after the guards; it raises TurnBlocked.
+    """A tool call of a turn, as its rows describe it. `label` names the tool in metrics. `models` calls models for the
+    replica. `check` passes an outcome through the guards, and raises TurnBlocked if a guard ends the turn.
     """
 
     owner: str
@@ -26,12 +26,12 @@ class PolicyCall:
 
 
 class CallPolicy(Protocol):
-    """A policy around each tool call. The first policy of a server is the outermost."""
+    """A policy that wraps every tool call. The first policy of a server is the outermost."""
 
     async def run(self, call: PolicyCall, run: Callable[[], Awaitable[Outcome]]) -> Outcome:
-        """Returns the outcome of a call: from `run`, or without it."""
+        """Returns the outcome of a call. A policy calls `run` for the outcome, or makes the outcome itself."""
         ...
 
     async def settled(self, call: PolicyCall, outcome: Outcome) -> Outcome:
-        """Returns the outcome to store and send; called for outcomes of jobs, too."""
+        """Returns the outcome to store and send. It is called for the outcomes of jobs, too."""
         ...

@@ -67,13 +67,13 @@ from turnstream.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
 
-# The limit of process deaths with this turn running. `recoveries` cannot limit the deaths: new text resets it.
+# Most process deaths while a turn runs; one more ends the turn. `recoveries` cannot limit them: new text resets it.
 _MOST_DEATHS = 10
 _DISCARD_TIMEOUT = 5.0  # seconds
 
 
 class Executor:
-    """Executor: Runs a claimed turn until it ends or waits for a person."""
+    """Runs a claimed turn until the turn ends, or waits for a person or a job."""
 
     def __init__(self, context: TurnContext, tool_runs: ToolRuns, models: ModelAccess) -> None:
         self._context = context
@@ -94,7 +94,7 @@ class Executor:
         self._reply: Reply | None = None
         self._summary_model_failed = False
         self._stall: StallTimeout | None = None
-        self._attempt = 0  # the attempt at the output whose hooks were called
+        self._attempt = 0  # the last attempt at the output for which hooks were called
 
     @property
     def turn(self) -> Turn:
@@ -110,14 +110,14 @@ class Executor:
         return [*self._context.ancestors, self.turn]
 
     def activity(self, readers: int) -> Activity:
-        """The state of the turn in memory only."""
+        """Returns the part of the turn's state that exists only in memory."""
         recorder, stage = self._recorder, self._recorder.stage
         in_call = stage in {"processing", "streaming"} and self._stall is not None
         silent = self._stall.silent if in_call and self._stall is not None else None
         return Activity(stage, monotonic() - recorder.stage_since, silent, self._tool_runs.running, readers)
 
     async def run(self) -> None:
-        """Runs until the turn has ended or waits for a person. Raises ClaimLost; any other failure ends the turn."""
+        """Runs until the turn ends or waits. Errors of models, budgets and guards end the turn. Raises ClaimLost."""
         try:
             await self._take_up()
             while self._recorder.holds:
@@ -125,7 +125,7 @@ class Executor:
                 try:
                     await self._do(await self._next_step())
                 except ProviderError as error:
-                    # After tool results, every failure of the model leads to a fallback: the answer has begun.
+                    # With tool results the answer has begun, so every error of a model leads to the next fallback.
                     if not can_be_assembled(self.turn) or not self._route.leave(error):
                         raise
                     await self._settle_open_round(error, recoveries=0)
@@ -139,7 +139,7 @@ class Executor:
             await self._tool_runs.close()
 
     async def _end_without_model(self, error: TurnError) -> None:
-        """Ends the turn if no model is left: with an answer of its tool results, else with an error."""
+        """Ends a turn that has no model left, with an answer from its tool results, or else with an error."""
         if not can_be_assembled(self.turn):
             await self.cut_short("error", "error", error)
             return
@@ -151,7 +151,7 @@ class Executor:
         await self._write_answer(*assembled_answer(self.turn, error, open_round_number(self.turn)))
 
     async def _write_answer(self, round: Round, answer: Block) -> None:
-        """Ends the turn with an answer by the server, without a model."""
+        """Ends the turn with an answer that the server writes, without a model."""
         begun = replace(round, started_at=CLOCK.now())
         self._recorder.begin_round(replace(begun, stop_reason=None))
         await self._recorder.seal_round(begun, [answer])
@@ -195,8 +195,8 @@ class Executor:
                 assert_never(step)
 
     async def _load_updates(self) -> None:
-        """Loads answers and messages of the user after a notification. If a notification is lost, the statement of the
-        turn's end finds them and puts the turn back into the queue.
+        """Loads the user's answers and messages after a notification. If a notification is lost, the statement that
+        ends the turn finds them and puts the turn back into the queue.
         """
         updated = self._context.updated
         if updated.is_set():
@@ -208,7 +208,7 @@ class Executor:
         await self._recorder.refresh(lambda turn: retry_while_unavailable(lambda: turns.refreshed(turn)))
 
     async def _apply_steers(self) -> None:
-        """Adds the waiting steers to the turn. The user may edit or withdraw a steer until then."""
+        """Adds the waiting steers to the turn. Until then, the user may edit or withdraw a steer."""
         while (steers := self.turn.steers) and not await self._recorder.apply_steers(
             steers, open_round_number(self.turn) - 1
         ):
@@ -217,8 +217,8 @@ class Executor:
     async def cut_short(
         self, status: Status, stop_reason: str, error: TurnError | None = None, *, keep: bool = True
     ) -> None:
-        """Ends the turn at once, with a result for every call. The open round is sealed with its present content.
-        Without `keep`, or if rows and view differ about the open block, the round is voided.
+        """Ends the turn at once, with a result for every call. The open round is sealed with its present content. The
+        round is voided instead if `keep` is false, or if rows and view differ about the open block.
         """
         cut = self._unsealed()
         sealed = await self._tidy(stop_reason, keep=keep)
@@ -228,7 +228,7 @@ class Executor:
             await self._call_after_round()
 
     async def _tidy(self, stop_reason: str, *, keep: bool) -> bool:
-        """Closes the open block of the turn, before its end. Returns whether a round was sealed."""
+        """Seals or voids the open round, settles all calls, and applies steers. Returns whether a round was sealed."""
         await self._tool_runs.close()
         has_open_round = self._unsealed() is not None
         if has_open_round:
@@ -251,7 +251,7 @@ class Executor:
         if self.request.output is not None:
             progress = output_progress(self.turn)
             attempt = progress.failed + 1
-            # A retried round, and a round after a steer, keep the attempt.
+            # A retried round, or a round after a steer, belongs to the same attempt.
             if progress.iterations == 0 and attempt > self._attempt:
                 self._attempt = attempt
                 await self._context.call_hooks(BeforeAttempt(self._context.owner, self.turn, attempt))
@@ -266,7 +266,7 @@ class Executor:
 
     async def _compact(self, step: Compact) -> None:
         """Summarises the turns up to `step.through`, or fewer turns if one request cannot contain all of them. If the
-        operator's summary model fails, the turn's own model is used.
+        operator's summary model fails, the present model of the turn summarises.
         """
         chosen = self._models.policy.summary_model
         owner = self._context.owner
@@ -295,12 +295,12 @@ class Executor:
             await self._after_failure(error)
 
     async def _stream_round(self, step: ModelStep, chosen: str | None = None) -> None:
-        """Calls the model of the route, or the `chosen` one, once. Raises BudgetSpent if the plan or a budget of the
-        family has no room.
+        """Calls a model once: the `chosen` model, or else the present model of the route. Raises BudgetSpent if the
+        owner's plan, or a budget of the family, has no room for the call.
         """
         if self._context.spending.limits_models or self._context.spending.reached is not None:
             await self._reserve(chosen or self._route.model)
-        # After the plan's reservation: a reservation of the plan returns the turn's earlier reservations.
+        # This reservation must follow the plan's reservation, which first returns the turn's earlier reservations.
         if (root := family_of(self.turn)) is not None:
             request_charge = self._charge_of_request(chosen or self._route.model)
             await self._context.spending.take_of_family(root, self.turn, request_charge)
@@ -344,7 +344,7 @@ class Executor:
                         await reply.consume(summary or stream, stall)
                 except TransientError:
                     if isinstance(step, Compact) or not reply.is_whole:
-                        raise  # a failure after the end of a reply changes nothing
+                        raise  # but a failure after a whole reply changes nothing
                 seconds = reply.seconds_to_first_delta
                 if seconds is not None:
                     seconds -= self._caller.waited
@@ -362,7 +362,7 @@ class Executor:
         return open_gate and open_gate(lambda: self.turn, self._models.policy.max_reply_chars, before)
 
     async def _seal_reply(self, stop_reason: str) -> None:
-        """Seals the round of a complete reply. The same write ends the turn or starts the calls."""
+        """Seals the round of a complete reply. If possible, the same write ends the turn or starts the calls."""
         round, unwritten = self._close_reply(stop_reason)
         match self._step_behind(round, unwritten):
             case Finish(reason):
@@ -384,8 +384,8 @@ class Executor:
 
     @asynccontextmanager
     async def _reserved_request(self, reply: Reply, model: str) -> AsyncIterator[None]:
-        """Makes the round writer reserve the cost of the request until the reply begins: a kill of the process must not
-        hide the cost. With a plan that limits models, or a shared budget, the cost is reserved already.
+        """Lets the round writer reserve the cost of the request until the reply begins, so that a kill does not hide
+        the cost. If the plan limits models or the family shares a budget, the cost is reserved already.
         """
         turn, view = self.turn, self._recorder.view
         if self._context.spending.limits_models or family_of(turn) is not None:
@@ -409,9 +409,9 @@ class Executor:
         return f"{open_round_number(self.turn)}.{self.turn.attempt}"
 
     def _step_behind(self, round: Round, unwritten: Sequence[Block]) -> Step | None:
-        """Returns the step after the seal of this round, as far as this run knows: the seal's write then ends the turn
-        or starts the calls. The statement of the end finds steers without a notification. The family's use of its
-        budgets is unknown here.
+        """Returns the step that follows the seal of this round: the write of the seal can then also end the turn or
+        start the calls. Returns None if updates must be loaded or hooks called first, or if the family shares a budget,
+        whose use is unknown here. The statement that ends the turn finds steers whose notification was lost.
         """
         waits = self._context.updated.is_set() or self._context.hooks.want(AfterRound)
         if waits or family_of(self.turn) is not None:
@@ -430,8 +430,8 @@ class Executor:
         return rounds[-1] if rounds and not rounds[-1].sealed and not rounds[-1].voided else None
 
     def _close_reply(self, stop_reason: str) -> tuple[Round, list[Block]]:
-        """Ends the reply. Returns the unsealed round with its final figures, and the blocks without a row. After a
-        crash, row and journal have the received content.
+        """Ends the reply. Returns the unsealed round with its final figures, and those of its blocks that have no row.
+        After a crash, this run has no reply, and the content comes from the rows and the journal.
         """
         round = self._unsealed()
         assert round is not None
@@ -448,7 +448,7 @@ class Executor:
         return replace(round, cost=cost), left_open
 
     async def _discard_answer(self, cut: Round | None) -> None:
-        """Cancels the answer of an interrupted round if its provider would finish the answer."""
+        """Cancels the answer of an interrupted round, if its provider would otherwise finish the answer."""
         if cut is None or cut.retained is None:
             return
         try:
@@ -458,7 +458,7 @@ class Executor:
             log.warning("answer.not_cancelled", error=error.type if isinstance(error, ProviderError) else "timeout")
 
     async def charge_open_round(self) -> None:
-        """Charges the open round of a deleted turn: its row no longer exists for any other statement."""
+        """Charges the open round of a deleted turn, which no other statement can charge: its row is deleted."""
         reply, turn = self._reply, self.turn
         if reply is not None and self._unsealed() is None and reply.has_begun:  # the row of the round was never written
             self._recorder.view.begin_round(reply.new_round())
@@ -484,13 +484,13 @@ class Executor:
         await self._context.call_hooks(AfterRound(self._context.owner, self.turn, self.turn.rounds[-1]))
 
     async def _take_up(self) -> None:
-        """Settles the open round of an earlier attempt. Raises PermanentError after too many recoveries."""
+        """Settles the open round of an earlier attempt. Raises PermanentError after too many recoveries or deaths."""
         crash = TransientError("interrupted", "The server stopped while the answer was being written.")
         if self.turn.recoveries > self.request.limits.max_recoveries:
             raise PermanentError(crash.type, f"{crash.message} The turn was interrupted too often without progress.")
         if self.turn.deaths > _MOST_DEATHS:
             raise PermanentError(crash.type, f"{crash.message} The turn may have caused {self.turn.deaths} such stops.")
-        # The round was charged when the lease expired.
+        # The round was charged when the lease of its replica expired.
         await self._settle_open_round(crash, recoveries=self.turn.recoveries)
 
     async def _after_failure(self, error: TransientError) -> None:
@@ -513,12 +513,12 @@ class Executor:
         await asyncio.sleep(seconds)
 
     async def _settle_open_round(self, error: ProviderError, *, recoveries: int) -> None:
-        """Settles an interrupted round, if there is one. `recoveries` counts this interruption."""
+        """Settles an interrupted round, if there is one. `recoveries` is the turn's count of recoveries afterwards."""
         cut = self._unsealed()
         if cut is None:
             return
         settlement = settle(self.turn, self._recorder.view.block_being_written(), recoveries)
-        # A retained answer to the same request can be read again, and costs once. A steer changes the request.
+        # A retained answer can be read again by the same request, and is charged once. A steer changes the request.
         is_retained = cut.retained is not None and cut.model == self._route.model and not self.turn.steers
         if settlement == "keep" and (self._context.checks.voids_interrupted or is_retained):
             settlement = "void"
@@ -539,11 +539,11 @@ class Executor:
             await self._discard_answer(cut)
 
     async def _void_open_round(self, recoveries: int = 0, *, unpaid: bool = False) -> None:
-        """Voids the unsealed round, if there is one. The turn continues in a new attempt. `unpaid`: another round will
-        have the same answer, and its usage.
+        """Voids the unsealed round, if there is one. The turn continues in a new attempt. If `unpaid` is true, another
+        round will read the same answer, and is charged for it.
         """
         if self._unsealed() is not None:
-            await self._tool_runs.close()  # calls with an early start belong to the round
+            await self._tool_runs.close()  # calls that were started early belong to the round
             round = self._close_reply("")[0]
             if unpaid:
                 round = replace(round, usage={}, estimated_tokens=None, cost=0.0)
@@ -551,7 +551,7 @@ class Executor:
             structlog.contextvars.bind_contextvars(attempt=self.turn.attempt)
 
     def _is_next_in_rows(self, left_open: Sequence[Block]) -> bool:
-        """Whether these blocks come next in the rows and in the view. If Postgres refused one, they do not."""
+        """Whether these blocks come next in rows and view. They do not if Postgres refused an earlier block."""
         next_index, shown = len(self.turn.blocks), self._recorder.view.block_being_written()
         in_order = all(block.index == next_index + place for place, block in enumerate(left_open))
         return in_order and (shown is None or len(left_open) > 0)

@@ -1,4 +1,4 @@
-"""The frame clock: under load, readers of provider streams wait for common ticks, and deltas are joined."""
+"""The frame clock: under load, readers of provider streams wait for common ticks, which join their deltas."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ BUSY = 0.6
 IDLE = 0.25
 TICK = 0.05  # seconds
 SAMPLE = 0.1  # seconds
-# A tick has several beats, each for a part of the streams: a delta waits only for the work of its own beat.
+# Each tick is divided into beats, and each stream waits for one beat: a delta waits only for the work of its own beat.
 BEATS = 3
 
 
@@ -52,19 +52,19 @@ class FrameClock:
             self._schedule()
 
     async def watch(self) -> None:
-        """Measures until it is cancelled."""
+        """Measures the load until it is cancelled."""
         wall, cpu = time.perf_counter(), time.thread_time()
         while True:
             await asyncio.sleep(SAMPLE)
             wall_now, cpu_now = time.perf_counter(), time.thread_time()
             late = max(0.0, wall_now - wall - SAMPLE)
             LOOP_LAG_SECONDS.set(late)
-            # A late wake-up counts as load: the thread's time lacks the CPU time of other processes.
+            # A late wake-up counts as load: the thread's CPU time excludes the time of other processes.
             self.observe(min(1.0, (cpu_now - cpu + late) / (wall_now - wall)))
             wall, cpu = wall_now, cpu_now
 
     def observe(self, busy: float) -> None:
-        """Sets the tick by the smoothed load (0 to 1) of the samples: a single burst starts no ticks."""
+        """Adds a sample of the load (0 to 1). Sets the tick by the smoothed load, so a single burst starts no ticks."""
         self._load = 0.7 * self._load + 0.3 * busy
         if self._follows_load:
             if self._load >= BUSY:

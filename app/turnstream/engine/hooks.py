@@ -1,4 +1,4 @@
-"""Hooks of the embedding program: methods called at events of the turns of this process."""
+"""Hooks of the embedding program: methods that are called at events of the turns of this process."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -16,13 +16,13 @@ from turnstream.tools.tool import Outcome
 log = structlog.get_logger(__name__)
 
 TIMEOUT = 5.0  # seconds for one call of one hook
-_STOP_TIMEOUT = 0.1  # seconds for a cancelled hook; then the hook is abandoned
+_STOP_TIMEOUT = 0.1  # seconds that a cancelled hook has to stop; then it is abandoned
 
 
 @dataclass(frozen=True, slots=True)
 class BeforeTool:
-    """`turn` is the turn at the time of the event, as in every event. `input` is the JSON text for the tool. After an
-    edit by a person, it differs from the input of the call.
+    """`turn` is the turn as it was at the event; this holds for every event. `input` is the JSON text that the tool
+    receives. It differs from the input of the call if a person has edited the input.
     """
 
     owner: str
@@ -54,7 +54,7 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class BeforeAttempt:
-    """`attempt` is the number of the attempt at the output, from 1."""
+    """`attempt` is the number of the attempt at the output, counted from 1."""
 
     owner: str
     turn: Turn
@@ -63,8 +63,8 @@ class BeforeAttempt:
 
 @dataclass(frozen=True, slots=True)
 class OutputRejected:
-    """`draft` is the rejected block: a call of the output tool or of submit, or a text. `outcome` has the error text
-    for the model.
+    """`draft` is the rejected block: a call of the output tool, a call of the submit tool, or a text. `outcome` has the
+    error text for the model.
     """
 
     owner: str
@@ -92,7 +92,7 @@ class Hooks:
         """Called before a tool call runs in this process."""
 
     async def after_tool(self, event: AfterTool) -> None:
-        """Called when the outcome of a tool call of this process is stored."""
+        """Called when this process has stored the outcome of a tool call."""
 
     async def after_round(self, event: AfterRound) -> None:
         """Called when a reply of the model is stored, before its tools run."""
@@ -101,14 +101,14 @@ class Hooks:
         """Called before the first model call of an attempt at the output of a structured turn."""
 
     async def output_rejected(self, event: OutputRejected) -> None:
-        """Called when the rejection of an output by its validation is stored."""
+        """Called when validation has rejected an output, and the rejection is stored."""
 
     async def turn_ended(self, event: TurnEnded) -> None:
-        """Called when the end of a turn of this process is stored and sent to its readers."""
+        """Called when a turn of this process has ended, and its end is stored and sent to its readers."""
 
 
 class HookRunner:
-    """Calls all hooks in their order. Catches the failures of hooks, and stops each after `timeout` seconds."""
+    """Calls all hooks in order. Catches the failure of a hook, and stops a hook after `timeout` seconds."""
 
     def __init__(self, hooks: Sequence[Hooks] = (), timeout: float = TIMEOUT) -> None:
         self._hooks = hooks
@@ -140,7 +140,7 @@ class HookRunner:
         error: BaseException | None
         if not in_time:
             error = TimeoutError(f"it took longer than {self._timeout:g} s")
-        elif task.cancelled():  # raised by the hook itself: a cancellation of this task has left at the await above
+        elif task.cancelled():  # by the hook itself: a cancellation of the caller is raised at the await above
             error = asyncio.CancelledError()
         else:
             error = task.exception()
@@ -160,12 +160,12 @@ class HookRunner:
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._abandoned.discard(task)
         if not task.cancelled():
-            task.exception()  # marks the exception as retrieved, or asyncio logs it
+            task.exception()  # marks the exception as retrieved; otherwise asyncio logs it
 
 
 async def _await(method: Callable[[Any], Coroutine[Any, Any, None]], event: object) -> None:
-    """Awaits in the hook's own task: if a method is not async, its TypeError counts as a failure of the hook."""
+    """Awaits the method in its own task: if the method is not async, its TypeError counts as the hook's failure."""
     try:
         await method(event)
-    except (SystemExit, KeyboardInterrupt) as error:  # asyncio re-raises them, and the process would end
+    except (SystemExit, KeyboardInterrupt) as error:  # asyncio would re-raise them, and the process would exit
         raise RuntimeError(f"a hook has raised {type(error).__name__}") from error

@@ -1,4 +1,4 @@
-"""Metrics of rounds and of turns that have ended."""
+"""Counts metrics of model calls, rounds and ended turns."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ from turnstream.telemetry import (
 
 log = structlog.get_logger(__name__)
 
-# A provider may invent reasons: each would be a new metric series.
+# A provider may invent other stop reasons. Each would be a new metric series, so they are counted as `other`.
 _STOP_REASONS = frozenset(
     {"end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal", "cancelled", "error"}
     | WRITTEN_HERE
@@ -68,7 +68,7 @@ def error_label(error: ProviderError | TimeoutError) -> str:
 
 
 def count_usage(round: Round, model: str) -> None:
-    """`model` is the model's label in metrics, here and below."""
+    """Counts tokens and cost. `model` is the model's label in metrics, here and in `count_tokens`."""
     count_tokens(round.usage, model)
     if round.cost is not None:
         COST.labels(model).inc(float(round.cost))
@@ -82,7 +82,7 @@ def count_tokens(usage: Mapping[str, object], model: str) -> None:
 
 @contextmanager
 def logged_continuation(turn: Callable[[], Turn], number: int) -> Iterator[None]:
-    """Logs the begin and the end of the model call after tool results, for round `number`."""
+    """Logs the start and the end of the model call in round `number`, if the call follows tool results."""
     sealed = [each.number for each in turn().rounds if each.sealed]
     tools = sum(block.type == TOOL_RESULT and block.round in sealed[-1:] for block in turn().blocks)
     if not tools:
@@ -105,7 +105,7 @@ def logged_continuation(turn: Callable[[], Turn], number: int) -> Iterator[None]
 
 
 def count_ended_turn(turn: Turn, tools_started: float | None) -> None:
-    """Counts and logs the end of a turn. `tools_started` is the perf_counter time of its first tool call here."""
+    """Counts and logs the end of a turn. `tools_started` is the perf_counter time of this run's first tool call."""
     stop_reason = turn.stop_reason if turn.stop_reason in _STOP_REASONS else "other"
     rounds = sum(round.sealed for round in turn.rounds)
     TURNS.labels(turn.status, stop_reason).inc()

@@ -1,4 +1,4 @@
-"""The models of a turn: its own, then its fallbacks; with retries, failures and breakers."""
+"""The models of a turn (its own model, then its fallbacks), with their retries, failures and breakers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
@@ -23,18 +23,18 @@ from turnstream.telemetry import MODEL_BREAKER_OPEN, PROVIDER_CALL_SECONDS
 log = structlog.get_logger(__name__)
 
 _MOST_BREAKERS = 1000
-# Failures of a reply. Such failures do not show that the provider is down.
+# Errors that the content of a reply causes. They do not show that the provider is down.
 _OF_THE_REPLY = frozenset({"empty_summary", "no_summary", "tool_use_failed"})
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPolicy:
-    """The limits of model calls. `stall_timeout` is in seconds; `fallbacks` of a model are called when it is down, with
-    the `fitting` parameters of the turn. After `breaker` failed calls in a row, the fallbacks are called at once for
-    `breaker_pause` seconds: for one owner if all failed calls had that owner, else for all turns of the replica.
-    `summary_model` summarises conversations and results; the default is the turn's own model. A reply is cut off after
-    `max_reply_chars`. `prices` are the present prices of a model, `longest_reply` is in tokens. Metrics have the
-    `label` of a model.
+    """The limits of model calls. `stall_timeout` is in seconds. If a model is down, its `fallbacks` are called, with
+    the parameters of the turn that `fitting` selects for them. After `breaker` failed calls in a row, the fallbacks are
+    called at once for `breaker_pause` seconds: for one owner after failed calls of that owner, for all owners after
+    failed calls of at least three owners. `summary_model` summarises conversations and results; the default is the
+    turn's own model. A reply is cut off after `max_reply_chars` characters. `prices` returns the present prices of a
+    model, `longest_reply` its most tokens in a reply, and `label` its name in metrics.
     """
 
     retries: RetryPolicy = field(default_factory=RetryPolicy)
@@ -50,13 +50,13 @@ class ModelPolicy:
     label: Callable[[str], str] = lambda _: "other"
 
     def cost(self, model: str | None, usage: Mapping[str, Any]) -> float | None:
-        """The present cost of the usage; None without prices."""
+        """Returns the cost of the usage at present prices; None if the model has no prices."""
         prices = None if model is None else self.prices(model)
         return None if prices is None else prices.cost_of(usage)
 
 
 class ModelBreakers:
-    """The breakers of recently failed models, by provider and model, for the turns of a replica."""
+    """The breakers of recently failed models, by provider and model. All turns of a replica share them."""
 
     def __init__(self, policy: ModelPolicy, clock: Callable[[], float] = monotonic) -> None:
         self._policy = policy
@@ -69,7 +69,7 @@ class ModelBreakers:
 
     @contextmanager
     def call(self, provider: str, model: str, owner: str) -> Iterator[None]:
-        """Encloses a call. Only transient failures count: the others are due to the request or the account."""
+        """Encloses a call. Only transient failures count; other failures are due to the request or the account."""
         circuit = self._circuits.get((provider, model))
         with nullcontext() if circuit is None else circuit.trial(owner):
             try:
@@ -89,7 +89,7 @@ class ModelBreakers:
 
     def _failed(self, provider: str, model: str, owner: str, circuit: OwnersCircuit) -> None:
         self._circuits.setdefault((provider, model), circuit)
-        if len(self._circuits) > _MOST_BREAKERS:  # some providers accept any model name of a user
+        if len(self._circuits) > _MOST_BREAKERS:  # some providers accept any model name that a user sends
             del self._circuits[next(iter(self._circuits))]
         if failures := circuit.failed(owner):
             pause = self._policy.breaker_pause
@@ -128,7 +128,7 @@ class ModelAccess:
 
 @dataclass(slots=True)
 class _Failures:
-    """The calls of one model that failed in a row; none if the breaker was open."""
+    """The failed calls of one model in a row. `calls` is 0 if the model was skipped because its breaker was open."""
 
     model: str
     since: float
@@ -146,8 +146,8 @@ class _Failures:
 
 
 class ModelRoute:
-    """The models that a run may still call. `model` is the present model. A run does not return to a failed model; a
-    later run starts again with the first model.
+    """The models that a run may still call. `model` is the present model. A run does not return to a failed model, but
+    a later run of the turn starts again with the first model.
     """
 
     def __init__(self, access: ModelAccess, model: str, owner: str) -> None:
@@ -166,7 +166,7 @@ class ModelRoute:
         return self._access.provider_for(self.model)
 
     def connection_kept_open(self) -> AbstractAsyncContextManager[None]:
-        """Keeps a connection for the next call of the present model, during the block."""
+        """Keeps a connection open during the block, for the next call of the present model."""
         try:
             return kept_open(self.provider)
         except PermanentError:
@@ -174,13 +174,13 @@ class ModelRoute:
 
     @property
     def calls(self) -> int:
-        """The calls of the present model that have failed in a row."""
+        """The number of calls of the present model that have failed in a row."""
         return self._failures[-1].calls if self._failures and self._failures[-1].model == self.model else 0
 
     @contextmanager
     def call(self) -> Iterator[Provider]:
-        """Encloses a call of the present model. A model with an open breaker is skipped; if no other model may be
-        called, it is called anyway.
+        """Encloses a call of the present model. Models with an open breaker are skipped. If the breakers of all
+        remaining models are open, the present model is called anyway.
         """
         first = next(
             (place for place, model in enumerate(self._left) if not self._access.is_open(model, self._owner)), 0
@@ -201,8 +201,8 @@ class ModelRoute:
         self._retries.reset()
 
     def seconds_to_wait(self, error: TransientError, *, charged: bool) -> float:
-        """Seconds before the call after a failed one, perhaps of another model. Raises PermanentError without a further
-        retry or model.
+        """Returns the seconds to wait after a failed call before the next call, which may be a call of the next model.
+        Raises PermanentError if no retry and no other model is left.
         """
         try:
             if len(self._left) == 1 or not self._access.is_open(self.model, self._owner):
@@ -215,7 +215,7 @@ class ModelRoute:
         return 0.0
 
     def leave(self, error: ProviderError) -> bool:
-        """Replaces the present model by the next one, after its last retry. Returns False without a next model."""
+        """Replaces the present model by the next model. Returns False if there is no next model."""
         if len(self._left) == 1:
             return False
         report_account(error)
@@ -224,13 +224,13 @@ class ModelRoute:
         return True
 
     def turn_error(self, error: ProviderError) -> TurnError:
-        """The error of a turn after this failure: why its own model failed, then why each fallback did."""
+        """Returns the error of a turn after this failure: why its own model failed, then why each fallback failed."""
         report_account(error)
         if not self._failures:
             return _turn_error(error, error.shown)
         last = self._failures[-1]
         if last.last is not None:
-            last.last.message = error.message  # more precise: the limit, or the requested wait
+            last.last.message = error.message  # it also names the limit or the requested wait
         first = next((failures.last for failures in self._failures if failures.last is not None), error)
         if len(self._failures) == 1 and last.calls < 2:
             return _turn_error(error, error.shown)

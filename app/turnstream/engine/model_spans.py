@@ -1,4 +1,4 @@
-"""The span of a model call and its metrics. Without a tracer nothing is recorded."""
+"""The span of a model call, with its metrics. Nothing is recorded if the process has no tracer."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -10,7 +10,7 @@ from turnstream.tracing import TRACING
 
 
 class CallSpan:
-    """The span of an unrecorded call."""
+    """The span of a call that is not recorded."""
 
     def answered(
         self,
@@ -27,6 +27,6 @@ _OFF = nullcontext(CallSpan())
 
 
 def model_call(provider: str, label: str, request: ModelRequest, **attributes: Any) -> AbstractContextManager[CallSpan]:
-    """A span around a model call. `label` is the model in metrics: never a text of a client."""
+    """Returns a span around a model call. `label` names the model in metrics, and is never text from a client."""
     tracer = TRACING.tracer
     return _OFF if tracer is None else tracer.model_call(provider, label, request, attributes)

@@ -1,17 +1,17 @@
-"""A limit on simultaneous openings of model calls: a burst of turns must not delay streaming turns."""
+"""A limit for model calls that open at the same time, so that a burst of turns does not delay streaming turns."""
 
 import asyncio
 from collections.abc import Callable
 
-# Model calls that open at once, and the longest time in seconds for which a call keeps its slot: about the event loop's
-# work for all of them. A slower opening, such as a call of a silent provider, loses its slot.
+# SLOTS is the number of model calls that may open at once. LONGEST is the time in seconds after which a slow opening,
+# such as a call of a silent provider, loses its slot: about the time that the event loop needs to open all of them.
 SLOTS = 4
 LONGEST = 0.02
 
 
 class Openings:
-    """Slots for model calls from the start of a request to the start of its reply. Calls get them in order. A slot is
-    freed after `longest` seconds in any case.
+    """Slots for model calls. A call holds a slot from the start of its request to the start of its reply, but for at
+    most `longest` seconds. Waiting calls get slots in their order.
     """
 
     def __init__(self, slots: int = SLOTS, longest: float = LONGEST) -> None:
@@ -19,7 +19,7 @@ class Openings:
         self._longest = longest
 
     async def enter(self) -> Callable[[], None]:
-        """Waits for a slot. Returns a function to free it, which may be called repeatedly."""
+        """Waits for a slot. Returns a function that frees the slot, and that may be called repeatedly."""
         await self._free.acquire()
         held = True
 

@@ -1,4 +1,4 @@
-"""Preliminary outputs of one call: each is sent to readers, the last one is stored."""
+"""Preliminary outputs of one call: sent to readers while the call runs. The latest output is stored."""
 
 import asyncio
 from time import monotonic
@@ -20,7 +20,7 @@ _SIZES = Sizes(shown=20_000, kept=20_000)  # characters
 
 
 def fitted_output(content: object) -> Outcome | None:
-    """The preliminary output of a tool, cut to size. None if the tool passed an invalid value."""
+    """Returns the preliminary output of a tool, cut to size. Returns None if the tool passed an invalid value."""
     result = content if isinstance(content, ToolResult) else ToolResult(content)
     try:
         text = result.content if isinstance(result.content, str) else serialize(result.content, "json")
@@ -31,7 +31,7 @@ def fitted_output(content: object) -> Outcome | None:
 
 
 class PreliminaryOutputs:
-    """Writes the last preliminary output of a call at intervals. `close` ends the writing task."""
+    """Shows and stores the latest preliminary output of a call at intervals. `close` stops the task that writes."""
 
     def __init__(self, recorder: Recorder, call: Block) -> None:
         self._recorder = recorder
@@ -41,8 +41,8 @@ class PreliminaryOutputs:
         self._task: asyncio.Task[None] | None = None
 
     def show(self, content: object) -> None:
-        """Shows a text, a value as JSON, or a ToolResult that adds data to a text or a value. Any other value is an
-        error of the tool, and is logged.
+        """Shows `content`: a text, a value as JSON, or a ToolResult that adds data to a text or a value. Any other
+        value is an error of the tool, and is logged.
         """
         if (fitted := fitted_output(content)) is None:
             return
@@ -57,7 +57,7 @@ class PreliminaryOutputs:
             self._task.cancel()
             await asyncio.wait({self._task})
             if not self._task.cancelled():
-                self._task.exception()  # after a failure the next write fails too
+                self._task.exception()  # ignored: after a failed write, the next write of the run fails, too
 
     async def _keep(self) -> None:
         shown: PreliminaryOutput | None = None

@@ -40,7 +40,7 @@ async def to_the_end(work: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait({task})
         if not task.cancelled():
-            # Marks the exception as retrieved, or asyncio logs it. After a failed write, the next one fails again.
+            # Marks the exception as retrieved, or asyncio logs it. After a failed write, the next write fails, too.
             task.exception()
         raise
 
@@ -59,7 +59,7 @@ Write = Callable[Concatenate["Recorder", P], Coroutine[Any, Any, T]]
 
 
 def _write(method: Write[P, T]) -> Write[P, T]:
-    """Makes a method a write: never cancelled between row and view, one at a time, and timed."""
+    """Turns a method into a write: it is timed, waits for other writes, and is never cancelled between row and view."""
 
     seconds = PERSIST_SECONDS.labels(method.__name__)
 
@@ -80,8 +80,8 @@ def _write(method: Write[P, T]) -> Write[P, T]:
 class Recorder:
     """Writes the turn of `view`. Every write raises ClaimLost once another attempt owns the turn.
 
-    `holds` is true until the turn ends, waits for a person, or returns to the queue because of a new answer or message.
-    `leaves_work` is then true if this turn, or a later turn of its chat, is queued.
+    `holds` is true until the turn ends, waits, or returns to the queue because of a new answer or message. From then
+    on, `leaves_work` is true if this turn, or a later turn of its chat, is queued.
     """
 
     def __init__(self, records: Records, view: LiveView) -> None:
@@ -116,13 +116,13 @@ class Recorder:
         self.stage, self.stage_since = stage, monotonic()
 
     def begin_round(self, round: Round) -> None:
-        """Shows readers the round. The row is written with its first blocks or its end, or by the round writer."""
+        """Shows readers the round. Its row is written with its first blocks, at its end, or by the round writer."""
         self.view.begun, self.view.unreserved = (round,), None
         self.view.begin_round(round)
 
     @_write
     async def close_blocks(self, blocks: Sequence[Block]) -> None:
-        """Closes the open block and the blocks behind it, in one commit."""
+        """Closes the open block and the blocks after it (`blocks`) in one commit."""
         await self._records.close_blocks(blocks, self.view.begun)
         self.view.begun = ()
         self.view.close_blocks(blocks)
@@ -136,8 +136,8 @@ class Recorder:
         recoveries: int = 0,
         starting: Sequence[Block] = (),
     ) -> None:
-        """Seals the last round. `unwritten` are its last blocks, without rows; the calls in `starting` enter the
-        ledger.
+        """Seals the last round. `unwritten` are its last blocks, which have no rows yet. The calls in `starting` are
+        entered into the ledger.
         """
         sealed, turn = self._sealed(round, recoveries)
         await self._records.seal_round(sealed, unwritten, turn, starting)
@@ -168,7 +168,7 @@ class Recorder:
 
     @_write
     async def start_jobs(self, jobs: Sequence[NewJob]) -> None:
-        """Turns calls into jobs. When nothing else is left, the turn waits for them."""
+        """Turns calls into jobs. The turn waits for the jobs when it has nothing else to do."""
         await self._records.start_jobs(jobs, len(self.turn.asks) + len(self.turn.jobs) + len(jobs))
         started = tuple(Job(job.id, *job.call.key, job.call.name or "", job.kind) for job in jobs)
         self.view.turn = replace(self.turn, jobs=(*self.turn.jobs, *started))
@@ -177,7 +177,7 @@ class Recorder:
 
     @_write
     async def start_reports(self, jobs: Sequence[NewJob], *settlements: Settlement) -> None:
-        """Turns calls into jobs. The turn does not wait for them: each call has a result at once."""
+        """Turns calls into jobs for which the turn does not wait: each call gets a result at once."""
         first = len(self.turn.blocks)
         results = [self._settled_call(each, first + place).result for place, each in enumerate(settlements)]
         await self._records.start_reports(jobs, results, len(self.turn.asks) + len(self.turn.jobs) + len(jobs))
@@ -194,7 +194,7 @@ class Recorder:
 
     @_write
     async def ask_to_sign_in(self, call: Block, ask: Ask) -> None:
-        """Stores the ask of a call that waits for a sign-in. The ledger drops the call: a later run may make it."""
+        """Stores the ask of a call that waits for a sign-in, and removes the call from the ledger: it may run later."""
         await self._records.ask_to_sign_in(call, ask, len(self.turn.asks) + len(self.turn.jobs) + 1)
         self.view.ask([ask])
         self._show_questions([ask])
@@ -204,12 +204,12 @@ class Recorder:
             self.view.notify_actions()
 
     async def refresh(self, refreshed: Callable[[Turn], Awaitable[Turn]]) -> None:
-        """Copies answers, steers and outcomes of jobs into the view. No write of this run happens in between."""
+        """Copies answers, steers and outcomes of jobs into the view, while this run writes nothing."""
         async with self.lock:
             self.view.turn = await refreshed(self.turn)
 
     def show_preliminary(self, output: PreliminaryOutput) -> None:
-        """Shows readers the preliminary output of a tool. The row follows."""
+        """Shows readers the preliminary output of a tool, before the output is stored."""
         others = [each for each in self.turn.preliminary if each.key != output.key]
         self.view.turn = replace(self.turn, preliminary=(*others, output))
         self.view.notify(preliminary_notice(output))
@@ -236,7 +236,9 @@ class Recorder:
                     await self._settle(ready)
 
     async def _settle(self, ready: Sequence[Settlement]) -> None:
-        """A failure is raised in the awaiting caller. A result that Postgres refuses does not affect the others."""
+        """Stores the outcomes. The caller that awaits an outcome raises its failure. If Postgres refuses one result,
+        the other results are still stored.
+        """
         calls = [self._settled_call(each, len(self.turn.blocks) + place) for place, each in enumerate(ready)]
         try:
             await self._records.settle_calls(calls)
@@ -275,7 +277,7 @@ class Recorder:
 
     @_write
     async def record_verdict(self, draft: Block, outcome: Outcome) -> None:
-        """Stores the judgement of an output that the model wrote as text."""
+        """Stores the verdict about an output that the model wrote as text."""
         verdict = Block(
             index=len(self.turn.blocks),
             round=draft.round,
@@ -289,8 +291,8 @@ class Recorder:
 
     @_write
     async def apply_steers(self, steers: Sequence[Steer], round: int) -> bool:
-        """Turns the steers, and the reports of jobs, into blocks behind the results of `round`. Returns False, without
-        a change, if the user has changed a steer since the read.
+        """Turns the steers, and the reports of jobs, into blocks after the results of `round`. Changes nothing and
+        returns False if the user has changed a steer since it was read.
         """
         spoken = [(steer, block) for steer in steers for block in steer.blocks]
         first = len(self.turn.blocks)
@@ -314,18 +316,18 @@ class Recorder:
 
     @_write
     async def count_hook_failures(self, failures: int) -> None:
-        """Adds to the turn's count of failed hooks; the turn may have ended."""
+        """Adds `failures` to the turn's count of failed hooks. The turn may have ended already."""
         count = self.turn.hook_failures + failures
         await self._records.count_hook_failures(count)
         self.view.turn = replace(self.turn, hook_failures=count)
 
     def update_turn(self, turn: Turn) -> None:
-        """Copies rows of other writers into the view: steers, and answers to asks."""
+        """Replaces the turn of the view after a change of its steers."""
         self.view.turn = turn
 
     @_write
     async def wait(self) -> None:
-        """Ends the run until a person acts, or a job is settled; then the turn is claimed again."""
+        """Ends the run. The turn waits until a person acts or a job is settled, and is then claimed again."""
         check_transition(self.turn.status, "waiting")
         status = await self._records.wait(self.turn.arrivals)
         self.holds, self.leaves_work = False, status == "queued"
@@ -339,7 +341,7 @@ class Recorder:
 
     @_write
     async def release(self) -> None:
-        """Returns the turn to the queue, unchanged."""
+        """Stores the open block, and returns the turn to the queue."""
         check_transition(self.turn.status, "queued")
         await self._records.release(self.view.block_being_written(), self.view.begun)
 
@@ -355,7 +357,7 @@ class Recorder:
         self.view.seal_round(sealed, turn)
 
     def _show_end(self, turn: Turn, ended_at: datetime | None, followed: bool) -> None:
-        """Without `ended_at`, the turn is in the queue again."""
+        """Shows readers the end of the turn. Without `ended_at`, the turn has not ended, but is in the queue again."""
         self.holds, self.leaves_work = False, followed or ended_at is None
         if ended_at is not None:
             self.view.end(replace(turn, rounds=self.turn.rounds, blocks=self.turn.blocks, ended_at=ended_at))
@@ -364,6 +366,6 @@ class Recorder:
         return self._usage_of([*self.turn.rounds[:-1], last])
 
     def _usage_of(self, rounds: Sequence[Round]) -> dict[str, Any]:
-        """The sum of all model calls: of the rounds, and of the summaries of results."""
+        """Returns the sum of the usage of all model calls: of the rounds, and of the calls that summarised results."""
         summaries = (note["usage"] for note in summary_notes(self.turn.blocks))
         return reduce(add_usage, (*(round.usage for round in rounds), *summaries), {})

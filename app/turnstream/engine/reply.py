@@ -27,14 +27,15 @@ from turnstream.telemetry import FIRST_DELTA_SECONDS
 
 log = structlog.get_logger(__name__)
 
-# Of one statement.
+# Most blocks that one statement writes.
 _MOST_BLOCKS = 500
 
 
 class Reply:
-    """The reply to `request`, which continues the cut text of `continued` (`text_to_continue`). `begun` is called at
-    its first part, `closed` with each block after its row is written. A reply of more than `max_chars` is cut off. With
-    a `gate`, only the text after the gate is recorded; `taken_back` is awaited before recorded text is voided.
+    """The reply to `request`. It continues the cut text in `continued` (from `text_to_continue`), if there is one.
+    `begun` is called at the first part of the reply, `closed` with each block whose row is written. A reply of more
+    than `max_chars` is cut off. With a `gate`, only text that has passed the gate is recorded. `taken_back` is awaited
+    before recorded text is voided.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Reply:
         self._first = len(turn.blocks)
         self._message = Accumulator(open_round_number(turn), turn.attempt, self._first)
 
-        # No reference to this reply: a cycle would keep the whole run until the garbage collector.
+        # Has no reference to this reply: a cycle would keep the whole run in memory until a garbage collection.
         async def close(blocks: Sequence[Block]) -> None:
             await recorder.close_blocks(blocks)
             if closed is not None:
@@ -97,7 +98,7 @@ class Reply:
 
     @property
     def blocks(self) -> Iterator[Block]:
-        """The closed blocks, and all text before them."""
+        """The closed blocks of the reply: first the blocks with rows, then the blocks without."""
         yield from self._recorder.turn.blocks[self._first :]
         yield from self._unwritten.blocks
 
@@ -137,7 +138,7 @@ class Reply:
             stall.wait()
 
     async def _record_changes(self, changes: Sequence[Change]) -> None:
-        """Writes the blocks of one read together; during the write the next read grows."""
+        """Writes the blocks of one read together. During the write, more parts arrive for the next read."""
         last, place = changes[-1], 0
         kept = last if isinstance(last, Block) and last.type == TEXT else None
         until = len(changes) - (kept is not None)
@@ -149,10 +150,10 @@ class Reply:
                 continue
             group = _closed_together(changes[place:until])
             for each in group:
-                if isinstance(each, str):  # opened in this read, too: shown as a whole
+                if isinstance(each, str):  # its block was opened in this read, too, and is shown as a whole
                     self._count(each)
             place += len(group)
-            # Set first: a write runs to its end even when cancelled, so only later blocks are left open.
+            # Set before the write, which runs to its end even if cancelled: only later blocks are left open.
             self._unwritten.ahead = changes[place:]
             await self._close([each for each in group if isinstance(each, Block)])
             for each in group:
@@ -162,7 +163,9 @@ class Reply:
             self._unwritten.keep(kept)
 
     def _past_seam(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """Drops the delayed text of an interrupted reply: the text may be part of a repetition."""
+        """Returns the parts that pass the seam. If the reply is interrupted, the text that the seam delays is dropped,
+        because it may be part of a repetition.
+        """
         assert self._seam is not None
         passed = self._seam.feed(parts)
         if self._seam.decided:
@@ -170,7 +173,7 @@ class Reply:
         return passed
 
     async def _begin_again(self) -> None:
-        """Voids the recorded part of the reply, which starts again. Usage is charged once."""
+        """Voids the recorded part of the reply, because the reply starts again. Its usage is charged only once."""
         if self._taken_back is not None:
             await self._taken_back()
         await self._unwritten.settle()
@@ -191,7 +194,7 @@ class Reply:
         return round
 
     def new_round(self) -> Round:
-        """The round that begins with the reply."""
+        """Returns the round that begins with the reply."""
         message, turn = self._message, self._recorder.turn
         return Round(
             number=open_round_number(turn),
@@ -237,7 +240,7 @@ class Reply:
                 assert_never(change)
 
     def complete(self, round: Round, stop_reason: str) -> Round:
-        """The round with the figures that the provider has sent so far."""
+        """Returns the round with the figures that the provider has sent so far."""
         message = self._message
         if not message.started:
             return replace(round, stop_reason=stop_reason)
@@ -251,12 +254,12 @@ class Reply:
         )
 
     def cut_off(self) -> list[Block]:
-        """Ends the reply at its present length. Returns the blocks without rows."""
+        """Ends the reply at its present length. Returns the blocks that have no rows."""
         interrupted = [change for change in self._message.interrupt() if isinstance(change, Block)]
         return [*self._unwritten.blocks, *interrupted]
 
 
 def _closed_together(changes: Sequence[Change]) -> Sequence[Change]:
-    """The first changes, up to the last block of one statement."""
+    """Returns the first changes, up to the last block that fits into one statement."""
     ends = [place for place, change in enumerate(changes, 1) if isinstance(change, Block)]
     return changes[: ends[:_MOST_BLOCKS][-1]]

@@ -26,16 +26,16 @@ log = structlog.get_logger(__name__)
 
 ModelStep = CallModel | Compact
 
-# Parameters of an answer's format, left out for a summary.
+# Parameters for the format of an answer. A request for a summary omits them.
 _OF_ANSWERS = frozenset({"output_config", "response_format", "stop_sequences"})
 _LEAST_FOR_SUMMARY = 4_000  # tokens
 _COUNT_TIMEOUT = 10.0  # seconds
 
 
 class Requests:
-    """Builds the requests of one turn. `ancestors` is the path before the turn, `entries` are the messages that earlier
-    requests made from it; `fitting` selects the parameters of the turn that another model accepts. `opened` decrypts
-    credentials. `caller` is notified if a call waits.
+    """Builds the requests of one turn. `ancestors` is the path before the turn. `entries` are the messages that earlier
+    requests made from this path. `fitting` selects those parameters of the turn that another model accepts. `opened`
+    decrypts credentials. `caller` is notified if a call must wait.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class Requests:
 
 
 class TokenCounts:
-    """Token counts of a turn's next request, by the provider. The provider counts only if an estimate is too close to a
-    limit, once per request, and never again for a model after a failed count.
+    """Lets the provider count the tokens of a turn's next request. The provider is asked only if the estimate is too
+    close to a limit, once per request, and not again for a model whose count has failed.
     """
 
     def __init__(self, ancestors: Sequence[Turn], requests: Requests) -> None:
@@ -116,7 +116,7 @@ class TokenCounts:
         self._failed: set[str] = set()
 
     async def tokens(self, turn: Turn, model: str, provider: Provider) -> int | None:
-        """Returns None if the estimate is used."""
+        """Returns the provider's count, or None if the estimate is used instead."""
         if model in self._failed or is_paused(turn) or not may_need_compaction([*self._ancestors, turn]):
             return None
         key = (model, len(turn.blocks))
@@ -138,7 +138,7 @@ class TokenCounts:
 
 
 def _resume_data(sealed: Sequence[Round]) -> str | None:
-    """The provider's data about the messages of these rounds: the newest value of each member."""
+    """Returns the provider's data about the messages of these rounds, with the newest value of each member."""
     members: dict[str, Any] = {}
     for data in (round.data for round in sealed if round.data):
         known: Mapping[str, Any] = json.loads(data)
@@ -148,13 +148,13 @@ def _resume_data(sealed: Sequence[Round]) -> str | None:
 
 
 def _retained(turn: Turn, model: str) -> Mapping[str, Any] | None:
-    """The reference to the previous call's answer, if that call was interrupted and voided."""
+    """Returns the reference to the previous call's answer, if that call was interrupted and its round voided."""
     last = turn.rounds[-1] if turn.rounds else None
     return last.retained if last is not None and last.voided and last.model == model else None
 
 
 def _compaction(request: TurnRequest, model: str) -> ProviderCompaction | None:
-    """The compaction that the turn's own model offers; a fallback may not offer it."""
+    """Returns the provider's compaction for the turn's own model. None for a fallback, whose provider may have none."""
     limits = request.limits
     if not limits.provider_edits or model != request.model:
         return None
@@ -163,7 +163,7 @@ def _compaction(request: TurnRequest, model: str) -> ProviderCompaction | None:
 
 
 def _params(request: TurnRequest, step: ModelStep) -> Mapping[str, Any]:
-    """The turn's parameters, adapted to the step."""
+    """Returns the turn's parameters, adapted to the step."""
     params = request.params
     if isinstance(step, Compact):  # a summary is plain text, and may be longer than an answer
         kept = {name: value for name, value in params.items() if name not in _OF_ANSWERS}

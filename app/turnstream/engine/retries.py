@@ -1,4 +1,4 @@
-"""Limits on a failing provider: retries of a model call, and the longest wait for a silent stream."""
+"""Limits for calls of a failing provider: the retries of a call, and the longest wait for a silent stream."""
 
 import asyncio
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from turnstream.kit.text import sentence
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """At most `most` consecutive retries. The wait begins at `base` seconds and doubles up to `longest`, with jitter. A
-    provider may request a longer wait, up to `max_retry_after` seconds, never a shorter one. A `busy` provider is not
-    called for this many seconds: its limit or overload rarely ends sooner, and each retry counts against the limit.
-    With `waits` False no retry waits.
+    """Allows at most `most` consecutive retries. The wait begins at `base` seconds and doubles up to `longest`, with
+    jitter. A provider may request a longer wait, up to `max_retry_after` seconds, but not a shorter one. After a rate
+    limit or an overload, the wait is at least `busy` seconds: neither usually ends sooner, and each retry counts
+    against the limit. If `waits` is false, no retry waits.
     """
 
     most: int = 5
@@ -27,7 +27,7 @@ class RetryPolicy:
 
 
 class Retries:
-    """The retries of a turn since its last success."""
+    """Counts the retries of a turn since its last successful call."""
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
@@ -37,9 +37,9 @@ class Retries:
         self._spent = 0
 
     def delay(self, error: TransientError, *, charged: bool) -> float:
-        """Returns the seconds before the next retry. Raises PermanentError if no retry is left.
+        """Returns the seconds to wait before the next retry. Raises PermanentError if no retry is left.
 
-        Failures after the first delta count in `recoveries` of the rows, not here.
+        Only a `charged` retry counts here. Failures after the first delta count in `recoveries` of the rows instead.
         """
         if charged and self._spent >= self._policy.most:
             raise _given_up(error, error.message)
@@ -52,7 +52,7 @@ class Retries:
             return 0.0
         wait, jitter = backoff(max(1, self._spent), policy.base, policy.longest), jittered(1.0)
         least = max(asked, policy.busy if error.busy else 0.0)
-        # With added jitter: otherwise all refused turns would retry at the same time.
+        # Jitter is added, because otherwise all refused turns would retry at the same time.
         return max(wait * jitter, least * (1.0 + 0.1 * jitter))
 
 
@@ -61,11 +61,11 @@ def _given_up(error: TransientError, message: str) -> PermanentError:
 
 
 class StallTimeout:
-    """A context with a time limit: a wait for the provider, from `wait` to `pause`, ends after 1 to 1.25 times
-    `seconds`.
+    """A context that limits each wait for the provider, from `wait` to `pause`: after 1 to 1.25 times `seconds`, it
+    raises TransientError.
 
-    It then raises TransientError. A timer checks at intervals: `wait` and `pause`, called for every read of the stream,
-    only assign a number.
+    A timer checks at intervals, so that `wait` and `pause`, which are called for every read of the stream, only assign
+    a number.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The use of the owner's plan by a run: reserved before each model call, counted before tools run."""
+"""A run's use of its owner's plan: reserved before each model call, and counted before tools run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from turnstream.domain.turns import Turn
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.owners.accounts import Accounts, CallPlace
 
-# Tokens of a reply without a limit by its parameters or its model.
+# Most tokens of a reply that is limited neither by its parameters nor by its model.
 _LONGEST_REPLY = 32_000
 
 
@@ -26,15 +26,15 @@ class BudgetSpent(Exception):
 
 
 class Spending:
-    """`reached` is the limit that prevents the run's next action."""
+    """Reserves and counts a run's use of its owner's plan. `reached` is the limit that prevents the next action."""
 
     def __init__(self, accounts: Accounts, owner: str, plan: Plan, attempt: int) -> None:
-        """`attempt` is the run's first one."""
+        """`attempt` is the first attempt of the run."""
         self._accounts = accounts
         self._owner = owner
         self._attempt = attempt
         self.plan = plan
-        self._held: tuple[str, str] | None = None  # the call, and its model
+        self._held: tuple[str, str] | None = None  # the reserved call and its model
         self._reserved = False
         self.reached: ReachedLimit | None = None
 
@@ -47,7 +47,7 @@ class Spending:
         return self.plan.has("calls")
 
     async def reserve(self, turn: Turn, request: Charge, tokens: int, cost: float) -> bool:
-        """Reserves the limits of a model call, unless a failed try has done so. False if there is no room."""
+        """Reserves tokens and cost of a call, unless a failed try has done so. Returns False if there is no room."""
         if self.reached is None and self._held != (request.call, request.model):
             if self._held is not None or not self._reserved:
                 await self.close(turn)  # unused reservations of this run or an earlier attempt
@@ -58,7 +58,7 @@ class Spending:
         return self.reached is None
 
     async def family_use(self, turn: Turn) -> FamilyUse | None:
-        """The use of the family's shared budget; None without one."""
+        """Returns the use of the budget that the family shares; None if the family shares none."""
         if (root := family_of(turn)) is None:
             return None
         return await retry_while_unavailable(lambda: self._accounts.family_use(self._owner, root))
@@ -72,7 +72,7 @@ class Spending:
             raise BudgetSpent(spent, budget_sentence(spent, used))
 
     async def count_calls(self, count: int) -> bool:
-        """Counts tool calls, all or none. False if there is no room for all."""
+        """Counts `count` tool calls, all or none. Returns False if the plan has no room for all of them."""
         if self.reached is None:
             refusal = await retry_while_unavailable(lambda: self._accounts.count_calls(self._owner, self.plan, count))
             self.reached = refusal.reached if refusal else None
@@ -83,19 +83,19 @@ class Spending:
         return self._reserved or (turn.has_run_before and (self.limits_models or family_of(turn) is not None))
 
     async def close(self, turn: Turn) -> None:
-        """Returns unused reservations, also of earlier runs with charged requests."""
+        """Returns unused reservations to the plan. Charges the requests of earlier runs that were killed."""
         if self.holds_for(turn):
             await retry_while_unavailable(lambda: self._accounts.release(turn.id, turn.attempt, self._attempt))
         self._held = None
 
     async def forget(self, turn: Turn, call: str) -> None:
-        """Returns the reservation of a call without a plan's limit: the call failed without a reply."""
+        """Returns the reservation of a call that failed without a reply, if no plan limits the call."""
         await retry_while_unavailable(lambda: self._accounts.release_call(turn.id, call))
 
 
 def most_tokens(path: Sequence[Turn], params: Mapping[str, Any], longest: int | None) -> tuple[int, int]:
-    """The estimated maximum of tokens of a request for the end of `path` and its reply. The parameters, or `longest` of
-    the model, limit the reply.
+    """Estimates the most tokens of a request for the end of `path`, and the most tokens of its reply. The parameters
+    limit the reply, or else `longest`, the limit of the model.
     """
     size = estimate_size(path)
     asked = params.get("max_tokens")
@@ -106,7 +106,7 @@ def most_tokens(path: Sequence[Turn], params: Mapping[str, Any], longest: int | 
 
 
 def most_cost(prices: Prices | None, request: int, reply: int) -> float:
-    """The maximum cost of both; 0 without prices."""
+    """Returns the maximum cost of a request and a reply with these numbers of tokens; 0 without prices."""
     if prices is None:
         return 0.0
     dearest = "cache_creation_input_tokens" if (prices.cache_write or 0) > prices.input else "input_tokens"

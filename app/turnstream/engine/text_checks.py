@@ -1,5 +1,5 @@
-"""Checks of texts before they are stored, shown or sent; awaited by the engine. Guards of extensions implement them. A
-server without guards has `NO_CHECKS`.
+"""Checks of texts before the texts are stored, shown or sent. The engine awaits the checks, and guards of extensions
+implement them. A server without guards has `NO_CHECKS`.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +14,7 @@ from turnstream.tools.tool import Outcome
 
 
 class TurnBlocked(Exception):
-    """A check ends the turn with this error."""
+    """Raised if a check ends the turn with this error."""
 
     def __init__(self, error: TurnError) -> None:
         super().__init__(error.message)
@@ -22,8 +22,9 @@ class TurnBlocked(Exception):
 
 
 class TextGate(Protocol):
-    """Holds the text of a reply back until it is checked. `begins_again`: a part of the reply was voided, and `check`
-    has returned the whole reply from its start. `ended` is the error that ends the turn afterwards.
+    """Holds the text of a reply back until it is checked. If `begins_again` is true, recorded text must be voided, and
+    `check` has returned the whole reply from its start. `ended` is the error that ends the turn after the returned
+    parts.
     """
 
     begins_again: bool
@@ -34,17 +35,17 @@ class TextGate(Protocol):
         ...
 
 
-# Opens the gate of a reply, from the turn's rows, the most characters of the reply, and the text before it.
+# Opens the gate of a reply. Gets the turn (as a function), the most characters of the reply, and the text before it.
 OpenGate = Callable[[Callable[[], Turn], int, str], TextGate]
-# Returns the text to store, from owner, plan, text and place. Raises MessageBlocked, or GuardFailed if a check fails.
+# Gets owner, plan, text and place; returns the text to store. Raises MessageBlocked, or GuardFailed if a check fails.
 CheckMessage = Callable[[str, str | None, str, Place], Awaitable[str]]
-# Returns the outcome to store, from its turn (None for a report) and its tool. Raises TurnBlocked.
+# Gets an outcome, its turn (None for a report) and its tool; returns the outcome to store. Raises TurnBlocked.
 CheckResult = Callable[[Outcome, Turn | None, str], Awaitable[Outcome]]
 
 
 @dataclass(frozen=True, slots=True)
 class TurnChecks:
-    """The checks of the turns of one owner. `voids_interrupted`: the text of an interrupted reply is voided."""
+    """The checks of one owner's turns. If `voids_interrupted` is true, the text of an interrupted reply is voided."""
 
     open_gate: OpenGate | None = None
     check_result: CheckResult | None = None
@@ -52,7 +53,7 @@ class TurnChecks:
 
 
 class TextChecks(Protocol):
-    """All checks of a server. `plan` is the name of the owner's plan. `check_message` is None without such a check."""
+    """All checks of a server. `plan` names the owner's plan. `check_message` is None if messages are not checked."""
 
     @property
     def check_message(self) -> CheckMessage | None: ...
@@ -61,7 +62,7 @@ class TextChecks(Protocol):
 
 
 class TextGuard(Protocol):
-    """A guard of an extension. The first guard of a server makes the checks of all guards."""
+    """A guard of an extension. The first guard of a server combines all guards into the checks of the server."""
 
     def joined(self, guards: Sequence[Any], plans: Plans) -> TextChecks: ...
 

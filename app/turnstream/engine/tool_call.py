@@ -1,4 +1,4 @@
-"""Parts of every tool call, in its turn or as a job: its metrics, and uploads for the files of its result."""
+"""Steps of every tool call, in its turn or as a job: measures the call, and stores the files of its result."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ _MOST_HANDLE = 100_000  # characters of JSON
 
 
 def handle_text(handle: Any) -> str:
-    """The handle of a job as JSON text. Raises ValueError if it is too long."""
+    """Returns the handle of a job as JSON text. Raises ValueError if it is too long."""
     text = to_json(handle)
     if len(text) > _MOST_HANDLE:
         raise ValueError(f"a handle must have at most {_MOST_HANDLE:,} characters of JSON, not {len(text):,}")
@@ -32,7 +32,7 @@ def handle_text(handle: Any) -> str:
 async def measured(
     label: str, tool_use_id: str | None, input_json: str, invoke: Callable[[], Awaitable[Outcome]]
 ) -> Outcome:
-    """The outcome of `invoke`, with a note of its duration. `label` names the tool in metrics and in the span."""
+    """Returns the outcome of `invoke`, with a note of its duration. `label` names the tool in metrics and spans."""
     started_at, start = CLOCK.now(), perf_counter()
     with (
         TOOLS_RUNNING.track_inprogress(),
@@ -60,8 +60,8 @@ async def measured(
 
 
 async def with_files_stored(outcome: Outcome, uploads: Uploads, owner: str, plan: Plan) -> Outcome:
-    """The outcome for its row: its texts joined into one, and a layout. Its files are uploads of the owner before a
-    reader or the model sees them. Blank texts are dropped: providers refuse them.
+    """Returns the outcome as its row has it: its texts joined into one, and a layout. Stores its files as uploads of
+    the owner, before a reader or the model sees them. Drops blank texts, which providers refuse.
     """
     if not outcome.more:
         return outcome
@@ -82,5 +82,5 @@ async def with_files_stored(outcome: Outcome, uploads: Uploads, owner: str, plan
 
 
 def _figure(note: Any) -> str | int | float | bool:
-    """A note as an attribute of a span: a number or a word of a policy, never content."""
+    """Returns a number or a boolean unchanged, and True for any other note, because a text may be content."""
     return note if isinstance(note, bool | int | float) else True

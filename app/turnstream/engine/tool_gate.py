@@ -1,4 +1,4 @@
-"""The gate of tool calls: decides about the calls of a turn, from its rows alone.
+"""The gate of tool calls: decides from the rows of a turn whether and how its calls run.
 
 Everything here is pure; `app/turnstream/engine/tool_runs.py` executes the decisions.
 """
@@ -27,7 +27,7 @@ OUTCOME_UNKNOWN = (
     "The server stopped while this call was running. Find out whether it took effect before you call again."
 )
 
-# The answer to a sign-in ask after the sign-in.
+# The answer to an ask of the kind `sign_in`, after the person has signed in.
 SIGNED_IN: Final = {"action": "accept", "content": None}
 
 NO_JOBS: Final = "This call was not run: it needs to run in the background, and this server runs no such calls."
@@ -36,7 +36,7 @@ TOO_MANY_CALLS = "This call was not run: the limit of {} tool calls in a turn is
 
 @dataclass(frozen=True, slots=True)
 class RunCall:
-    """The call runs with `input_json`. `approval` is the person's permission, if needed."""
+    """The call runs with `input_json`. `approval` is the person's permission, if the call needed one."""
 
     input_json: str
     approval: AskAnswer | None = None
@@ -44,7 +44,7 @@ class RunCall:
 
 @dataclass(frozen=True, slots=True)
 class StartJob:
-    """The call becomes a job with `input_json`. With `reports`, the turn does not wait for it."""
+    """The call becomes a job with `input_json`. With `reports`, the turn does not wait for the job."""
 
     input_json: str
     reports: bool = False
@@ -52,8 +52,9 @@ class StartJob:
 
 @dataclass(frozen=True, slots=True)
 class SettleUnrun:
-    """The call gets `outcome` and does not run. A result `from_client`, or from another program, is not cut to size
-    yet. The outcome of a `job` is treated like that of a call in this process.
+    """The call gets `outcome` and does not run. `from_client` is true for a result that comes from a client or another
+    program, and is not cut to size yet. If the call ran as a `job`, its outcome is treated like the outcome of a call
+    in this process.
     """
 
     outcome: Outcome
@@ -64,7 +65,7 @@ class SettleUnrun:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """The outcome of a job from its row, as JSON. An outcome `from_elsewhere` is not cut to size yet."""
+    """The outcome of a job, as its row has it in JSON. With `from_elsewhere`, the outcome is not cut to size yet."""
 
     outcome: Outcome
     state: CallState = "settled"
@@ -76,16 +77,16 @@ _job_end = Decoder(JobEnd)
 
 
 def end_of(outcome: str) -> JobEnd:
-    """The end of a job, from the JSON text of its row."""
+    """Decodes the end of a job from the JSON text of its row."""
     return _job_end.decode(outcome)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolGate:
-    """The turn from its rows, and the calls of its run.
+    """Decides about the calls of a turn.
 
-    `started_before`: calls of an earlier attempt without a stored end. `running`: calls that this run started before
-    the seal of their round.
+    `started_before` are calls that an earlier attempt started and that have no stored end. `running` are calls that
+    this run started before the seal of their round.
     """
 
     turn: Turn
@@ -109,8 +110,8 @@ class ToolGate:
         return self.first_of_same(call, [b for b in blocks if b.is_call and b.round == call.round]) is None
 
     def asks(self, calls: Sequence[Block], now: datetime) -> list[Ask]:
-        """The asks for the calls of a round that need a person. All asks are created together and only once, before any
-        call of the round has a result.
+        """Returns the asks for those calls of a round that need a person. All asks are created together and only once,
+        before any call of the round has a result.
         """
         round = calls[0].round
         results = [block.round for block in self.turn.blocks if block.type == TOOL_RESULT]
@@ -122,7 +123,7 @@ class ToolGate:
         return [self._ask(call, kind, now) for call in calls if call not in over and (kind := self._ask_kind(call))]
 
     def decide(self, call: Block, refusal: str | None = None) -> RunCall | StartJob | SettleUnrun:
-        """Decides about a call without an ask. With `refusal`, no call of its round may run."""
+        """Decides about a call that waits for no person. With `refusal`, no call of its round may run."""
         if (end := self.end_of_job(call)) is not None:
             return SettleUnrun(end.outcome, end.state, end.from_elsewhere, job=self.run_of(call))
         spec = self.spec(call)
@@ -146,7 +147,7 @@ class ToolGate:
         return StartJob(run.input_json, policy.reports) if policy.background else run
 
     def _without_sign_in(self, call: Block) -> Outcome | None:
-        """The outcome of a call that needs a sign-in, if the person did not sign in."""
+        """Returns the outcome of a call that needed a sign-in, if the person did not sign in."""
         asked = [ask for ask in self.turn.asks if ask.kind == "sign_in" and (ask.round, ask.call_id) == call.key]
         answer = asked[-1].answer if asked else None
         if answer is None:
@@ -162,8 +163,8 @@ class ToolGate:
         return Outcome(f"This call was not run: {text}", kind="refused", notes={"sign_in": {"decision": decision}})
 
     def end_of_job(self, call: Block) -> JobEnd | None:
-        """The end of the call's job. None if the call has no job. A running job is stopped by the call's result, and
-        its outcome is unknown.
+        """Returns the end of the call's job; None if the call has no job. The end of a running job is unknown, because
+        the result of the call stops the job.
         """
         job = next((job for job in self.turn.jobs if job.key == call.key), None)
         if job is None:
@@ -171,30 +172,30 @@ class ToolGate:
         return UNKNOWN_END if job.outcome is None else end_of(job.outcome)
 
     def run_of(self, call: Block) -> RunCall:
-        """The call with the input to run: the model's, or a person's."""
+        """Returns the call with the input to run: the input from the model, or the input as a person has edited it."""
         ask, edited = self._ask_of(call), self._edited_input(call)
         return RunCall(call.text if edited is None else edited, None if ask is None else ask.answer)
 
     def first_of_same(self, call: Block, calls: Iterable[Block]) -> Block | None:
-        """The first of `calls` that is identical to `call`, if they may share its outcome."""
+        """Returns the first of `calls` that is identical to `call`, if they may share its outcome."""
         if not self._has_memo(call):
             return None
         first = next(other for other in calls if same_call(other, call) and self._has_memo(other))
         return None if first is call else first
 
     def submitted_draft(self, submit: Block) -> str | None:
-        """The draft for a call of the submit tool: the last successful draft before the call."""
+        """Returns the draft that a call of the submit tool submits: the last successful draft before the call."""
         failed = {block.key for block in self.turn.blocks if block.type == TOOL_RESULT and block.is_error}
         calls = [block for block in self.turn.blocks if block.is_call and block.index < submit.index]
         drafts = [call for call in calls if self.role(call) == "output" and call.key not in failed]
         return drafts[-1].text if drafts else None
 
     def approvers(self, call: Block) -> tuple[str, ...]:
-        """The only principals who may answer for the call."""
+        """Returns the only principals who may answer for the call; if there are none, the owner may."""
         return tuple(self._policy(call).approvers)
 
     def role(self, call: Block) -> ToolRole | None:
-        """The role of a call in a structured turn. An output in plain text has one as well."""
+        """Returns the role of a call in a structured turn. An output in plain text has the role `output`."""
         if call.type == TEXT:
             return "output"
         spec = self.spec(call)
@@ -276,8 +277,8 @@ def over_limit(call: Block, limit: int) -> Outcome:
 
 
 def earlier_result(call: Block, blocks: Sequence[Block], read_only: Collection[str | None]) -> Outcome | None:
-    """The result of an identical earlier call of this turn. None if it failed, or after a call of a tool that is not
-    `read_only`, which may have changed the data.
+    """Returns the result of an identical earlier call of this turn. None if that call failed, or if a later call of a
+    tool that is not `read_only` may have changed the data.
     """
     results = {block.key: block for block in blocks if block.type == TOOL_RESULT and _is_reusable(block)}
     for other in reversed([block for block in blocks if block.is_call and block.index < call.index]):
@@ -312,8 +313,8 @@ def _parsed(input_json: str) -> object:
 
 
 def with_grants(asks: Sequence[Ask], calls: Iterable[Block], grants: Sequence[Grant]) -> list[Ask]:
-    """The asks for `calls`; an ask with a matching grant is answered. The row of such an ask names the grant, which may
-    be revoked before the call runs.
+    """Returns the asks for `calls`, and answers each ask that has a matching grant. The row of such an ask names the
+    grant, which may be revoked before the call runs.
     """
     inputs = {call.key: call.text for call in calls}
     answered = []
@@ -328,7 +329,7 @@ def with_grants(asks: Sequence[Ask], calls: Iterable[Block], grants: Sequence[Gr
 
 
 def outcome_of_answer(ask: Ask, answer: AskAnswer) -> Outcome:
-    """The outcome of a call that does not run here: its client ran it, or a person refused it."""
+    """Returns the outcome of a call that does not run here: its client ran it, or a person refused it."""
     match answer.kind:
         case "result":
             empty = "" if answer.layout else RETURNED_NOTHING
@@ -350,19 +351,19 @@ def outcome_of_answer(ask: Ask, answer: AskAnswer) -> Outcome:
 
 
 def person_answer(answer: AskAnswer | None) -> PersonAnswer | None:
-    """The answer to a question of a tool. None if the question expired."""
+    """Returns the answer to a question that a tool asked; None if the question expired."""
     if answer is None or answer.kind == "expired":
         return None
     return PersonAnswer(**json.loads(answer.text)) if answer.kind == "result" else PersonAnswer("cancel")
 
 
 def _by(answer: AskAnswer) -> dict[str, str]:
-    """The person who decided for the owner, for the notes of the result."""
+    """Returns the person who decided for the owner, for the notes of the result."""
     return {} if answer.by is None else {"by": answer.by}
 
 
 def with_approval(outcome: Outcome, approval: AskAnswer) -> Outcome:
-    """The outcome of an approved call, with a note of the approval. The model is informed of an edited input."""
+    """Returns the outcome of an approved call, with a note of the approval. Informs the model of an edited input."""
     if approval.grant is not None:
         note = {"decision": "remembered", "grant": str(approval.grant)}
         return replace(outcome, notes={**outcome.notes, "approval": note})

@@ -1,4 +1,4 @@
-"""The tool tasks of one turn: started, some before the seal, and settled in the ledger when they end."""
+"""The tasks of one turn's tool calls: some start before the seal of their round; each is settled when it ends."""
 
 import asyncio
 import json
@@ -59,8 +59,8 @@ STARTED: Final = (
 
 
 class ToolRuns:
-    """Owns every tool task of a turn; `close` cancels the remaining ones. `started_before` are calls of an earlier
-    attempt without a stored end.
+    """Owns every tool task of a turn; `close` cancels the tasks that still run. `started_before` are calls that an
+    earlier attempt started and that have no stored end.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ToolRuns:
         self._started_before = started_before
         self._named = NamedCalls(context.recorder.turn.request)
         self._tasks: dict[CallKey, asyncio.Task[Outcome]] = {}
-        self._begun: dict[CallKey, tuple[str, float]] = {}  # names of the tools, and their start by perf_counter
+        self._begun: dict[CallKey, tuple[str, float]] = {}  # tool names, and start times by perf_counter
         self._in_ledger: set[CallKey] = set()
         self._questions = 0
         self._check_result = context.checks.check_result
@@ -85,7 +85,7 @@ class ToolRuns:
 
     @property
     def _gate(self) -> ToolGate:
-        """The gate over the present rows."""
+        """The gate for the present rows of the turn."""
         return self._gate_of(self._recorder.turn)
 
     def _gate_of(self, turn: Turn) -> ToolGate:
@@ -104,15 +104,15 @@ class ToolRuns:
 
     def start_early(self, block: Block) -> None:
         """Starts the call of a block that has just closed, if its tool is `read_only`. Its outcome is stored after the
-        seal. Calls with a plan's limit wait for the seal, because they are counted first.
+        seal. If the owner's plan limits calls, the call waits for the seal, because it is counted first.
         """
         call = self._named.call(block)
         if not self._context.spending.limits_calls and self._gate.may_start_early(call):
             self._start(call)
 
     def ready_to_start(self, sealed: Turn, calls: Sequence[Block]) -> Sequence[Block]:
-        """Returns the `calls` of a round if only their entry in the ledger comes between its seal and their start; else
-        none. `sealed` is the turn after the seal. The caller must start or settle them next.
+        """Returns the `calls` of a round if they may start right after its seal, whose write then enters them into the
+        ledger; else none. `sealed` is the turn after the seal. The caller must start or settle the calls next.
         """
         gate, named = self._gate_of(sealed), [*map(self._named.call, calls)]
         if self._context.spending.limits_calls or gate.asks(named, CLOCK.now()):
@@ -123,7 +123,7 @@ class ToolRuns:
         return calls
 
     async def answer(self, calls: Sequence[Block], refusal: str | None) -> None:
-        """Gives each call of a round its result, or an ask."""
+        """Gives each call of a round a result or an ask. With a `refusal`, no call runs."""
         calls = [*map(self._named.call, calls)]
         if refusal is None and (asks := self._gate.asks(calls, CLOCK.now())):
             if any(ask.tool_digest is not None for ask in asks):
@@ -137,7 +137,7 @@ class ToolRuns:
             calls = [call for call in calls if call.key not in asked]
         runnable = list(calls)
         jobs = {job.key for job in self._recorder.turn.jobs}
-        # In passes: a result stored here may be the memo of another call.
+        # Repeated, because a result that is stored here may be the memo of another call.
         while unrun := await self._unrun(runnable, refusal):
             await self._recorder.settle_calls(*unrun)
             for each in unrun:
@@ -195,7 +195,7 @@ class ToolRuns:
             self._context.notify_owner(self._context.owner)
 
     async def _with_digest_of_plain_headers(self, ask: Ask) -> Ask:
-        """A grant is valid for the tool, whether or not its headers were encrypted in the turn."""
+        """Returns the ask with the digest of decrypted headers, so that grants are valid for encrypted headers, too."""
         offered = self._request.tools
         try:
             opened = await self._toolset.opened(ask.name, self._context.owner, offered)
@@ -204,7 +204,7 @@ class ToolRuns:
         return ask if opened is offered else replace(ask, tool_digest=self._toolset.tool_digest(ask.name, opened))
 
     async def _unrun(self, calls: Sequence[Block], refusal: str | None) -> list[Settlement]:
-        """The outcomes of calls that do not run here: they must not run, or ran as jobs."""
+        """Returns the outcomes of calls that do not run here, because they must not run or have run elsewhere."""
         gate, unrun = self._gate, []
         for call in calls:
             match gate.decide(call, refusal):
@@ -225,8 +225,8 @@ class ToolRuns:
         return unrun
 
     async def _within_plan(self, calls: Sequence[Block]) -> list[Block]:
-        """Counts the calls that the owner's plan allows, and returns them. The others get a result. Calls with an
-        output, and calls counted by an earlier attempt, are not counted.
+        """Counts the calls that the owner's plan allows, and returns them. The other calls get an error as their
+        result. Calls of the output tools, and calls that an earlier attempt counted, are not counted.
         """
         spending, admitted = self._context.spending, []
         for call in calls:
@@ -241,7 +241,7 @@ class ToolRuns:
         return admitted
 
     def _report_wait(self, asks: Sequence[Ask]) -> None:
-        """Reports, once, that calls wait for a person. The webhook's row was written with the asks."""
+        """Reports that calls wait for a person. The row of the webhook was written with the asks."""
         if asks:
             owner = self._context.owner
             log.info("turn.waiting", owner=owner, tools=[ask.name for ask in asks], kinds=[ask.kind for ask in asks])
@@ -251,7 +251,7 @@ class ToolRuns:
             self._context.notify_owner(owner)
 
     async def judge(self, draft: Block) -> None:
-        """Judges an output in plain text. Tools and hooks receive the draft as a call of the output tool."""
+        """Judges an output that the model wrote as text. Hooks and validators get it as a call of the output tool."""
         output = self._request.output
         call = as_call(draft) if output is None else as_call(draft, output.name)
         outcome = await self._perform(call, RunCall(call.text))
@@ -269,9 +269,9 @@ class ToolRuns:
     # --- the ledger --------------------------------------------------------------------------------------------------
 
     async def _finish(self, call: Block, same: Block | None) -> None:
-        """Stores the outcome of `call` when its task ends. The identical call in `same` shares its success."""
+        """Stores the outcome of `call` when its task ends. `call` shares the success of the identical call `same`."""
         if same is not None:
-            # Shielded: the other call's own task awaits this outcome, too.
+            # Shielded, because the task of the other call awaits this outcome, too.
             outcome = await asyncio.shield(self._start(same))
             if not outcome.is_error and outcome.detached is None:
                 memo = replace(outcome, notes={"memo": same.tool_use_id})
@@ -286,11 +286,11 @@ class ToolRuns:
             await self._continue_as_job(call, outcome.detached)
             return
         await self._recorder.settle_calls(Settlement(call, outcome))
-        if "cached" not in outcome.notes:  # else the call did not run
+        if "cached" not in outcome.notes:  # a call with a cached outcome did not run
             await self._call_after_tool(call, outcome)
 
     async def _continue_as_job(self, call: Block, detached: Detached) -> None:
-        """Turns a started call into a job in the write of its handle: the call never starts again."""
+        """Turns a started call into a job. One write stores the job and its handle: the call never starts again."""
         name, run = call.name or "", self._gate.run_of(call)
         policy = self._toolset.policy(name, self._request.tools)
         deadline = CLOCK.now() + timedelta(seconds=replace(policy, background=True).seconds)
@@ -302,7 +302,7 @@ class ToolRuns:
     async def _call_after_tool(self, call: Block, outcome: Outcome) -> None:
         owner, role, output = self._context.owner, self._gate.role(call), self._request.output
         await self._context.call_hooks(AfterTool(owner, self._recorder.turn, call, outcome))
-        # A handler's comment on a draft is no verdict; a submission without a draft is another failure.
+        # A handler's comment on a draft is no rejection, and a submission without a draft fails for another reason.
         judged = output is not None and (role == "submit" or (role == "output" and output.handler is None))
         if judged and outcome.is_error and not (role == "submit" and self._gate.submitted_draft(call) is None):
             turn = self._recorder.turn
@@ -430,7 +430,7 @@ class ToolRuns:
         )
 
     async def _ask_person(self, call: Block, question: PersonQuestion) -> PersonAnswer | None:
-        """Asks the person a question of the running tool, and waits for the answer; None if the question expires."""
+        """Asks the person a question that the running tool asks. Returns the answer; None if the question expires."""
         ask = self._question_of(call, "elicitation", question.shown, question.seconds)
         await self._recorder.ask([ask])
         self._report_wait([ask])
@@ -439,7 +439,7 @@ class ToolRuns:
         return person_answer(answer)
 
     async def _answer_to(self, ask: Ask, deadline: float) -> AskAnswer | None:
-        """Waits for the answer in the rows. Also polls the rows, because a notification may be lost."""
+        """Waits until the rows have the answer or `deadline` passes. Polls the rows: a notification may be lost."""
         updated, turns = self._context.updated, self._context.turns
         while True:
             asks = self._recorder.turn.asks
@@ -454,12 +454,12 @@ class ToolRuns:
             await self._recorder.refresh(lambda turn: retry_while_unavailable(lambda: turns.refreshed(turn)))
 
     def _label(self, call: Block) -> str:
-        """The call's tool in metrics. An unknown name of a model or a client would be a new series."""
+        """Returns the tool's name in metrics. Names from models or clients are replaced: each would be a new series."""
         spec = self._gate.spec(call)
         if call.type == TEXT:
             return OUTPUT
         if spec is None:
             return "(unknown)"
-        if spec.role is not None:  # the request chose the tool's name
+        if spec.role is not None:  # because the request chose the name of the tool
             return spec.role
         return "(declared)" if spec.http or spec.client else spec.name

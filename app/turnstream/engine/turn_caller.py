@@ -1,4 +1,4 @@
-"""The notices and the clock of a model call that waits for a rate limit."""
+"""Shows that a model call waits for a rate limit, and excludes the wait from the stall timeout."""
 
 from time import perf_counter
 
@@ -7,8 +7,8 @@ from turnstream.engine.retries import StallTimeout
 
 
 class TurnCaller:
-    """The caller of a turn's model calls. The stall timeout excludes the wait of a call: the provider has no request
-    yet. `waited` are the seconds that the last call has waited.
+    """The caller of a turn's model calls. The stall timeout does not count the time for which a call waits, because the
+    provider has no request yet. `waited` is the number of seconds for which the last call has waited.
     """
 
     def __init__(self, owner: str, recorder: Recorder) -> None:
@@ -19,7 +19,7 @@ class TurnCaller:
         self._since: float | None = None
 
     def called(self, stall: StallTimeout) -> None:
-        """A call begins."""
+        """Called when a model call begins."""
         self._stall, self._since, self.waited = stall, None, 0.0
 
     def pause(self) -> None:

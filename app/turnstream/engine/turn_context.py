@@ -1,4 +1,4 @@
-"""The values shared by the parts of a run."""
+"""The objects that the parts of a run share."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -22,10 +22,10 @@ from turnstream.tracing import Span
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """The objects shared by the parts of a run. `recorder` has the claimed turn. `ancestors` are the turns before it on
-    its path. `entries` are the messages that earlier requests made from them. `updated` is set when a user has written
-    rows that the run has not read. `notify_owner` wakes the readers of the owner's feed. `span` traces the run.
-    `secrets` decrypts the secrets of the request. `checks` are the checks of texts, by the owner's plan.
+    """The objects that the parts of a run share. `recorder` has the claimed turn. `ancestors` are the turns before this
+    turn on its path. `entries` are the messages that earlier requests made from the ancestors. `updated` is set when a
+    user has written rows that the run has not read. `notify_owner` wakes the readers of the owner's feed. `span` traces
+    the run. `secrets` decrypts the secrets of the request. `checks` are the text checks for the owner's plan.
     """
 
     owner: str
@@ -47,6 +47,6 @@ class TurnContext:
     checks: TurnChecks
 
     async def call_hooks(self, event: HookEvent) -> None:
-        """Calls the hooks for `event`, and adds failures to the turn's count."""
+        """Calls the hooks for `event`, and adds their failures to the turn's count."""
         if failures := await self.hooks.call(event):
             await self.recorder.count_hook_failures(failures)

@@ -46,14 +46,15 @@ log = structlog.get_logger(__name__)
 
 _INTERNAL = TurnError("internal_error", "The server failed while it ran this turn; its log says more.")
 
-# Why a run stops: the user cancelled it, this replica shuts down, or another run has the claim.
+# Why a run stops: the turn is cancelled, this replica returns the turn to the queue, or another run has the claim.
 StopCause = Literal["cancel", "release", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
 class RunServices:
     """The parts of the replica that every run uses. `replica` is the id in the rows of claimed turns. `notify_owner`
-    wakes the readers of an owner's feed. `decline` returns a turn to the queue for other replicas, or returns False.
+    wakes the readers of an owner's feed. `decline` puts a turn back into the queue for others, and returns whether it
+    did.
     """
 
     database: Database
@@ -72,16 +73,16 @@ class RunServices:
 
 
 class TurnRun:
-    """A turn that runs in this process. `task` is the task of `execute`, set by the owner of that task. `updated` is
-    set when the rows get an answer or a message of a user while the turn runs.
+    """A turn that runs in this process. `task` is the task of `execute`, set by the caller that creates it. `updated`
+    is set when a user adds an answer or a message to the rows while the turn runs.
     """
 
     task: asyncio.Task[None]
 
     def __init__(self, turn: UUID, services: RunServices, loaded: tuple[str, Sequence[Turn]] | None = None) -> None:
-        """`loaded` are the owner and the end of the turn's path; if None, they are read."""
+        """`loaded` has the owner and the last turns of the path. If `loaded` is None, both are read from the rows."""
         self.turn = turn
-        self.owner: str | None = None  # once its rows are read
+        self.owner: str | None = None  # set when the rows of the turn are read
         self.updated = asyncio.Event()
         self.stop_cause: StopCause | None = None
         self._services = services
@@ -91,27 +92,27 @@ class TurnRun:
         self._executor: Executor | None = None
 
     def activity(self) -> Activity | None:
-        """None before its rows are read."""
+        """Returns the state of the turn in memory; None until the rows of the turn are read."""
         view = self._services.directory.running(self.turn)
         return None if self._executor is None or view is None else self._executor.activity(view.wakeup.waiters)
 
     def stop(self, cause: StopCause) -> None:
-        """Stops the run. The first cause is kept. A run that is loading its rows stops after the load."""
+        """Stops the run. The first cause is kept. A run that is still loading its rows stops after the load."""
         if self.stop_cause is None:
             self.stop_cause = cause
             if self._started:
                 self.task.cancel()
 
     async def execute(self) -> bool:
-        """Runs the turn until it ends, waits for a person, or returns to the queue. Returns whether this turn, or a
-        later turn of its chat, is queued. Raises ClaimLost.
+        """Runs the turn until it ends, waits, or returns to the queue. Returns whether this turn, or a later turn of
+        its chat, is queued. Raises ClaimLost.
         """
         services = self._services
         turns = Turns(services.database)
         self.owner, path, entries = await self._load_path(turns)
         owner, turn = self.owner, path[-1]
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
-        # The path was checked by the process that wrote it.
+        # A turn that this process has inserted was checked before the insert.
         if self._loaded is None and (reason := self._lacks(turn)) and await services.decline(turn):
             log.warning("turn.declined", reason=reason)
             return False
@@ -144,7 +145,7 @@ class TurnRun:
             tool_runs = ToolRuns(context, services.toolset, services.models, started_before)
             executor = self._executor = Executor(context, tool_runs, services.models)
             log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)
-            if turn.has_run_before:  # for the first attempt, the POST has notified
+            if turn.has_run_before:  # for the first attempt, the POST has notified the readers
                 services.notify_owner(owner)
             try:
                 await self._carry_out(executor, recorder)
@@ -168,7 +169,7 @@ class TurnRun:
         return recorder.leaves_work
 
     def _lacks(self, turn: Turn) -> str | None:
-        """The parts that the turn needs and this replica lacks. A turn that is only cancelled needs no part."""
+        """Returns the parts that the turn needs and this replica lacks. A turn that is only cancelled needs no part."""
         request = turn.request
         if request is None or turn.cancel_requested or self.stop_cause is not None:
             return None
@@ -184,7 +185,7 @@ class TurnRun:
         return f"there are no such tools: {', '.join(lacking)}" if lacking else None
 
     async def _load_path(self, turns: Turns) -> tuple[str, Sequence[Turn], KnownEntries]:
-        """Returns the owner of the turn and its path. The turns before it have ended, and may be in memory."""
+        """Returns the owner of the turn, its path, and the known messages. The turns before it may be in memory."""
         if self._loaded is not None:
             owner, path = self._loaded
         else:
@@ -200,14 +201,14 @@ class TurnRun:
         return owner, (*before, *path), KnownEntries()
 
     async def call_hooks(self) -> None:
-        """Calls the hooks of the turn's end, if it ended here."""
+        """Calls the hooks for the end of the turn, if the turn ended in this run."""
         context = self._context
         if context is not None and context.recorder.turn.ended and context.hooks.want(TurnEnded):
             await to_the_end(context.call_hooks(TurnEnded(context.owner, context.recorder.turn)))
 
     async def _load_leftovers(self, turns: Turns, view: LiveView) -> frozenset[CallKey]:
-        """Loads the state of earlier attempts: the view gets the open text of the journal. Returns the started calls
-        without an outcome.
+        """Loads the state of earlier attempts: the view gets the open text from the journal. Returns the started calls
+        that have no outcome.
         """
         if not view.turn.rounds:
             return frozenset()
@@ -218,7 +219,7 @@ class TurnRun:
         if recorder.turn.cancel_requested or recorder.turn.is_abandoned:
             self.stop_cause = "cancel"
         try:
-            # No await between this check and `_started`: a later cause cancels the task.
+            # There is no await between this check and `_started`, so a later cause cancels the task.
             if self.stop_cause is None:
                 self._started = True
                 try:
@@ -241,14 +242,14 @@ class TurnRun:
 
 @contextmanager
 def _span_of(turn: Turn, request: TurnRequest) -> Iterator[Span]:
-    """The span of a run, with the time in the queue as its first child."""
+    """Encloses a run in its span. The first child of the span is the time in the queue."""
     if TRACING.on:
         structlog.contextvars.bind_contextvars(trace=trace_id(request.trace))
     with TRACING.span(
         "invoke_agent turnstream",
         "CONSUMER",
         parent=request.trace,
-        # The span of a killed replica was never sent: a later run links to the origin of the turn.
+        # A killed replica never sent its span, so a later run links to the request that created the turn.
         link=request.trace if turn.has_run_before else None,
         gen_ai__operation__name="invoke_agent",
         gen_ai__agent__name="turnstream",
@@ -266,7 +267,7 @@ def _span_of(turn: Turn, request: TurnRequest) -> Iterator[Span]:
 async def _stop(cause: StopCause, executor: Executor, recorder: Recorder) -> None:
     match cause:
         case "cancel":
-            await _end(executor, "cancelled", stop_reason=recorder.turn.stop_reason)  # it may be withdrawn
+            await _end(executor, "cancelled", stop_reason=recorder.turn.stop_reason)  # set for a withdrawn turn
         case "release":
             await recorder.release()
         case "lost":
@@ -282,6 +283,6 @@ async def _end(
         await executor.cut_short(status, stop_reason or status, error)
     except ClaimLost:
         raise
-    except Exception:  # Postgres refuses the write: the turn ends without that block
+    except Exception:  # if Postgres refuses the write, the turn ends without that block
         log.exception("turn.not_tidied")
         await executor.cut_short(status, stop_reason or status, error, keep=False)

@@ -7,14 +7,14 @@ from turnstream.domain.blocks import Block
 from turnstream.engine.recorder import to_the_end
 from turnstream.llm.accumulator import Change
 
-# Seconds that a closed block waits for the next part. Readers have its text already.
+# Seconds for which a closed block waits for the next part. Readers have its text already.
 LONGEST_WAIT = 0.05
 
 
 class Unwritten:
-    """The unrecorded changes of the last read, in `ahead`, and before them the last text of the reply. The text waits
-    briefly, to share the write of the round's seal. If no seal comes, `write` gets the text alone. `waits` is true
-    until the text is written.
+    """Holds the unrecorded changes of the last read in `ahead`, and the text block before them. The text block waits
+    briefly, to share the write of the round's seal. If no seal comes, `write` writes the block alone. `waits` is true
+    from `keep` until the reply continues.
     """
 
     def __init__(self, write: Callable[[Block], Awaitable[None]]) -> None:
@@ -30,22 +30,22 @@ class Unwritten:
         return [change for change in (self._text, *self.ahead) if isinstance(change, Block)]
 
     def keep(self, text: Block) -> None:
-        """Keeps the text at the end of the last read."""
+        """Keeps the text block that closed at the end of the last read."""
         self.ahead = ()
         self._text, self.waits = text, True
         self._timer = asyncio.get_running_loop().call_later(LONGEST_WAIT, self._write_late)
 
     async def write(self) -> None:
-        """Writes the waiting text: the reply continues after it."""
+        """Writes the waiting text block, because the reply continues after it."""
         await self.settle()
         self.waits = False
-        # Set first: a write runs to its end even when cancelled, so the block is not left open.
+        # Set before the write, which runs to its end even if cancelled: the block is not left open.
         text, self._text = self._text, None
         if text is not None:
             await self._write(text)
 
     async def settle(self) -> None:
-        """Waits for a running write, and prevents a later write."""
+        """Waits for a write that has started, and prevents a later write."""
         if self._timer is not None:
             self._timer.cancel()
         if self._late is not None:

@@ -1,4 +1,4 @@
-"""Paths of recently ended turns in memory, for the next turns."""
+"""Paths of recently ended turns, kept in memory for the turns that follow."""
 
 import asyncio
 from collections import OrderedDict
@@ -11,7 +11,7 @@ from uuid import UUID
 from turnstream.domain.turns import Turn
 from turnstream.llm.conversation.messages import KnownEntries
 
-KEPT = 600.0  # seconds that an unused path stays
+KEPT = 600.0  # seconds for which an unused path is kept
 # Approximate bytes of a turn, a block and a tool in memory, without their texts.
 _TURN, _BLOCK, _TOOL = 2000, 1000, 500
 _ITEM, _NUMBER = 8, 32
@@ -28,11 +28,11 @@ class WarmPath:
 
 
 class WarmPaths:
-    """Up to `most_bytes` of paths, by the turn at their end. The least recently used path is evicted first.
+    """Keeps up to `most_bytes` of paths, by the last turn of each path. The least recently used path is evicted first.
 
-    A path is valid without a comparison with its rows: an ended turn and its parent do not change. After the deletion
-    of a turn, a statement with the turn as a parent finds no row, and no turn behind it can be claimed. Only Postgres
-    may lose the end of a turn: all paths are dropped after an outage of Postgres.
+    A path is valid without a comparison with its rows, because an ended turn and its parent do not change. If a turn is
+    deleted, a statement that names it as a parent finds no row, and no turn after it can be claimed. Only Postgres may
+    lose the end of a turn, so all paths are dropped after an outage of Postgres.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -41,7 +41,7 @@ class WarmPaths:
         self._size = 0
 
     def find(self, leaf: UUID) -> WarmPath | None:
-        """The path from its root to `leaf`, if it is in memory."""
+        """Returns the path from its root to `leaf`, if the path is in memory."""
         found = self._paths.get(leaf)
         if found is not None:
             self._paths.move_to_end(leaf)
@@ -74,9 +74,9 @@ class WarmPaths:
 
 
 def _size_of(turn: Turn) -> int:
-    """The approximate bytes of a turn. A character takes one to four. Tools of the server are shared by all turns."""
+    """Returns the approximate bytes of a turn in memory, without the server's tools, which all turns share."""
     size = _TURN + _BLOCK * len(turn.blocks)
-    # A path may have tens of thousands of blocks, so a value of a rare type must cost no call.
+    # Without a function call for each value, because a path may have tens of thousands of blocks.
     texts = [
         text
         for block in turn.blocks
@@ -97,7 +97,7 @@ def _size_of(turn: Turn) -> int:
 
 
 def _bytes_of(value: Any) -> int:
-    """The bytes of the texts and numbers in a JSON value; a member or an item adds about its size in Python."""
+    """Returns the approximate bytes of a JSON value: its texts and numbers, and `_ITEM` for each member or item."""
     if isinstance(value, str):
         return getsizeof(value)
     if isinstance(value, Mapping):

@@ -33,31 +33,31 @@ from turnstream.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
 
-# The most turns of one claim: a burst is divided between replicas and between iterations of the event loop.
+# Most turns in one claim, so that a burst is divided between replicas and between iterations of the event loop.
 _CLAIM = 50
 _ANY_NUMBER = 2**31 - 1
 
-# Seconds without other claims after a claim of suspects; doubled after each further death, up to the longest. Most
-# turns that kill their process do so at once, because the same call is repeated.
+# Seconds for which nothing else is claimed after a claim of suspects. They double after each further death, up to the
+# longest. Most turns that kill their process do so at once, because they repeat the same call.
 _APART = 3.0
 _LONGEST_APART = 60.0
-# The longest pause in seconds before a turn with failing runs runs again.
+# Longest pause in seconds before a turn whose runs fail is run again.
 _LONGEST_PAUSE = 300.0
 
 
 class FailedRuns:
     """Turns whose last runs ended with an unexpected exception, or with a write that Postgres refuses. Each run may
-    call a model, so the turn is run again after `pause` seconds, and the pause doubles each time. All times are seconds
-    of one clock.
+    call a model, so such a turn runs again only after `pause` seconds, and each failure doubles the pause. All times
+    are seconds of one clock.
     """
 
     def __init__(self, pause: float) -> None:
         self._pause = pause
-        # The failed runs in a row, and the earliest time of the next one.
+        # The number of failed runs in a row, and the earliest time of the next run.
         self._of: dict[UUID, tuple[int, float]] = {}
 
     def note(self, turn: UUID, now: float) -> float:
-        """Returns the seconds until the turn may run again."""
+        """Counts a failed run. Returns the seconds until the turn may run again."""
         before, _ = self._of.get(turn, (0, 0.0))
         pause = backoff(before + 1, self._pause, _LONGEST_PAUSE)
         self._of[turn] = before + 1, now + pause
@@ -71,15 +71,16 @@ class FailedRuns:
         return self._of.keys()
 
     def keep(self, turns: Collection[UUID]) -> None:
-        """Drops all other turns: they have ended, or run on other replicas."""
+        """Drops all turns except these: the others have ended, or run on other replicas."""
         self._of = {turn: failed for turn, failed in self._of.items() if turn in turns}
 
 
 class Isolation:
-    """Isolates suspects, which may kill the process, from other turns. After a claim of suspects, no other turn is
-    claimed for some seconds, so that a death counts only for the suspects. For the same time afterwards, no suspect is
-    claimed. An idle replica claims a suspect at once. After each isolation without a death, the next claim has twice as
-    many suspects: a fault with another cause makes many turns suspects. All times are of one clock, in seconds.
+    """Isolates suspects, which are turns that may kill the process, from other turns. After a claim of suspects, no
+    other turn is claimed for some seconds, so that a death counts only for the suspects. For the same time afterwards,
+    no suspect is claimed. An idle replica claims suspects at once. After each isolation without a death, the next claim
+    may have twice as many suspects, because a fault with another cause makes many turns suspects. All times are seconds
+    of one clock.
     """
 
     def __init__(self, now: float) -> None:
@@ -89,22 +90,22 @@ class Isolation:
         self._at_once = 1
 
     def room(self, now: float, *, is_idle: bool) -> int:
-        """The number of suspects that may be claimed."""
+        """Returns the number of suspects that may be claimed now."""
         return self._at_once if is_idle or now >= self._next else 0
 
     def begin(self, suspects: Collection[UUID], deaths: int, now: float) -> float:
-        """Returns the seconds without other claims."""
+        """Begins an isolation of these suspects. Returns the seconds for which nothing else is claimed."""
         seconds = backoff(deaths - SUSPICIOUS + 1, _APART, _LONGEST_APART)
         self._suspects, self._until, self._next = suspects, now + seconds, now + 2 * seconds
         self._at_once *= 2
         return seconds
 
     def end(self) -> None:
-        """Called when no suspect was found."""
+        """Called when a claim found no suspect."""
         self._at_once = 1
 
     def holds(self, running: Collection[UUID], now: float) -> bool:
-        """Whether no turn may start now."""
+        """Whether suspects are isolated now, so that no other turn may start."""
         return now < self._until and any(turn in running for turn in self._suspects)
 
     def includes(self, turn: UUID) -> bool:
@@ -113,8 +114,9 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPolicy:
-    """`poll_interval` and `grace_period` are seconds. `plans` limit an owner's running turns on all replicas. The paths
-    of ended turns in memory have up to `warm_bytes`. Without `declines`, a turn also runs without its model or a tool.
+    """`poll_interval` and `grace_period` are in seconds. `plans` limit an owner's running turns on all replicas. Paths
+    of ended turns use up to `warm_bytes` of memory. Without `declines`, a turn runs even if its model or a tool is
+    missing here.
     """
 
     concurrent_turns: int = 1000
@@ -165,8 +167,8 @@ class Worker:
         self._notify_when_full = False
         self._draining = False
         self._group: asyncio.TaskGroup | None = None
-        self._reserved = 0  # turns that are being inserted, to start here
-        self._not_run: Set[UUID] = frozenset()  # turns of this replica that did not run at the last comparison
+        self._reserved = 0  # turns that are being inserted and will start here
+        self._not_run: Set[UUID] = frozenset()  # claimed turns without a run at the last comparison
         self._failed = FailedRuns(policy.poll_interval)
         self._isolation = Isolation(monotonic())
 
@@ -183,7 +185,7 @@ class Worker:
         return self._policy.plans.vary or self._policy.plans.default.running_turns is not None
 
     def activity(self) -> Mapping[UUID, Activity]:
-        """The state of turns in this process: of running turns here, and of readers of turns elsewhere."""
+        """Returns the state of turns in this process: turns that run here, and readers of turns that run elsewhere."""
         found = {
             view.turn.id: Activity(readers=view.wakeup.waiters)
             for view in self._services.directory.mirrored()
@@ -195,7 +197,7 @@ class Worker:
         return found
 
     def ended(self, turn: UUID) -> Turn | None:
-        """A turn that ended here, while its path is in memory."""
+        """Returns a turn that ended here, as long as its path is in memory."""
         warm = self._services.warm_paths.find(turn)
         return None if warm is None else warm.turns[-1]
 
@@ -215,7 +217,7 @@ class Worker:
         self._woken.set()
 
     def receive(self, payload: str) -> None:
-        """Handles a notification of another replica."""
+        """Handles a notification from another replica."""
         kind, _, id = payload.partition(" ")
         if kind == QUEUED:
             # Not `wake`: full replicas would forward the notification to each other without end.
@@ -229,7 +231,7 @@ class Worker:
                 run.updated.set()
 
     async def cancel(self, turn: UUID) -> None:
-        """Stops a turn with a cancellation in its row, on any replica."""
+        """Stops a turn whose row has a cancellation, whichever replica runs the turn."""
         if run := self._runs.get(turn):
             run.stop("cancel")
         else:
@@ -237,7 +239,7 @@ class Worker:
             await self._notify_replicas(f"{CANCEL} {turn}")
 
     async def refresh(self, turn: UUID) -> None:
-        """Makes a turn read the new rows of a user, on any replica. A waiting turn is claimed for this."""
+        """Makes a turn, on any replica, read the rows that a user has written. A waiting turn is claimed for this."""
         if run := self._runs.get(turn):
             run.updated.set()
         else:
@@ -245,7 +247,7 @@ class Worker:
             await self._notify_replicas(f"{UPDATED} {turn}")
 
     async def _notify_replicas(self, payload: str) -> None:
-        """A notification may be lost: all replicas poll the rows."""
+        """Notifies all replicas. The notification may be lost, because all replicas also poll the rows."""
         with suppress(StorageError):
             await self._queue.notify(payload)
 
@@ -258,15 +260,15 @@ class Worker:
     # --- shutdown ----------------------------------------------------------------------------------------------------
 
     def _begin_drain(self) -> None:
-        """Drains by order of an operator. The process stays: its readers continue, and no supervisor starts a new
-        process, which would claim turns.
+        """Drains by order of an operator. The process keeps running, so that its readers continue and no supervisor
+        starts a new process, which would claim turns.
         """
         if self._group is not None and not self._draining:
             self._group.create_task(self.drain(), name="drain")
 
     async def drain(self) -> None:
-        """Claims no more turns, gives running ones the grace period, and returns the rest to the queue without a
-        recovery. A second call returns at once.
+        """Claims no more turns, waits for running turns up to the grace period, and returns the others to the queue
+        without a recovery. A second call skips the grace period.
         """
         again, self._draining = self._draining, True
         tasks = [run.task for run in self._runs.values()]
@@ -275,7 +277,7 @@ class Worker:
             await asyncio.wait(tasks, timeout=self._policy.grace_period)
         for run in self._runs.values():
             run.stop("release")
-        # Waits for the last writes, but only briefly if Postgres is away: the next replica continues from the rows.
+        # In an outage of Postgres, waits only briefly for the last writes: the next replica continues from the rows.
         timeout = FINAL_WRITE_TIMEOUT
         while tasks := [run.task for run in self._runs.values() if not run.task.done()]:
             _, stuck = await asyncio.wait(tasks, timeout=timeout)
@@ -291,8 +293,9 @@ class Worker:
 
     @contextmanager
     def reserve_slot(self) -> Iterator[UUID | None]:
-        """Yields the id of this replica if a turn inserted in the block may be claimed at once and passed to `begin`.
-        None if the turn must be queued: few slots are free, and other turns may wait for them.
+        """Yields the id of this replica if a turn that is inserted in the block may be claimed at once and passed to
+        `begin`. Yields None if the turn must be queued, for example because other turns may wait for the few free
+        slots.
         """
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
         isolates = self._isolation.holds(self._runs.keys(), monotonic())
@@ -306,9 +309,9 @@ class Worker:
             self._reserved -= 1
 
     def begin(self, owner: str, path: Sequence[Turn]) -> None:
-        """Runs a turn that was claimed by its insert. `path` is the end of its path."""
+        """Runs a turn that was claimed by its insert. `path` has the last turns of its path."""
         turn = path[-1].id
-        if self._group is not None and turn not in self._runs:  # the comparison with the rows may have found it
+        if self._group is not None and turn not in self._runs:  # the comparison with the rows may have started it
             self._start(self._group, turn, (owner, path))
             if self._draining:
                 self._runs[turn].stop("release")
@@ -323,7 +326,7 @@ class Worker:
             try:
                 while True:
                     self._woken.clear()  # before the claim: a turn enqueued during the claim wakes the worker again
-                    # Completed even if cancelled: a shutdown must return the claimed turns.
+                    # The claim completes even if the worker is cancelled: a shutdown must return the claimed turns.
                     if not await to_the_end(self._claim(group)):
                         with suppress(TimeoutError):
                             async with asyncio.timeout(self._policy.poll_interval):
@@ -336,11 +339,11 @@ class Worker:
                 self._group = None
 
     async def _claim(self, group: asyncio.TaskGroup) -> bool:
-        """Returns whether the queue may have more turns: the claim filled all room."""
+        """Claims and starts turns. Returns whether the queue may have more turns: the claim filled all free slots."""
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
         now = monotonic()
         room = 0 if self._draining or self._isolation.holds(self._runs.keys(), now) else min(_CLAIM, free)
-        # With room for all turns, the order of owners is irrelevant, and each claim saves the count of turns.
+        # If all turns have room, the order of owners is irrelevant, and the claim need not count running turns.
         plans = self._policy.plans
         most = plans.default.running_turns or (_ANY_NUMBER if free <= _CLAIM or plans.vary else None)
         suspects = min(room, self._isolation.room(now, is_idle=not self._runs and not self._reserved))
@@ -359,7 +362,7 @@ class Worker:
                 self._runs[turn].stop("release")
         if claim.deaths:
             seconds = self._isolation.begin(claim.turns, claim.deaths, monotonic())
-            for pause in (seconds, 2 * seconds):  # at the end of the isolation, then for the next suspects
+            for pause in (seconds, 2 * seconds):  # wakes for other turns, then for the next suspects
                 asyncio.get_running_loop().call_later(pause, self._woken.set)
             turns, beside = [str(turn) for turn in claim.turns], len(self._runs) - len(claim.turns)
             log.warning("turns.isolated", turns=turns, deaths=claim.deaths, seconds=seconds, beside=beside)
@@ -368,10 +371,10 @@ class Worker:
         return len(claim.turns) == room > 0
 
     async def _compare_with_rows(self, group: asyncio.TaskGroup) -> None:
-        """Repairs a lost notification, a lost answer to a claim, a lost claim, or the lost end of a run after a
-        failover of Postgres to a standby that lacks the last commits.
+        """Compares the runs with the claimed turns in the rows. Repairs the loss of a notification, of the answer to a
+        claim, or of a claim. Repairs the loss of a run's end by a failover of Postgres.
         """
-        before = dict(self._runs)  # a run that starts during the query is not in its answer
+        before = dict(self._runs)  # a run that starts during the query is not in the result
         try:
             mine = await self._queue.claimed()
         except StorageError:
@@ -381,7 +384,7 @@ class Worker:
         for turn, run in self._runs.items():
             if mine.get(turn):
                 run.stop("cancel")
-        # Only turns that had no run at the last comparison either: the insert of a turn comes before its run.
+        # Only turns that had no run at the last comparison either, because a turn is inserted before its run starts.
         before_last, self._not_run = self._not_run, mine.keys() - self._runs.keys()
         self._failed.keep(mine.keys())
         if unrun := self._not_run & before_last:
@@ -393,14 +396,14 @@ class Worker:
                     self._start(group, turn)
 
     def _start(self, group: asyncio.TaskGroup, turn: UUID, loaded: tuple[str, Sequence[Turn]] | None = None) -> None:
-        # A claimed turn may still run here: its lease expired, and this replica claimed it again.
+        # This replica may still run the turn that it has just claimed again, if the lease expired in between.
         if before := self._runs.get(turn):
             before.stop("lost")
         run = self._runs[turn] = TurnRun(turn, self._services, loaded)
         run.task = group.create_task(self._supervise(run), name=f"turn {turn}")
 
     async def _supervise(self, run: TurnRun) -> None:
-        OWNER.set("")  # the run may have been started by a request, which does not wait for it
+        OWNER.set("")  # a request may have started the run, and does not wait for it
         OF_REQUEST.set(False)
         structlog.contextvars.bind_contextvars(turn=str(run.turn))
         TURNS_RUNNING.inc()
@@ -410,7 +413,7 @@ class Worker:
             await run.call_hooks()  # after `wake`: hooks may take seconds, and the next turn must not wait
         except ClaimLost as error:
             log.warning("claim.lost", reason=str(error))
-        except MemoryError:  # no turn of this process can continue: the process stops, and other replicas take over
+        except MemoryError:  # no turn of this process can continue: it exits, and other replicas take over
             raise
         except Exception:
             log.exception("turn.abandoned", again_after=self._failed.note(run.turn, monotonic()))

@@ -1,4 +1,4 @@
-"""Accumulation of streamed parts into blocks: one block is open at a time, each is closed whole, no part is lost."""
+"""Accumulates streamed parts into blocks: one block is open at a time, each is closed whole, and no part is lost."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,10 +25,10 @@ from turnstream.llm.provider import (
 )
 from turnstream.llm.raw_json import is_object, members_of, to_json
 
-# A str is text of the open block; a Block is that block, closed.
+# A str is new text of the open block; a Block is that block after it has closed.
 Change = BlockStart | str | Block | Unknown
 
-_MOST_PIECES = 10_000  # of a text; joining all of a long text at once would block every stream
+_MOST_PIECES = 10_000  # pieces of a text before they are joined: joining a long text at once would block every stream
 _LONGEST_ID = 2000  # bytes; a database index accepts only slightly more
 _TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
 _items = msgspec.json.Decoder(list[msgspec.Raw] | None)
@@ -117,7 +117,7 @@ class Accumulator:
         changes.append(part)
 
     def _begin(self, part: BlockOpened, changes: list[Change]) -> None:
-        if replaced := self._by_key.get(part.key):  # the provider reused its key, so no part can close it
+        if replaced := self._by_key.get(part.key):  # the provider reused the key: no part can close this block
             replaced.closed = replaced.interrupted = True
         building = _Building(self._identified(part) if part.type == TOOL_USE else part, self._next_index)
         self._next_index += 1
@@ -126,8 +126,8 @@ class Accumulator:
         self._advance(changes)
 
     def _identified(self, call: BlockOpened) -> BlockOpened:
-        """The call with a name and with an id that is unique in its round. A repeated or missing id of the provider is
-        replaced: the id is the key of the call in rows and of its result.
+        """Returns the call with a name, and with an id that is unique in its round. A missing or repeated id of the
+        provider is replaced, because the id is the key of the call and of its result in the rows.
         """
         id, name, data = _storable(call.tool_use_id) or "", call.name or UNNAMED, call.data
         if not id or id in self._call_ids or len(id.encode()) > _LONGEST_ID:
@@ -145,7 +145,7 @@ class Accumulator:
         self.stop_reason = storable(part.stop_reason)
         if part.stop_reason in _TRUNCATED:
             if self._queue and self._queue[-1].doubtful:
-                self._queue[-1].closed = False  # the provider closed the block, but its input was cut
+                self._queue[-1].closed = False  # the provider closed the block, but its input was truncated
             self._close_all(changes)
         else:
             self._advance(changes)
@@ -163,7 +163,7 @@ class Accumulator:
         self._advance(changes, wait=False)
 
     def _advance(self, changes: list[Change], wait: bool = True) -> None:
-        """Emits blocks in order: each opens when all blocks before it are closed."""
+        """Emits blocks in order: a block opens when all blocks before it are closed."""
         while self._queue:
             building = self._queue[0]
             if building is not self._open:
@@ -176,7 +176,7 @@ class Accumulator:
                     changes.append(text)
             if not building.closed:
                 return
-            # Input that is not a JSON object may have been cut by max_tokens; the stop reason arrives after the block.
+            # If input is not a JSON object, max_tokens may have truncated it; the stop reason arrives after the block.
             if wait and len(self._queue) == 1 and self.stop_reason is None and building.doubtful:
                 return
             changes.append(building.block(self._round, self._attempt))
@@ -235,5 +235,5 @@ def _storable(value: str | None) -> str | None:
 
 
 def _orphan(part: Part) -> Unknown:
-    """Stores a part of a block that is not open as an unknown part."""
+    """Returns a part as an unknown part, because its block is not open."""
     return Unknown(to_json({"part": type(part).__name__, "fields": part._asdict()}))

@@ -1,4 +1,4 @@
-"""Interceptors of model calls, below the adapters: an interceptor can read, change or answer the bytes of a call."""
+"""Interceptors of model calls, below the adapters: they can read or change the bytes of a call, or answer it."""
 
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -10,13 +10,13 @@ from turnstream.llm.provider import ModelCall, ModelRequest, ProviderWrapper
 
 Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
 
-# The model call of this task. The bytes of the request do not identify the call.
+# The model call that this task makes. The bytes of its request do not identify the call.
 CALL: ContextVar[ModelCall | None] = ContextVar("call", default=None)
 
 
 class Interceptor(Protocol):
     async def __call__(self, request: httpx2.Request, send: Send) -> httpx2.Response:
-        """Returns the response to a request: its own, or from `send`. Raises the errors of httpx2."""
+        """Returns its own response to a request, or the response from `send`. Raises the errors of httpx2."""
         ...
 
 

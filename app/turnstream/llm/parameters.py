@@ -1,4 +1,4 @@
-"""Model parameters: the options of a turn for its model, besides the messages. Each adapter has its own table."""
+"""Model parameters: the options that a turn has for its model, besides the messages. Each adapter has a table."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ JsonObject = dict[str, Any]
 
 
 class _Object(BaseModel):
-    """An object with types for the members used here; all other members are passed on to the provider."""
+    """An object whose declared members are checked here; all other members are passed on to the provider."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -44,7 +44,7 @@ class OutputConfig(_Object):
 
 
 class OutputFormat(BaseModel):
-    """The output of a model without effort levels."""
+    """The output configuration of a model that has no effort levels."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -53,10 +53,10 @@ class OutputFormat(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter, by its name in a turn. `type` is an annotation for pydantic whose JSON Schema needs no `$defs`.
+    """A parameter with its `name` in a turn. `type` is an annotation for pydantic whose JSON Schema needs no `$defs`.
 
-    A `guarded` parameter can raise costs, or access the operator's account, and needs permission. `refused_by` matches
-    ids of models that refuse it; `why` is the reason.
+    A `guarded` parameter can raise costs, or access the operator's account, and needs the operator's permission.
+    `refused_by` matches the ids of models that refuse the parameter; `why` is the reason.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Parameter:
         return True
 
     def schema(self) -> dict[str, Any]:
-        """Returns the JSON Schema of its values."""
+        """Returns the JSON Schema of the parameter's values."""
         schema: dict[str, Any] = _without_titles(self._adapter.json_schema())
         return schema
 
@@ -95,7 +95,7 @@ class Parameter:
 
 
 def _without_titles(schema: Any) -> Any:
-    """Drops pydantic's titles and class descriptions, and the type null: null removes a value."""
+    """Drops pydantic's titles, defaults and class descriptions, and the type null, because null removes a value."""
     if not isinstance(schema, dict):
         return schema
     schema = {name: _without_titles(value) for name, value in schema.items() if name not in {"title", "default"}}
@@ -110,13 +110,13 @@ def _without_titles(schema: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class AllowedParams:
-    """The guarded parameters that the operator allows: for each name the values, or None for all."""
+    """The guarded parameters that the operator allows: for each name the allowed values, or None for all values."""
 
     values: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Parses `store, betas=first, betas=second`: names, or names with one value each."""
+        """Parses `store, betas=first, betas=second`: each item is a name, or a name with one value."""
         values: dict[str, frozenset[str] | None] = {}
         for item in filter(None, (each.strip() for each in text.split(","))):
             name, mark, value = (part.strip() for part in item.partition("="))
@@ -136,7 +136,7 @@ class AllowedParams:
 
 
 def _texts(value: object) -> list[object]:
-    """The values to allow one by one: the items of a list, true and false as in JSON."""
+    """Returns the values that must each be allowed: a list's items, or one value. Booleans are written as in JSON."""
     items = value if isinstance(value, list) else [value]
     return [str(item).lower() if isinstance(item, bool) else item if isinstance(item, str) else None for item in items]
 
@@ -157,5 +157,5 @@ TEMPERATURE = Parameter("temperature", Annotated[float, Field(ge=0, le=2)], "ran
 TOP_P = Parameter("top_p", Annotated[float, Field(ge=0, le=1)], "share of the likeliest tokens that are considered")
 TOP_K = Parameter("top_k", Annotated[int, Field(ge=0)], "number of the likeliest tokens that are considered")
 
-# The parameters of a provider without declared ones.
+# The parameters of a provider that declares none.
 COMMON = (MAX_TOKENS, STOP_SEQUENCES, TOOL_CHOICE, THINKING, OUTPUT_CONFIG)

@@ -17,9 +17,9 @@ from turnstream.kit.offload import BLOCK
 
 log = structlog.get_logger(__name__)
 
-# The default weight of an event that ends an answer.
+# Most bytes of an event, by default: a larger event ends the answer.
 MAX_EVENT_BYTES = 8_000_000
-UNNAMED = "unnamed"  # the name of a tool call without one
+UNNAMED = "unnamed"  # the name of a tool call that has no name
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """The identity of a model call. `model` is its name in the turn; `record` requests a recording."""
+    """The identity of a model call. `model` is the model's name in the turn; `record` requests a recording."""
 
     turn: UUID
     round: int
@@ -42,7 +42,7 @@ class ModelCall:
 
 
 class Caller(Protocol):
-    """The turn that makes a call. A provider that delays calls notifies it."""
+    """The turn that makes a call. A provider that delays a call notifies its caller."""
 
     @property
     def owner(self) -> str: ...
@@ -52,7 +52,7 @@ class Caller(Protocol):
         ...
 
     def wait(self, seconds: float) -> None:
-        """Called with the approximate seconds until the call starts; perhaps repeatedly."""
+        """Called, perhaps repeatedly, with the approximate seconds until the call starts."""
         ...
 
     def start(self) -> None:
@@ -62,7 +62,7 @@ class Caller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProviderCompaction:
-    """A compaction by the provider, at `at` tokens, by the methods in `edits` (`context_editing`, `compaction`)."""
+    """A compaction that the provider makes at `at` tokens. `edits` are the methods: `context_editing`, `compaction`."""
 
     edits: tuple[str, ...]
     at: int | None = None
@@ -70,13 +70,14 @@ class ProviderCompaction:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """The request of one model call. `tools`, and `provider_tools` as JSON text, are always present: the provider's
-    cache depends on them. `may_use_tools` False forbids their use. `resume_data` is the provider's JSON text from the
-    last round to send back, such as a container; `earlier_data` is the same from earlier turns, and may have expired.
-    `prefilled`: the model continues the last message, a reply with a beginning by the client. `call` is for
-    interceptors and for the connections of a turn, `caller` for providers that delay calls; neither is sent. `options`
-    are the model's options in the file of models. `retained` is the reference to the answer of an interrupted call that
-    the provider may still have (`AnswerKeeper`); `past` are the earlier calls of the path, for the cache.
+    """The request of one model call. `tools`, and `provider_tools` as JSON text, are always present, because the
+    provider's cache depends on them; `may_use_tools` is false if the model must not call them. `resume_data` is the
+    JSON text that the provider sent in the last round and expects back, such as a container. `earlier_data` is such
+    text from earlier turns, and may have expired. `prefilled` is true if the client has begun the reply, so that the
+    model continues the last message. `call` is for interceptors and for the connections of a turn, `caller` for
+    providers that delay calls; neither is sent. `options` are the model's options in the file of models. `retained`
+    refers to the answer of an interrupted call, which the provider may still have (`AnswerKeeper`). `past` are the
+    earlier calls of the path, for the cache.
     """
 
     model: str
@@ -98,7 +99,7 @@ class ModelRequest:
 
     @property
     def size(self) -> int:
-        """The approximate size of its encoding, in characters."""
+        """The approximate size of the encoded request, in characters."""
         blocks = (block for message in self.messages for block in message.blocks)
         return sum(BLOCK + len(block.text) + len(block.data or "") for block in blocks)
 
@@ -112,8 +113,8 @@ class MessageStarted(NamedTuple):
 
 
 class BlockOpened(NamedTuple):
-    """A block began. `key` is the provider's number for it, `data` its JSON object at the start, verbatim, and `text`
-    the streamed member's first part.
+    """A block began. `key` is the provider's number for the block, `data` its JSON object at the start, verbatim, and
+    `text` the first part of the member that is streamed.
     """
 
     key: int
@@ -130,7 +131,7 @@ class BlockText(NamedTuple):
 
 
 class BlockData(NamedTuple):
-    """A change of a block's `data`: `value` replaces the member `field`; with `append`, the member's list gets it."""
+    """A change of a block's `data`: `value` replaces the member `field`, or with `append` is added to that list."""
 
     key: int
     field: str
@@ -143,7 +144,7 @@ class BlockClosed(NamedTuple):
 
 
 class MessageDelta(NamedTuple):
-    """Cumulative usage and, near the end, the stop reason of the model. None and absent members change nothing."""
+    """The cumulative usage and, near the end, the stop reason. A member that is None or absent changes nothing."""
 
     stop_reason: str | None
     usage: Mapping[str, Any]
@@ -151,11 +152,11 @@ class MessageDelta(NamedTuple):
 
 
 class MessageEnded(NamedTuple):
-    """The message is complete. A stream without this part was cut."""
+    """The message is complete. A stream without this part was truncated."""
 
 
 class Unknown(NamedTuple):
-    """JSON text that this version does not know: stored with the round, and sent to clients as a notice."""
+    """JSON text that this version does not know. It is logged, and sent to clients as a notice."""
 
     raw: str
 
@@ -172,13 +173,13 @@ class Provider(Protocol):
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         """Yields the answer in batches, one for each read from the network.
 
-        Raises TransientError or PermanentError, before the first batch or after any, without a retry. It ends soon
-        after MessageEnded. Callers must read it to its end, so that its connection can be reused.
+        Raises TransientError or PermanentError, before the first batch or after any batch, and does not retry. The
+        stream ends soon after MessageEnded. Callers must read it to its end, so that its connection can be reused.
         """
         ...
 
 
-# Gets the provider's model id and the headers.
+# Gets the provider's model id and the headers of an answer.
 Observe = Callable[[str, Mapping[str, str]], None]
 
 
@@ -190,7 +191,7 @@ class ObservedProvider(Protocol):
 
 
 class OwnedProvider(Provider, Protocol):
-    """A provider with connections, closed by its owner."""
+    """A provider with connections, which its owner must close."""
 
     async def aclose(self) -> None: ...
 
@@ -209,25 +210,26 @@ class ConnectionKeeper(Protocol):
     """A provider that can keep a connection open for its next call."""
 
     def kept_open(self) -> AbstractAsyncContextManager[None]:
-        """Encloses the time until the next call."""
+        """Keeps a connection open during the block, which lasts until the next call."""
         ...
 
 
 @runtime_checkable
 class AnswerKeeper(Protocol):
-    """A provider that finishes an answer without a reader. The member `retained` in the `data` of its MessageStarted
-    refers to the answer. In the `data` of its MessageDelta, null means that the whole answer was read. A call with the
-    reference reads the answer from its beginning, or makes a new one if the answer is lost or had another request.
+    """A provider that finishes an answer even without a reader. The member `retained` in the `data` of its
+    MessageStarted refers to the answer. If this member is null in the `data` of its MessageDelta, the whole answer was
+    read. A call with the reference reads the answer from its beginning. It makes a new answer if the old answer is lost
+    or had another request.
     """
 
     async def discard(self, retained: Mapping[str, Any]) -> None:
-        """Cancels an answer without a reader. Raises TransientError or PermanentError."""
+        """Cancels an answer that nobody reads. Raises TransientError or PermanentError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderWrapper:
-    """A provider that passes adapted requests to another one."""
+    """A provider that passes adapted requests to another provider."""
 
     provider: Provider
 
@@ -266,7 +268,7 @@ async def discard_answer(provider: Provider, retained: Mapping[str, Any]) -> Non
 
 
 def generated_call_id(seed: bytes, number: int) -> str:
-    """Returns an id for a call without one: the same for the same request and number."""
+    """Returns an id for a call that has none: the same id for the same seed and number."""
     digest = sha256(seed + b" %d" % number).hexdigest()
     return f"call_{digest[:24]}"
 

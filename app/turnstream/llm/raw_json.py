@@ -1,4 +1,4 @@
-"""JSON of models: parsed as far as needed, forwarded as the received bytes. Pure."""
+"""JSON from models: parsed only as far as needed, and forwarded in the bytes that were received. Pure."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Digests of a replica's configuration, as far as it affects turns: they reveal replicas that differ."""
+"""Digests of those parts of a replica's configuration that affect turns. They reveal replicas that differ."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
@@ -10,13 +10,13 @@ from pydantic import SecretStr
 from turnstream.setup.parts import Parts
 from turnstream.storage.rows import OWNER_RUNNING_TURNS, REPLICA_TURNS
 
-# A short digest of a secret matches too many values: nobody can find the secret by trial.
+# A short digest matches many values, so nobody can find a secret by trial.
 _DIGITS = 8
 
 
 def digests_of(parts: Parts) -> Mapping[str, str]:
-    """Returns a digest per part of the configuration. The keys are words for an operator (`tools`, `prices`). Two
-    values are no digests: the most running turns of an owner (empty without a limit), and of the replica.
+    """Returns a digest for each part of the configuration. The keys are words for an operator (`tools`, `prices`). Two
+    values are plain numbers: the most running turns of an owner (empty without a limit), and of the replica.
     """
     settings, models = parts.settings, parts.models.listed()
     observed: dict[str, object] = {
@@ -37,7 +37,7 @@ def digests_of(parts: Parts) -> Mapping[str, str]:
 
 
 def _text(value: Any) -> str:
-    """Equal for equal values in every process: functions and classes are represented by their names."""
+    """Returns a text that is equal for equal values in every process. Functions and classes become their names."""
     match value:
         case SecretStr():
             return value.get_secret_value()

@@ -1,4 +1,4 @@
-"""The configured database: connection, existence, name."""
+"""The configured database: its URLs, connections, existence and name."""
 
 import getpass
 import os
@@ -16,8 +16,8 @@ from turnstream.storage.row_security import admit, embedded_api_url
 
 @asynccontextmanager
 async def database_url(settings: Settings, extensions: Sequence[Extension] | None = None) -> AsyncIterator[str]:
-    """The URL of Postgres. An embedded Postgres runs until the end of the block. `extensions` replace those of the
-    settings.
+    """Yields the URL of Postgres. An embedded Postgres runs until the end of the block. `extensions` replace the
+    extensions of the settings.
     """
     if settings.database_url is not None:
         yield addressed(settings, settings.database_url.get_secret_value())
@@ -27,8 +27,8 @@ async def database_url(settings: Settings, extensions: Sequence[Extension] | Non
 
 
 def session_url(settings: Settings, url: str) -> str:
-    """The URL for connections that bypass a pooler: migrations, notifications, and the lock that shows a live replica.
-    It is `url` unless there is another one.
+    """Returns the URL for connections that bypass a pooler: for migrations, notifications, and the lock that shows that
+    a replica lives. It is `url` unless the settings have another URL for this.
     """
     if settings.session_url is None:
         return url
@@ -36,8 +36,8 @@ def session_url(settings: Settings, url: str) -> str:
 
 
 def addressed(settings: Settings, url: str, setting: str = "DATABASE_URL", *, past_pooler: bool = False) -> str:
-    """`url` in the driver's form, with the schema of the tables. For a pooler the schema is omitted: poolers refuse or
-    forget it, and the role has it (`connect` sets it).
+    """Returns `url` in the driver's form, with the schema of the tables. The schema is omitted for a pooler, because
+    poolers refuse or forget it: the role must have it (`connect` checks this).
     """
     plain, pooled = plain_url(url, setting), settings.session_url is not None and not past_pooler
     return plain if pooled or settings.db_schema is None else in_schema(plain, settings.db_schema)
@@ -45,7 +45,7 @@ def addressed(settings: Settings, url: str, setting: str = "DATABASE_URL", *, pa
 
 @asynccontextmanager
 async def open_database(settings: Settings) -> AsyncIterator[Database]:
-    """The database of the settings, migrated. An embedded one is created if there is none."""
+    """Opens and migrates the database of the settings. Creates an embedded database if there is none."""
     async with database_url(settings) as url:
         direct_url = session_url(settings, url)
         await upgrade_in_thread(direct_url)
@@ -59,14 +59,14 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
 
 @asynccontextmanager
 async def open_present_database(settings: Settings) -> AsyncIterator[Database]:
-    """The same for commands on an existing database. Raises ConfigError if an embedded one does not exist."""
+    """Opens the database for a command that needs an existing one. Raises ConfigError if an embedded one is missing."""
     check_present(settings)
     async with open_database(settings) as database:
         yield database
 
 
 def actor() -> str:
-    """The person who runs a command, for the audit trail."""
+    """Returns the person who runs a command, for the audit trail."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):  # an account without a name, as in some containers
@@ -75,8 +75,8 @@ def actor() -> str:
 
 @asynccontextmanager
 async def api_database(settings: Settings, url: str, everything: Database, **options: Any) -> AsyncIterator[Database]:
-    """The API's database. If a role is configured, row-level security limits it to the owner of a request; otherwise it
-    is `everything`. `url` is the URL of the migrated database.
+    """Opens the API's database. If the API has its own role, row-level security limits it to the owner of a request.
+    Otherwise it is `everything`. `url` is the URL of the migrated database.
     """
     if settings.api_database_url is not None:
         api_url = addressed(settings, settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")
@@ -91,13 +91,13 @@ async def api_database(settings: Settings, url: str, everything: Database, **opt
 
 
 def check_present(settings: Settings) -> None:
-    """Raises ConfigError if an embedded database does not exist: the command runs in the wrong folder."""
+    """Raises ConfigError if an embedded database does not exist, because the command runs in the wrong folder."""
     if settings.database_url is None:
         own_database(settings).check_made()
 
 
 def database_name(settings: Settings) -> str:
-    """The name of the database for display, without user and password."""
+    """Returns the name of the database for display, without user and password."""
     if settings.database_url is None:
         return f"the database {own_database(settings).name}"
     return f"the database of DATABASE_URL ({address_of(settings.database_url.get_secret_value())})"

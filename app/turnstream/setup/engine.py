@@ -51,7 +51,7 @@ _RESTART = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """`failed` is set when a part has failed permanently. `works` are the works of extensions, by name."""
+    """`failed` is set when a part has failed permanently. `works` has the work of each extension, by its name."""
 
     worker: Worker
     directory: Directory
@@ -66,10 +66,10 @@ class Engine:
 
 @asynccontextmanager
 async def started(parts: Parts, url: str, process: ServerProcess | None = None) -> AsyncIterator[Engine]:
-    """Runs the engine. At the end the worker stops first, then this replica deregisters. `url` is for its sessions."""
+    """Runs the engine. At the end, the worker stops first, then this replica deregisters. Its session uses `url`."""
 
     async def notify_peers(payload: str) -> None:
-        await monitor.notify_peers(payload)  # created after the works
+        await monitor.notify_peers(payload)  # `monitor` is created after the works
 
     settings, database = parts.settings, parts.database
     session_key, failed = secrets.randbits(62), asyncio.Event()
@@ -144,7 +144,7 @@ def _works(
 
 
 def _address(settings: Settings, process: ServerProcess | None) -> str:
-    """A replica that starts at the address of a dead one replaces it. Two live ones with one address are a mistake."""
+    """A replica that starts at the address of a dead replica replaces it. Live replicas must not share an address."""
     address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
     return address if process is None else f"{address}/{process.number}"
 
@@ -155,7 +155,7 @@ def _upkeep_of_rows(settings: Settings, database: Database, works: Collection[Wo
 
 
 def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
-    """Returns the sweeps: each removes old or unused rows at its interval."""
+    """Returns the sweeps of the core, each of which removes old or unused rows at its interval."""
     trail = AuditTrail(database)
     keys = partial(old_keys, database, _KEYS_KEPT)
     return [
@@ -170,8 +170,8 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
 
 @asynccontextmanager
 async def background(failed: asyncio.Event, *work: Task) -> AsyncIterator[None]:
-    """Runs `work` until the end of the block. After a failure of Postgres, the task is restarted. If it ends for
-    another reason, `failed` is set: a server without background work only seems alive, and must be restarted.
+    """Runs each `work` as a task until the end of the block. A task is restarted after a failure of Postgres. If a task
+    ends for another reason, `failed` is set: a server without background work only seems alive, and must be restarted.
     """
 
     def check(task: asyncio.Task[None]) -> None:
@@ -191,7 +191,7 @@ async def background(failed: asyncio.Event, *work: Task) -> AsyncIterator[None]:
 
 
 async def _keep_running(work: Task) -> None:
-    """Raises the exceptions of `work` except StorageError: every replica must survive an outage of Postgres."""
+    """Restarts `work` after a StorageError: a replica must survive an outage of Postgres. Raises other exceptions."""
     while True:
         try:
             await work()

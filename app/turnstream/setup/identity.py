@@ -1,4 +1,4 @@
-"""The ways to authenticate of the settings and the program."""
+"""The ways to authenticate that the settings and the embedding program select."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,7 +22,7 @@ async def open_ways(
     authenticate: Authenticate | None,
     extensions: Sequence[Extension] = (),
 ) -> AsyncIterator[Sequence[Authenticate]]:
-    """Raises ConfigError for wrong settings, and for a server that others can reach but nobody can use."""
+    """Raises ConfigError for wrong settings, and if other machines can reach the server but nobody can use it."""
     ways = [authenticate] if authenticate is not None else []
     async with AsyncExitStack() as stack:
         for extension in extensions:
@@ -49,5 +49,5 @@ async def open_ways(
 
 
 def metrics_token(settings: Settings) -> str | None:
-    """The required token of `GET /metrics`. Raises ConfigError if it is guessable."""
+    """Returns the token that `GET /metrics` requires, if any. Raises ConfigError if the token is guessable."""
     return None if settings.metrics_token is None else unguessable("TURNSTREAM_METRICS_TOKEN", settings.metrics_token)

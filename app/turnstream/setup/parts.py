@@ -1,4 +1,4 @@
-"""The parts of a server by its settings, and their replacements by an embedding program."""
+"""The parts of a server, made from its settings or given by an embedding program."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -39,8 +39,8 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The objects of an engine. A copy of the database needs a `renewal_interval` of the lease. `master_keys` are the
-    ids of this replica's master keys.
+    """The objects that an engine needs. `renewal_interval` is the longest time between renewals of the lease, if a copy
+    of the database needs one. `master_keys` are the ids of this replica's master keys.
     """
 
     settings: Settings
@@ -54,18 +54,18 @@ class Parts:
     master_keys: Sequence[bytes] = ()
 
 
-# `serve` creates the parts and exits at the first ConfigError; `doctor` tries each. `stack` closes opened parts.
+# `serve` creates the parts and exits at the first ConfigError; `doctor` tries each part. `stack` closes opened parts.
 
 
 def chosen_model(settings: Settings, given: Given, extensions: Sequence[Extension]) -> str:
-    """The model of a turn without one. Raises ConfigError."""
+    """Returns the model of a turn that names none. Raises ConfigError."""
     if given.models is not None:
         return default_among(given.models, settings.model)
     return model_choice(settings, extensions).served()
 
 
 def default_among(models: Models, name: str | None) -> str:
-    """The same for given models. Raises ConfigError if `name` is not among them."""
+    """Returns `name`, or the first of the given models if it is None. Raises ConfigError if `name` is not a model."""
     if name is None:
         return next(iter(models.listed()))
     try:
@@ -78,7 +78,7 @@ def default_among(models: Models, name: str | None) -> str:
 async def opened_ways(
     settings: Settings, given: Given, extensions: Sequence[Extension], database: Database, stack: AsyncExitStack
 ) -> tuple[StoredTokens, Sequence[Authenticate]]:
-    """The stored tokens, and all ways to authenticate, including the tokens'. Raises ConfigError."""
+    """Returns the stored tokens, and all ways to authenticate (the stored tokens are one way). Raises ConfigError."""
     cell = own_cell(settings, extensions)
     tokens = Tokens(database, cell)
     stored = StoredTokens(tokens, cell)
@@ -89,7 +89,7 @@ async def opened_ways(
 async def opened_models(
     settings: Settings, given: Given, extensions: Sequence[Extension], stack: AsyncExitStack
 ) -> Models:
-    """Raises ConfigError."""
+    """Opens the models of the settings, unless the program gives models. Raises ConfigError."""
     models = given.models
     if models is None:
         models = await stack.enter_async_context(model_choice(settings, extensions).open())
@@ -98,7 +98,7 @@ async def opened_models(
 
 
 def check_chosen(models: Models, settings: Settings) -> None:
-    """Raises ConfigError for a setting with the name of a missing model."""
+    """Raises ConfigError if a setting names a model that does not exist."""
     if settings.summary_model is not None:
         try:
             models.check(settings.summary_model)
@@ -107,7 +107,7 @@ def check_chosen(models: Models, settings: Settings) -> None:
 
 
 async def check_extensions(extensions: Sequence[Extension], settings: Settings, models: Models) -> None:
-    """Raises ConfigError for an error that an extension finds."""
+    """Runs the checks of all extensions. Raises ConfigError for a fault."""
     for extension in extensions:
         for check in extension.checks.values():
             await check(settings, models, False)
@@ -122,7 +122,7 @@ async def opened_toolset(
     *,
     connect: bool = True,
 ) -> Toolset:
-    """Raises ConfigError. A source with failed connections has no tools yet. Without `connect` none is opened."""
+    """Raises ConfigError. A source that cannot connect has no tools yet. Without `connect`, no source connects."""
     if given.toolset is not None:
         toolset = copy(given.toolset)
         toolset.outputs = merged(toolset.outputs, given.outputs or toolset.outputs)
@@ -137,7 +137,7 @@ async def opened_toolset(
 
 def _carried_out(toolset: Toolset, extensions: Sequence[Extension]) -> Toolset:
     """Raises ConfigError if a tool's policy needs a missing extension: the turn of a background tool would wait for
-    ever. The background calls of tools that a source adds later get an error.
+    ever. If a source adds background tools later, their calls get an error.
     """
     carried = {name for extension in extensions for name in extension.tool_policies}
     toolset.runs_jobs = "background" in carried

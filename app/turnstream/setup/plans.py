@@ -7,14 +7,14 @@ from turnstream.config import Settings
 from turnstream.domain.plans import Plan, Plans
 from turnstream.extension import Extension
 
-# Queued turns of an owner, per turn that may run.
+# Most queued turns of an owner, for each turn of the owner that may run.
 _QUEUED_FOR_EACH = 10
 
 
 def read_plans(
     settings: Settings, extensions: Sequence[Extension], plan_of: Callable[[str], Plan | str | None] | None = None
 ) -> Plans:
-    """The settings for all owners are the defaults of a plan. Raises ConfigError."""
+    """Returns the plans of owners. The settings for all owners are the default values of a plan. Raises ConfigError."""
     base = Plan(
         "default",
         running_turns=settings.owner_running_turns or None,

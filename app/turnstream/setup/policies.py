@@ -1,4 +1,4 @@
-"""Settings as values for tools and engine."""
+"""Converts settings into values for tools and engine."""
 
 from collections.abc import Sequence, Set
 
@@ -55,7 +55,7 @@ def turn_limits(settings: Settings) -> Limits:
 
 
 def most_rounds(settings: Settings) -> int | None:
-    """The most tool rounds that a turn may request, if the operator has set it."""
+    """Returns the most tool rounds that a turn may request, if the operator has set a limit."""
     return settings.max_rounds if "max_rounds" in settings.model_fields_set else None
 
 

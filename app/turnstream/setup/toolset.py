@@ -1,4 +1,4 @@
-"""The toolset of a server: its built-in tools, those of installed packages and of a module, and declared tools."""
+"""The toolset of a server: built-in tools, tools of installed packages and of a module, and declared tools."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,7 +16,7 @@ from turnstream.tools.toolset import Toolset
 
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
-    """The limits of a toolset: parallel calls of its own tools and of tools of requests, characters and bytes."""
+    """Limits for calls in parallel (of own tools, of tools of requests), characters of a result, bytes of a file."""
 
     max_parallel: int
     max_request_tools: int
@@ -35,8 +35,8 @@ async def open_toolset(
     *,
     connect: bool = True,
 ) -> AsyncIterator[Toolset]:
-    """Opens the toolset and, with `connect`, the connections of its sources. `reference` names tools in Python.
-    Raises ConfigError with a sentence for each wrong setting.
+    """Opens the toolset and, with `connect`, the connections of its sources. `reference` (`package.module:attribute`)
+    refers to tools in Python. Raises ConfigError with a sentence for each wrong setting.
     """
     problems: list[str] = []
     declared, loaded = DeclaredTools(), list[LoadedTools]()
@@ -75,8 +75,8 @@ async def open_toolset(
 def declared_tools(
     settings: Settings, extensions: Sequence[Extension], environment: Mapping[str, str]
 ) -> DeclaredTools:
-    """The tools that the first extension which can declares. Without one a server has no kinds of tool sources. Raises
-    ConfigError.
+    """Returns the declared tools, from the first extension that can declare tools. Without such an extension, a server
+    has no tool sources. Raises ConfigError.
     """
     declare = next((each.declared_tools for each in extensions if each.declared_tools is not None), None)
     if declare is not None:
@@ -88,7 +88,7 @@ def declared_tools(
 
 
 def merged(*outputs: Outputs) -> Outputs:
-    """Merges `outputs`. Of validators or handlers with one name, the last is taken. The last timeout counts."""
+    """Merges `outputs`. If validators or handlers have the same name, the last one applies, like the last timeout."""
     validators = {name: each for given in outputs for name, each in given.validators.items()}
     handlers = {name: each for given in outputs for name, each in given.handlers.items()}
     return replace(outputs[-1], validators=validators, handlers=handlers)

@@ -1,4 +1,4 @@
-"""Reports of this replica about its turns: every replica can then explain why a turn does not progress."""
+"""Reports of this replica about its turns, so that every replica can explain why a turn does not progress."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from turnstream.storage.database import Database
 
 
 class ActivityReports:
-    """One statement every few seconds while the replica has activity; no delta and no turn waits for it."""
+    """Writes one statement every few seconds while the replica has activity. No delta and no turn waits for it."""
 
     def __init__(self, activity: Callable[[], Mapping[UUID, Activity]], database: Database, replica: UUID) -> None:
         self._activity = activity
@@ -33,4 +33,4 @@ class ActivityReports:
             await report_activity(self._database, self._replica, turns)
             self._reported = bool(turns)
         except StorageUnavailable:
-            pass  # the next report is due soon; other tasks log that Postgres is away
+            pass  # the next report is due soon; other tasks log the outage of Postgres

@@ -1,5 +1,5 @@
 """The journal writer: appends the open text of all running turns to this replica's log, in one row per tick, and stores
-the log durably about once a second. No turn waits for a write, and no tick for the disk.
+the log durably about once a second. No turn waits for a write, and no tick waits for the disk.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from turnstream.telemetry import JOURNAL_LAG_SECONDS, PERSIST_SECONDS
 
 log = structlog.get_logger(__name__)
 
-_BETWEEN_LINES = 10.0  # seconds between two log lines: a full disk may also hold the log
+_BETWEEN_LINES = 10.0  # seconds between two log lines, because the log may be on the disk that is full
 CHECKPOINT = 1.0  # seconds between two checkpoints; with a longer tick, one checkpoint per tick
 
 
 @dataclass(slots=True, eq=False)
 class OpenBlock:
-    """An open block, the number of its characters in the log, and the stored text (-1: no row yet)."""
+    """An open block, and how many of its characters are `logged` and `stored` (-1 if there is no row yet)."""
 
     start: BlockStart
     logged: int = -1
@@ -32,7 +32,7 @@ class OpenBlock:
 
 
 class JournalWriter:
-    """`interval` is the tick in seconds: the most open text that a kill loses."""
+    """`interval` is the tick in seconds. A kill loses at most the open text of one tick."""
 
     def __init__(self, journal: Journal, directory: Directory, interval: float) -> None:
         self._journal = journal
@@ -44,8 +44,8 @@ class JournalWriter:
         self._is_storing = False
 
     async def run(self) -> None:
-        """Writes until it is cancelled. Ticks continue during a checkpoint: its commit waits for the disk, and readers
-        on other replicas wait for ticks.
+        """Writes until it is cancelled. Ticks continue during a checkpoint, because its commit waits for the disk and
+        readers on other replicas wait for ticks.
         """
         async with asyncio.TaskGroup() as group:
             while True:
@@ -54,7 +54,7 @@ class JournalWriter:
                     group.create_task(self.checkpoint())
 
     async def tick(self) -> bool:
-        """Appends the text at the time of the call. Returns whether a checkpoint is due."""
+        """Appends the text that is new at the time of the call. Returns whether a checkpoint is due."""
         async with self._ticking:
             return await self._append()
 
@@ -62,7 +62,7 @@ class JournalWriter:
         start = perf_counter()
         is_due = not self._is_storing and start - self._stored >= CHECKPOINT
         entries, before = self._new_text()
-        # A tick without text ends the log, so that the text of its last ticks is deleted.
+        # If a checkpoint is due, a tick without text ends the log, so that the text of the last ticks is deleted.
         if not entries and not (is_due and self._journal.has_text):
             self._flushed = start
             JOURNAL_LAG_SECONDS.set(0)
@@ -70,7 +70,7 @@ class JournalWriter:
         try:
             is_whole = await self._journal.append(entries)
         except StorageUnavailable as error:
-            # The next tick writes the same text from the same offsets: mirrors rely on the offsets.
+            # The next tick must write the same text from the same offsets, because mirrors rely on the offsets.
             for block, logged in before:
                 block.logged = logged
             self._wait(error)
@@ -89,7 +89,7 @@ class JournalWriter:
             self._next_line = now + _BETWEEN_LINES
 
     def _new_text(self) -> tuple[Sequence[JournalEntry], Sequence[tuple[OpenBlock, int]]]:
-        """The pieces missing in the log, at most one per turn, and the length before each in the log."""
+        """Returns the pieces that the log lacks, at most one per turn, and how much of each block was logged before."""
         entries: list[JournalEntry] = []
         before: list[tuple[OpenBlock, int]] = []
         known, self._open = self._open, {}
@@ -125,7 +125,7 @@ class JournalWriter:
         try:
             await self._journal.checkpoint(entries)
         except StorageUnavailable as error:
-            self._wait(error)  # the next checkpoint stores the text of both
+            self._wait(error)  # the next checkpoint stores the text of both checkpoints
             return
         finally:
             self._is_storing = False

@@ -19,16 +19,16 @@ from turnstream.storage.runs.queue import Queue
 log = structlog.get_logger(__name__)
 
 JOINED = "joined"  # the notification of a replica that has registered
-# Seconds for which "no peer found" stays valid. A replica finds all replicas that registered before its check.
+# Seconds for which "no peer found" stays valid. A check of the peers finds all replicas that registered before it.
 KNOWN = 2.0
 _REMEDY = "Two servers have this host name and port: give one of them another host name or TURNSTREAM_PORT."
 SWEEP = 60.0  # seconds between two searches for turns whose replica has no row
 
 
 class ReplicaMonitor:
-    """Watches the other replicas. Renews the lease (`lease` in seconds) after a third of it, or after `renewal` seconds
-    if that is sooner. `missed` is sent again when all other replicas know this replica and notify it. `drain` is sent
-    at each renewal while the row has the order to drain.
+    """Watches the other replicas. Renews the lease of `lease` seconds after a third of this time, or after `renewal`
+    seconds if that is sooner. Sends the signal `missed` again when all other replicas know this replica and notify it.
+    Sends the signal `drain` at each renewal while the replica's row has the order to drain.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ReplicaMonitor:
         signals.notified.act(self._receive)
         self._alone_until = 0.0
         self._known_at: float | None = None
-        self._namesakes: set[UUID] = set()  # logged peers: live replicas with the address of this replica
+        self._namesakes: set[UUID] = set()  # peers already logged: live replicas with the address of this replica
         self._has_session = True
         self._renewed = 0.0
         self._swept = 0.0
@@ -61,13 +61,13 @@ class ReplicaMonitor:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other replica can expect a notification: the last check found none, and a replica that registered
-        later does not rely on notifications yet.
+        """Whether no other replica can expect a notification: the last check found no replica, and a replica that
+        registered later does not rely on notifications yet.
         """
         return monotonic() < self._alone_until
 
     def _receive(self, payload: str) -> None:
-        """Handles the notification of a new replica, perhaps of this one: the next check decides."""
+        """Handles the notification of a new replica, which may be this replica itself: the next check decides."""
         if payload == JOINED:
             self._alone_until = 0.0
 
@@ -81,15 +81,15 @@ class ReplicaMonitor:
         self._signals.missed.send()
 
     def disconnected(self) -> None:
-        """Called when this replica's own session is lost, and when it cannot be reopened. Postgres was then away: all
-        sessions were probably lost, and the peers need time to reconnect.
+        """Called when this replica's own session is lost, and when it cannot be reopened. Postgres was then
+        unavailable, so all sessions were probably lost, and the peers need time to reconnect.
         """
         self._has_session = False
         self._seen = self._seen.doubted(monotonic())
         self._signals.suspect.send()
 
     async def run(self) -> None:
-        """Checks until it is cancelled."""
+        """Checks the peers until it is cancelled."""
         while True:
             await asyncio.sleep(membership.LOOK)
             try:
@@ -100,7 +100,7 @@ class ReplicaMonitor:
                 self._signals.suspect.send()
 
     async def look(self) -> None:
-        """Renews the lease if due, and checks peers and expired asks."""
+        """Renews the lease if the renewal is due, judges the peers, and expires old asks."""
         now = monotonic()
         if now - self._renewed > self._renewal or not self._has_session:
             if await self._queue.renew_lease(self._lease):

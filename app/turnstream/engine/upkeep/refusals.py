@@ -11,7 +11,7 @@ LOGIN_REFUSED = "login.refused"
 REFUSALS_KEPT_DAYS = 30.0
 
 _PAUSE = 60.0  # seconds
-# Entries of one minute. All further addresses of an attacker share one entry.
+# Most origins with an entry of their own in one minute. All other origins share one entry.
 _MOST = 10
 _OTHERS = ("others", "")
 

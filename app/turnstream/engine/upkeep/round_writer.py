@@ -1,5 +1,5 @@
 """The round writer: one statement per tick stores the new rounds of all running turns, and another statement reserves
-the requests of model calls without a reply.
+the requests of model calls that have no reply yet.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from turnstream.telemetry import PERSIST_SECONDS
 
 
 class RoundWriter:
-    """`interval` is the tick in seconds. No turn waits for it: the first write of a turn in a round also inserts the
-    row of the round. If the process is killed before both, the round and the text of its open block are lost. A call
-    that started less than a tick before the kill is not charged.
+    """`interval` is the tick in seconds. No turn waits for a tick, because a turn's first write in a round also inserts
+    the row of the round. If the process is killed before the tick and before this write, the round and the text of its
+    open block are lost. A call that started less than a tick before the kill is not charged.
     """
 
     def __init__(self, database: Database, directory: Directory, interval: float) -> None:
@@ -35,7 +35,7 @@ class RoundWriter:
                 await self.flush()
 
     async def flush(self) -> None:
-        """Does one tick."""
+        """Writes the rounds and reservations of one tick."""
         await self._reserve_requests()
         begun = {view: round for view in self._directory.here() for round in view.begun}
         if not begun:

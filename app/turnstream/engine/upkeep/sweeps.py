@@ -1,5 +1,5 @@
-"""Sweeps delete rows that are too old or no longer needed. Each sweep has its own task: a sweep may take long, and the
-lease must not wait. One replica sweeps at a time, in small steps, and each step is followed by a longer rest.
+"""Sweeps delete rows that are too old or no longer needed. Each sweep has its own task, because a sweep may take long
+and the lease must not wait. One replica sweeps at a time, in small steps, and each step is followed by a longer rest.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 HOURS = 3600.0
 
-# The number of checks per period: a replica checks whether a sweep is due.
+# How often per period a replica checks whether a sweep is due.
 _LOOKS = 12
 _LEASE = 2 * LONG  # seconds; a step is shorter
 # The rest after a step: a multiple of the step's duration, and a minimum in seconds.
@@ -29,14 +29,14 @@ _SHORTEST_REST = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Due every `period` seconds. `steps` yields the number of removed rows after each step."""
+    """A sweep that is due every `period` seconds. `steps` yields the number of removed rows after each step."""
 
     name: str
     period: float
     steps: Callable[[], AsyncGenerator[int, None]]
 
     async def run(self, sweeps: Sweeps) -> None:
-        """Sweeps until it is cancelled, unless another replica does."""
+        """Sweeps when the sweep is due, unless another replica sweeps. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(self.period / _LOOKS * random.uniform(0.5, 1.0))  # noqa: S311, replicas look in turn
             try:
@@ -45,7 +45,7 @@ class Sweep:
                 log.warning("sweep.waits", sweep=self.name, error=str(error))
 
     async def look(self, sweeps: Sweeps) -> None:
-        """Sweeps if due. A step over its time limit would fail again at once, so it waits for the next period."""
+        """Sweeps if due. A step over its time limit would fail again at once, so the sweep waits for a period."""
         if not await sweeps.claim(self.name, _LEASE):
             return
         removed, began = 0, time.monotonic()

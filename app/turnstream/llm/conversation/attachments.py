@@ -1,5 +1,5 @@
-"""Images and documents in user turns and in tool results. Rows refer to uploads; requests contain their bytes. A text
-replaces a deleted file, or a file that the model cannot read.
+"""Images and documents in user turns and in tool results. Rows refer to uploads; requests contain the bytes of the
+uploads. A text replaces a deleted file, or a file that the model cannot read.
 """
 
 import json
@@ -20,7 +20,7 @@ LEFT_OUT = "(An attachment of the type {type} was left out: it cannot be shown h
 
 
 Json = dict[str, Any]
-# Maps the type and members of a file to the members to send: the same object if nothing changes.
+# Maps the type and members of a file to the members to send. Returns the same object if nothing changes.
 FileFilter = Callable[[str, Json], Json]
 
 
@@ -37,7 +37,7 @@ def upload_ids_in(messages: Sequence[Message]) -> frozenset[UUID]:
 
 
 def with_uploads(messages: Sequence[Message], uploads: Mapping[UUID, bytes]) -> tuple[Message, ...]:
-    """Inserts the bytes of uploads into the messages, and a text for each deleted one."""
+    """Inserts the bytes of uploads into the messages, and a text in place of each deleted upload."""
 
     def with_bytes(_type: str, file: Json) -> Json:
         source = file.get("source") or {}

@@ -1,9 +1,9 @@
 """Messages of the next model call, built from the turns of a path. Pure; rows are never changed.
 
-Two promises, each with a property test. Every path gives messages that the provider accepts. And each request begins
-with the bytes of the request before: an omitted block stays omitted, so that the provider's cache and its signatures
-stay valid. (Exceptions: a server tool without a result at the end of its turn is omitted afterwards; and the messages
-change at the position of a summary or a shortening of results.)
+Two promises hold, each with a property test. The provider accepts the messages of every path. Each request begins with
+the bytes of the request before, so that the provider's cache and its signatures stay valid: an omitted block stays
+omitted. (There are exceptions. A call of a server tool that has no result at the end of its turn is omitted afterwards.
+The messages change at the position of a summary or of shortened results.)
 """
 
 import json
@@ -43,12 +43,12 @@ from turnstream.llm.conversation.sendable import (
 )
 from turnstream.llm.provider import Message
 
-# The repeated words show the seam (app/turnstream/llm/conversation/seam.py), which removes them.
+# The repeated words show the seam, which removes them (app/turnstream/llm/conversation/seam.py).
 GO_ON = (
     "Your reply was cut off, and what you have written stands. Begin with its last few words, exactly as they are, and"
     " go on from there. Do not begin anew, and say nothing about the interruption."
 )
-# For a fallback that cannot continue a reply with a beginning by the client. The answer of the fallback has no seam.
+# For a fallback that cannot continue a reply that the client has begun. The answer of the fallback has no seam.
 GO_ON_FROM_BEGUN = "Your reply was begun for you. Go on behind its last word, and repeat nothing of it."
 SUMMARISED = "The conversation so far, in a summary:\n\n"
 SUMMARISE = (
@@ -64,33 +64,33 @@ GIVEN_UP = (
     " find out or do, that the tools failed, and what you can say without them."
 )
 PROGRAM_CUT = "A program of yours was stopped before its end. It had made these calls:"
-# The remaining rounds, for a turn with `tell_rounds`. The text follows the results of each round, and stays in later
-# requests: its removal would invalidate the cache and the signatures of later thoughts.
+# Texts about the remaining rounds, for a turn with `tell_rounds`. A text follows the results of each round. It stays in
+# later requests, because its removal would invalidate the cache and the signatures of later thoughts.
 ROUNDS_LEFT = "(You can call tools in up to {} more rounds of this answer, several calls at once in each.)"
 ONE_ROUND_LEFT = "(You can call tools in one more round of this answer.)"
 NO_ROUND_LEFT = "(You cannot call any more tools in this answer: give it now, from what you have.)"
 NO_WORDS = "(The message has no text.)"
 NO_USER = "(The conversation starts with the assistant.)"
-# A provider accepts one result per call, and the call already has the start of its job as its result.
+# A provider accepts one result per call, and the call already has a result: the text that its job was started.
 REPORTED = (
     "[Result of the call {tool_use_id} of the tool {name}, which ran in the background. The tool has returned it{how};"
     " the user has not written it.]"
 )
 
 _RESULT_TO_SUMMARISE = 2_000  # characters
-_RESULT_OF_PROGRAM = 500  # characters: such results were for the program
+_RESULT_OF_PROGRAM = 500  # characters; such results were for the program, not for the model
 
 
 class KnownEntries:
-    """The messages that earlier requests made from the turns of a path. An ended turn is sent unchanged while the rest
-    of the request is unchanged.
+    """Keeps the messages that earlier requests made from the turns of a path. An ended turn is sent unchanged as long
+    as the rest of the request is unchanged.
     """
 
     def __init__(self) -> None:
         self._of: dict[UUID, tuple[Turn, tuple[object, ...], Sequence[RoleBlock]]] = {}
 
     def get(self, turn: Turn, key: tuple[object, ...], make: Callable[[], list[RoleBlock]]) -> Sequence[RoleBlock]:
-        """The entries of `turn`, by the turn and `key`. A changed turn is another object."""
+        """Returns the entries of `turn` by `key`, and makes them if unknown. A changed turn is another object."""
         known = self._of.get(turn.id)
         if known is None or known[0] is not turn or known[1] != key:
             known = self._of[turn.id] = (turn, key, make())
@@ -100,15 +100,15 @@ class KnownEntries:
 def build_messages(
     path: Sequence[Turn], model: str | None = None, *, may_use_tools: bool = True, known: KnownEntries | None = None
 ) -> tuple[Message, ...]:
-    """Returns the messages for the running turn, the last of `path`. `model` is the called model, if it differs from
-    the turn's model. A program of the model continues only if it `may_use_tools`.
+    """Returns the messages for the running turn, the last turn of `path`. `model` is the called model, if it differs
+    from the turn's model. A program that the model runs continues only if `may_use_tools` is true.
     """
     return _build(path, model, known or KnownEntries(), keep_thoughts=True, may_use_tools=may_use_tools)
 
 
 def messages_to_summarise(path: Sequence[Turn], through: UUID, model: str | None = None) -> tuple[Message, ...]:
     """Returns the messages of the path up to the turn `through`, and the prompt for a summary. `path` ends with the
-    running turn. Thoughts are omitted: their signatures cover the results before them, which are cut here.
+    running turn. Thoughts are omitted, because their signatures cover the results before them, which are cut here.
     """
     end = next(place for place, turn in enumerate(path, 1) if turn.id == through)
     running = path[-1]
@@ -123,7 +123,7 @@ def messages_to_summarise(path: Sequence[Turn], through: UUID, model: str | None
 
 
 def _cut_result(block: Block) -> Block:
-    """Cuts a long result, and replaces its files by their number."""
+    """Cuts a long result, and replaces its files by a note of their number."""
     if block.type != TOOL_RESULT:
         return block
     text, files = block.text, count_files(block)
@@ -153,11 +153,11 @@ def _build(
             # A message without blocks is from a client that has begun the reply.
             entries += words or [("user", Block(0, 0, 0, TEXT, NO_WORDS)) for _ in turn.blocks[:1]]
             continue
-        begins = _user_words(turn, 0)  # a turn that was started by a report follows an answer
+        begins = _user_words(turn, 0)  # a report may start a turn directly after an answer
         if not entries or (entries[-1][0] == "assistant" and not begins and not _is_prefilled(path, place)):
             # A path may begin with an assistant turn, or have two in a row; providers accept neither.
             entries.append(("user", Block(0, 0, 0, TEXT, GO_ON if entries else NO_USER)))
-        # A provider's signature binds a thought to the content before: if its form changes, the thought is invalid.
+        # A signature binds a thought to the content before it. A new form of that content makes the thought invalid.
         valid = [
             number
             for number in (round.number for round in turn.rounds if keep_thoughts)
@@ -181,8 +181,8 @@ def _build(
 
 
 def _is_prefilled(path: Sequence[Turn], place: int) -> bool:
-    """Whether the turn at `place` continues the text before it, at the request of its client: behind a message without
-    blocks. A message without blocks may also follow results.
+    """Whether the client asked that the turn at `place` continue the text before it. Such a turn follows a message
+    without blocks, which follows a text. (A message without blocks may also follow results.)
     """
     before = path[max(0, place - 2) : place]
     return [turn.role for turn in before] == ["assistant", "user"] and (
@@ -198,9 +198,9 @@ def _entries_of(
     same_frame: bool,
     may_use_tools: bool,
 ) -> list[RoleBlock]:
-    """Returns an assistant turn round by round: its reply, results of its calls, and texts from the user's side."""
+    """Returns the messages of an assistant turn, round by round: reply, results of calls, and texts from the user."""
     rounds = sorted((round for round in turn.rounds if round.sealed and not round.voided), key=lambda one: one.number)
-    # The next model call answers the server calls of these rounds, unless a text of the user comes between.
+    # The next model call completes the server calls of these rounds, unless a text from the user comes between.
     going_on = list(_rounds_going_on(turn, rounds)) if turn is running else []
     blocks = sendable_blocks(turn, rounds, going_on, may_use_tools)
     stopped = _stopped_calls(turn, rounds, blocks)
@@ -246,7 +246,7 @@ def _rounds_going_on(turn: Turn, rounds: Sequence[Round]) -> Iterator[Round]:
 
 
 def _stopped_calls(turn: Turn, rounds: Sequence[Round], sent: Sequence[Block]) -> list[Block]:
-    """Returns the calls of stopped programs in `rounds`: such calls and programs are not sent."""
+    """Returns the calls that stopped programs made in `rounds`. Neither the calls nor the programs are sent."""
     programs = {None, *(block.tool_use_id for block in sent if block.type in SERVER_CALLS)}
     numbers = {round.number for round in rounds}
     calls = [block for block in turn.blocks if block.is_call and block.round in numbers]
@@ -254,7 +254,7 @@ def _stopped_calls(turn: Turn, rounds: Sequence[Round], sent: Sequence[Block]) -
 
 
 def _in_words(turn: Turn, round: Round, stopped: Sequence[Block]) -> list[RoleBlock]:
-    """Returns the calls of stopped programs as text, behind the last round of each program."""
+    """Returns a text with the calls of stopped programs. The text follows the last round of each program."""
     last = {caller_of(call): call.round for call in sorted(stopped, key=lambda call: call.round)}
     lines = [PROGRAM_CUT]
     for call in stopped:
@@ -266,8 +266,9 @@ def _in_words(turn: Turn, round: Round, stopped: Sequence[Block]) -> list[RoleBl
 
 
 def _same_frame(then: TurnRequest | None, now: TurnRequest | None) -> bool:
-    """Thoughts are also bound to the system prompt, the tools, the form of earlier results, and the content that the
-    provider had cleared. Without that edit, the content is sent again. The provider's summaries are always sent.
+    """Whether thoughts from the request `then` are valid in the request `now`. Thoughts are also bound to the system
+    prompt, the tools, the form of earlier results, and the edits that clear content at the provider: without such an
+    edit, the content is sent again. The provider's summaries are always sent.
     """
     if then is None or now is None:
         return then is now
@@ -278,7 +279,7 @@ def _same_frame(then: TurnRequest | None, now: TurnRequest | None) -> bool:
 
 
 def _clearing_edits(request: TurnRequest) -> set[str]:
-    """Returns the context edits by the provider: of the turn's own parameters, else of the settings."""
+    """Returns the edits with which the provider clears content: from the turn's parameters, or else the settings."""
     given = request.params.get("context_management")
     if not isinstance(given, Mapping):
         return {*request.limits.provider_edits} - {COMPACTION}
@@ -294,8 +295,8 @@ def _result_of(turn: Turn, call: Block) -> Block:
 
 
 def _user_words(turn: Turn, round: int) -> list[RoleBlock]:
-    """Returns the texts from the user's side behind a round (0: before the first) while the turn ran: steers, reports
-    of jobs, and the reasons of rejected outputs.
+    """Returns the texts that came from the user's side after a round (0: before the first round) while the turn ran:
+    steers, reports of jobs, and the reasons why outputs were rejected.
     """
     return [
         ("user", replace(block, type=TEXT, text=_words_of(block), data=None, notes=None))
@@ -319,7 +320,7 @@ def _words_of(block: Block) -> str:
 
 
 def _rounds_left(turn: Turn, round: int) -> Sequence[RoleBlock]:
-    """Returns the text about the remaining tool rounds after a round (0: before the first)."""
+    """Returns the text about the tool rounds that remain after a round (0: before the first round)."""
     request = turn.request
     # Attempts at an output have another limit.
     if request is None or request.output is not None or not (request.limits.tell_rounds and request.tools):

@@ -8,29 +8,29 @@ from collections.abc import Sequence
 from turnstream.domain.kinds import TEXT
 from turnstream.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, MessageDelta, MessageEnded, Part
 
-REACH = 1_000  # characters: the farthest start of a repetition before the cut, unless it starts with the text
+REACH = 1_000  # characters before the cut: a repetition starts there, or where the text starts
 
 _IDEOGRAPHS = "\u2e80"  # scripts without spaces between words begin here
 _SURE = 12  # characters: texts of this length are not equal by chance
 
 
 class Seam:
-    """Delays the first text block of a reply until the block differs from the cut text `stands`, or repeats it.
-    `stands` is not blank. A repetition may start in the `earlier` text of the answer, and ends at the end of `stands`.
+    """Delays the first text block of a reply until it is clear whether the block repeats the end of the cut text
+    `stands`, which is not blank. A repetition may start in `earlier`, the text of the answer before `stands`.
 
     The delayed text has at most twice the length of both texts, plus REACH characters. White space is ignored. A reply
-    is passed on whole if it begins with the text and then differs, or repeats the text several times. After `decided`,
-    parts may bypass the seam.
+    is passed on whole if it begins with the text and then differs, or repeats the text several times. When `decided` is
+    true, parts may bypass the seam.
     """
 
     def __init__(self, stands: str, earlier: str = "") -> None:
-        # After tool calls, a model repeats words from before the calls, too.
+        # A model may also repeat words from before its tool calls.
         self._stands = f"{earlier}\n{stands}" if earlier else stands
         self._dense = _without_space(self._stands)
         self._words = {*_word_starts(self._stands), len(_without_space(earlier))}
-        # A model may also start inside a word.
+        # A repetition may also start inside a word.
         self._starts = sorted({*self._words, *range(max(len(self._dense) - REACH, 0), len(self._dense))})
-        self._open = self._starts  # the starts of a still possible repetition
+        self._open = self._starts  # the starts from which a repetition is still possible
         self._opened: BlockOpened | None = None  # the delayed block; `_data` are the data parts after it
         self._data: list[BlockData] = []
         self._held = ""
@@ -83,14 +83,14 @@ class Seam:
         return self._decide()
 
     def _may_repeat(self, start: int) -> bool:
-        """Whether the delayed text may still repeat the text from `start` to the end, once or twice."""
+        """Whether the delayed text may still repeat the text from `start` to its end, once or twice."""
         length = len(self._dense) - start
         once, again = self._dense_held[:length], self._dense_held[length:]
         return self._dense.startswith(once, start) and self._dense.startswith(again, start)
 
     def _repeated(self) -> int:
-        """The length of the longest prefix of the delayed text that repeats the end of the text before. 0 if the
-        repeated text is periodic, like equal table lines: a continuation would look the same, and no word may be lost.
+        """Returns the length of the longest prefix of the delayed text that repeats the end of the cut text. 0 if that
+        text is periodic, like equal table lines: a continuation would look the same, and no word may be lost.
         """
         for start in self._starts:
             if end := self._end_of_repetition(start):
@@ -107,13 +107,13 @@ class Seam:
         )
 
     def _end_of_repetition(self, start: int) -> int:
-        """The length of the delayed text that repeats the text from `start` on; 0 if there is none, or by chance."""
+        """Returns how much of the delayed text repeats the text from `start`; 0 for none, or a repetition by chance."""
         repeated = self._dense[start:]
         if not self._dense_held.startswith(repeated):
             return 0
         end = _place_after(self._held, len(repeated))
         is_whole, behind = self._held[0].isspace() or self._stands[-1].isspace(), self._held[end : end + 1].strip()
-        if is_whole and "" < behind < _IDEOGRAPHS:  # 1.1 is a prefix of 1.1.2, but no repetition
+        if is_whole and "" < behind < _IDEOGRAPHS:  # 1.1 is a prefix of 1.1.2, but 1.1.2 does not repeat it
             return 0
         words = re.findall(r"\w+", self._held[:end])
         if start not in self._words:
@@ -132,7 +132,7 @@ def _without_space(text: str) -> str:
 
 
 def _word_starts(text: str) -> list[int]:
-    """Offsets of word starts, without white space: 0, and the word starts in the last REACH characters of `text`."""
+    """Offsets of word starts, not counting white space: 0, and the starts in the last REACH characters of `text`."""
     starts, count, before = [0], 0, " "
     first = len(text) - REACH
     for place, character in enumerate(text):
@@ -146,6 +146,6 @@ def _word_starts(text: str) -> list[int]:
 
 
 def _place_after(text: str, count: int) -> int:
-    """The offset in `text` after `count` characters that are not white space."""
+    """Returns the offset in `text` after `count` characters that are not white space."""
     places = (place for place, character in enumerate(text, 1) if not character.isspace())
     return next(place for number, place in enumerate(places, 1) if number == count)

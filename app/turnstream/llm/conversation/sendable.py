@@ -32,8 +32,8 @@ RoleBlock = tuple[Literal["user", "assistant"], Block]
 
 
 def with_shortenings(path: Sequence[Turn], shortenings: Sequence[Shortening], model: str | None) -> list[Turn]:
-    """Returns the path with long results shortened, and without `compaction` blocks of models other than `model`, which
-    cannot read them.
+    """Returns the path with shortened results, and without the `compaction` blocks from other models than `model`,
+    because `model` cannot read them.
     """
     request = path[-1].request
     tools = request.tools if request else ()
@@ -58,7 +58,7 @@ def model_of(turn: Turn, round: Round) -> str | None:
 
 
 def shortened_text(result: Block, head: int, tools: Sequence[ToolSpec]) -> str:
-    """Returns the first `head` characters of a result, and how the model can read the rest with its tools."""
+    """Returns the first `head` characters of a result, and a note on how the model can read the rest with tools."""
     cut, files = omitted_characters(result, head), count_files(result)
     left_out = [f"{cut:,} of {len(result.text):,} characters"] if cut else []
     left_out += [f"{files} files" if files > 1 else "a file"] if files else []
@@ -76,8 +76,9 @@ def shortened_text(result: Block, head: int, tools: Sequence[ToolSpec]) -> str:
 def sendable_blocks(
     turn: Turn, rounds: Sequence[Round], going_on: Sequence[Round], programs_go_on: bool
 ) -> list[Block]:
-    """Returns the sendable blocks of the rounds, in order. Server calls may lack a result if the provider still works
-    on them in `going_on`, the last rounds; calls of our tools by a program only with `programs_go_on`.
+    """Returns the sendable blocks of the rounds, in order. `going_on` are the last rounds if the provider still works
+    on them: their server calls may lack a result. If such a call is a program that has called our tools, it is kept
+    only with `programs_go_on`.
     """
     sendable: list[Block] = []
     for round in rounds:
@@ -114,8 +115,8 @@ def _drop_repeated_calls(blocks: Iterable[Block]) -> list[Block]:
 
 
 def _drop_after_calls(blocks: list[Block], round: Round) -> list[Block]:
-    """Drops text behind the last call: with such a text, the provider would miss the result of the call. Calls of a
-    program count only if there are no others: they may be omitted with the program.
+    """Drops text after the last call, because with such a text the provider would miss the result of the call. Calls
+    that a program made count only if there are no others, because they may be omitted with the program.
     """
     calls = [(place, caller_of(block)) for place, block in enumerate(blocks, 1) if block.is_call]
     direct = [place for place, caller in calls if caller is None]
@@ -133,8 +134,8 @@ def _is_server_result(block: Block) -> bool:
 
 
 def _drop_unpaired(blocks: Sequence[Block], going_on: Sequence[Round], programs_go_on: bool) -> list[Block]:
-    """Drops server calls without a result, results without a call, and calls of a dropped program. A result may come in
-    a later round: a program continues while each later message has calls of it.
+    """Drops server calls without a result, results without a call, and calls that a dropped program made. A result may
+    come in a later round: a program continues as long as each later message has calls from it.
     """
     open_calls: dict[str | None, int] = {}
     paired: set[int] = set()
@@ -164,7 +165,7 @@ def _drop_unpaired(blocks: Sequence[Block], going_on: Sequence[Round], programs_
 
 
 def _messages_of(blocks: Sequence[Block], going_on: Sequence[Round]) -> dict[int, int]:
-    """Returns the message of each round with blocks: results of calls separate messages."""
+    """Returns the message number of each round that has blocks. Results of calls separate messages."""
     messages: dict[int, int] = {}
     current = 0
     for number in sorted(round.number for round in going_on):
@@ -175,8 +176,8 @@ def _messages_of(blocks: Sequence[Block], going_on: Sequence[Round]) -> dict[int
 
 
 def drop_blank_reply(blocks: Sequence[Block]) -> Sequence[Block]:
-    """Drops blank texts if only they and thoughts are present: providers refuse a blank message. Between other blocks
-    they are kept byte for byte.
+    """Drops blank texts from a reply that has only such texts and thoughts, because providers refuse a blank message.
+    In other replies, blank texts are kept byte for byte.
     """
     if any(block.type not in THOUGHTS and not is_blank(block) for block in blocks):
         return blocks
@@ -190,7 +191,7 @@ def server_is_at_work(blocks: Sequence[Block]) -> bool:
 
 
 def drop_last_thoughts(entries: Sequence[RoleBlock]) -> list[RoleBlock]:
-    """Drops thoughts at the end of a message: only the last message, which the model continues, may end with them."""
+    """Drops thoughts at a message's end. Only the last message, which the model continues, may end with thoughts."""
     kept: list[RoleBlock] = []
     next_role = "assistant"
     for role, block in reversed(entries):

@@ -1,4 +1,4 @@
-"""Conversion of a model's summary: its texts become one `summary` block."""
+"""Converts a model's summary: its texts become one `summary` block."""
 
 import json
 from collections.abc import AsyncGenerator, Sequence
@@ -8,18 +8,18 @@ from turnstream.domain.errors import TransientError
 from turnstream.domain.kinds import SUMMARY, TEXT
 from turnstream.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, MessageDelta, MessageEnded, Part
 
-# An incomplete summary is refused: the model would lose the missing turns.
+# Stop reasons of an incomplete summary, which is refused because the model would lose the missing turns.
 _CUT_OFF = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
 
 
 async def as_summary(
     stream: AsyncGenerator[Sequence[Part], None], through: UUID
 ) -> AsyncGenerator[Sequence[Part], None]:
-    """Yields the stream with its text blocks joined into one summary of the turns up to `through`, without other
-    blocks. Raises TransientError if the answer is cut or has no text.
+    """Yields the stream with its text blocks joined into one summary of the turns up to `through`, and without its
+    other blocks. Raises TransientError if the answer is truncated or has no text.
     """
     data = json.dumps({"type": SUMMARY, "through": str(through)})
-    keys: list[int] = []  # of the text blocks; the first one becomes the summary's
+    keys: list[int] = []  # keys of the text blocks; the first key becomes the key of the summary
     has_text = False
     async for parts in stream:
         kept: list[Part] = []

@@ -1,4 +1,4 @@
-"""Requests are checked against the abilities of their model: a call that must fail costs no money."""
+"""Checks requests against the abilities of their model, so that a call that must fail costs no money."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -35,13 +35,13 @@ def within_abilities(
 
 
 def prices_of(models: Models, model: str) -> Mapping[str, Prices | None]:
-    """The prices of the models that a turn of this model may use. A budget of cost needs them."""
+    """Returns the prices of the models that a turn of this model may use. A budget for the cost needs them."""
     return {name: models.prices(name) for name in (model, *models.fallbacks(model))}
 
 
 def _structured(models: Models, request: TurnRequest, output: OutputSpec) -> TurnRequest:
-    """Adds the tools for the submission of an output, if the model needs any. Attempts are counted instead of tool
-    rounds. A partial output has no value, so an output in text restarts after an interruption.
+    """Adds the tools with which the model submits an output, if it needs any. Attempts are limited instead of tool
+    rounds. A partial output has no value, so an output in text is written again after an interruption.
     """
     output = replace(output, native=_is_native(models, request, output))
     tools = output_tools(output)
@@ -60,7 +60,7 @@ def _structured(models: Models, request: TurnRequest, output: OutputSpec) -> Tur
 
 
 def _is_native(models: Models, request: TurnRequest, output: OutputSpec) -> bool:
-    """Drafts need tools, and the provider's own tools add citations, for which JSON has no field."""
+    """Whether an output is written as text, not with tools. Drafts need tools, and JSON has no field for citations."""
     own_format = (request.params.get("output_config") or {}).get("format") or request.params.get("response_format")
     if output.handler is not None or request.provider_tools or own_format:
         return False

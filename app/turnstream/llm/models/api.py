@@ -1,4 +1,4 @@
-"""APIs of models; each belongs to an extension."""
+"""APIs of models. Each API is part of an extension."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,14 +14,14 @@ from turnstream.llm.provider import MAX_EVENT_BYTES, OwnedProvider, Provider
 
 # Makes the sender of an adapter's calls on top of the network client (`libraries/providers/transport/calls.py`).
 MakeCalls = Callable[[httpx2.AsyncClient], Any]
-# Makes one provider of the clients for its keys (`libraries/providers/connect.py`), in the order of the keys.
+# Makes one provider out of the clients for its keys (`libraries/providers/connect.py`), in the order of the keys.
 MakePool = Callable[["ProviderSpec", Sequence[Any]], Provider]
 
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """Options of model calls. Requests pass through `interceptors`; the sender of `make_calls` sends them, or by
-    default the provider's SDK. An event of more than `max_event_bytes` ends an answer.
+    """Options of model calls. Requests pass through `interceptors`. Then the sender from `make_calls`, or by default
+    the provider's SDK, sends them. An event of more than `max_event_bytes` ends an answer.
     """
 
     interceptors: Sequence[Interceptor] = ()
@@ -30,25 +30,26 @@ class CallOptions:
 
 
 def _is_usable(_: object) -> None:
-    """The check of an API without further requirements."""
+    """The check of an API that has no requirements."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelApi:
-    """An API of models. `name` is the value of `api` in a table of the file of models.
+    """An API of models. `name` is the value of `api` in the table of a provider in the file of models.
 
-    `connect` makes the adapter to a provider, once, in a thread, at the first call. `module` is a slow import of the
-    adapter: a server imports it early, once it listens. `check` gets the name of a provider with its key, and raises
-    ConfigError if no call can succeed here, for example without a package; `verify` gets its table.
+    `connect` makes the adapter to a provider: once, in a thread, at the first call. `module` is a module of the adapter
+    that is slow to import: a server imports it early, as soon as it listens. `check` gets the name of a provider that
+    has its key, and raises ConfigError if no call can succeed here, for example because a package is missing; `verify`
+    gets the provider's table.
 
-    `parameters` are all parameters of a turn. `quirks` are the allowed names of a provider's `quirks`, with the
-    parameters that such a server accepts; the first is the default. `own_members` are members of a request without a
-    parameter; if None, a provider accepts no further `params`. `options` are the allowed keys of `options` of a
-    provider, `model_options` those of its models, with their values.
+    `parameters` are all parameters that a turn may have. `quirks` maps each allowed value of a provider's `quirks` to
+    the parameters that such a server accepts; the first value is the default. `own_members` are members of a request
+    that the adapter sets itself; if it is None, a provider accepts no `params`. `options` are the allowed keys of a
+    provider's `options`, `model_options` the allowed keys of a model's `options`, with their values.
 
     `catalog` is the API's own file of models. The providers of a `stand_in` are used while no other provider has its
-    key. `prefills`: a model may have `prefill`. `without_tags` wraps the provider of a model with `think_tags`: tagged
-    thoughts become blocks.
+    key. If `prefills` is true, a model may have `prefill`. `without_tags` wraps the provider of a model with
+    `think_tags`, so that tagged thoughts become blocks.
     """
 
     name: str
@@ -67,7 +68,7 @@ class ModelApi:
     verify: "Callable[[ProviderSpec], None]" = _is_usable
 
     def parameters_of(self, quirks: str | None, further: Sequence[str] = ()) -> Sequence[Parameter]:
-        """Returns the parameters of a server with the named quirks, and the `further` ones of its operator."""
+        """Returns the parameters of a server with the named quirks, and the `further` parameters from its operator."""
         known = self.quirks[quirks] if quirks is not None else next(iter(self.quirks.values()), self.parameters)
         return [*(Parameter(name, Any, "parameter of this server") for name in sorted(further)), *known]
 
@@ -75,7 +76,7 @@ class ModelApi:
 @dataclass(frozen=True, slots=True)
 class ProviderSpec:
     """The configuration of a usable provider, with its models. `params` are parameters that the operator adds. `keys`
-    are all keys, if several, and `limits` the rates of each per minute, if configured.
+    are all keys if there are several. `limits` are the rates per minute of each key, if configured.
     """
 
     name: str
@@ -94,7 +95,7 @@ class ProviderSpec:
 
     @property
     def parameters(self) -> Sequence[Parameter]:
-        """The parameters that this provider takes."""
+        """The parameters that this provider accepts."""
         return self.api.parameters_of(self.quirks, self.params)
 
 
@@ -103,8 +104,8 @@ def guarded_names(apis: Sequence[ModelApi]) -> frozenset[str]:
 
 
 def schemas_by_name(apis: Sequence[ModelApi]) -> dict[str, Any]:
-    """Returns the JSON Schema of the values of each parameter over all APIs. The description ends with the names of the
-    APIs. Stand-ins are excluded, and APIs with the same table as another one.
+    """Returns for each parameter of all APIs the JSON Schema of its values. The description ends with the names of the
+    APIs. Excludes stand-ins, and APIs that share their table with another API.
     """
     found: dict[str, Any] = {}
     tables = {id(api.parameters): api for api in reversed(apis) if not api.stand_in}

@@ -24,18 +24,18 @@ Ability = Literal[
     "compaction",
 ]
 
-# The required ability for files of a type.
+# The ability that a model needs for files of a type.
 NEEDED_ABILITY: Mapping[str, Ability] = {IMAGE: "images", DOCUMENT: "documents"}
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """`upstream` is the provider's own id of the model, if different. `context_window` and `max_output` are in tokens.
-    Without `can`, its abilities are unknown and nothing is refused. `fallbacks` are called in order when it is down.
-    With `think_tags` its answers contain its thoughts in <think> tags. `refuses` are parameters of its provider that
-    this model refuses. With `prefill` it continues an assistant message at the end of a request. A model with a
-    `preset` is an agent: another name of the preset's model. Without `stores` its answers to programs are deleted after
-    delivery. `options` are further keys for its API.
+    If `can` is None, its abilities are unknown and nothing is refused. `fallbacks` are called in order when the model
+    is down. With `think_tags`, its answers contain its thoughts in <think> tags. `refuses` are parameters of its
+    provider that this model refuses. With `prefill`, it continues an assistant message at the end of a request. A model
+    with a `preset` is an agent: another name for the preset's model. If `stores` is false, answers to programs are
+    deleted after delivery. `options` are additional options for its API.
     """
 
     id: str
@@ -58,7 +58,7 @@ class Model:
         return self.can is None or ability in self.can
 
     def objection(self, name: str, value: Any) -> tuple[str, str] | None:
-        """Returns the unsupported member of a valid parameter and the required change; or None."""
+        """Returns the unsupported member of a valid parameter, with the required change; None if there is none."""
         match name, value:
             case "thinking", {"type": type} if type != "disabled" and not self.supports("thinking"):
                 return name, f"must be left out: model {self.id} does not support thinking"
@@ -72,8 +72,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class ProviderModels:
-    """A provider, its listed models (a bare id has unknown abilities), the prefixes of accepted unlisted ids, and the
-    parameters of its API. `without_tags` wraps the provider of a model with `think_tags`.
+    """A provider, its listed models (the abilities of a bare id are unknown), the prefixes of unlisted ids that it
+    accepts, and the parameters of its API. `without_tags` wraps the provider of a model with `think_tags`.
     """
 
     provider: Provider
@@ -91,12 +91,12 @@ class Models:
     providers: Sequence[ProviderModels] = field(default_factory=list)
 
     def listed(self) -> Mapping[str, tuple[Model, str]]:
-        """Returns the models by id, with the name of their provider."""
+        """Returns the listed models by id, each with the name of its provider."""
         return {model.id: (model, entry.provider.name) for entry in self.providers for model in entry.listed()}
 
     def with_presets(self, presets: Mapping[str, Preset], default: str) -> "Models":
-        """Returns the models and the agents, by name. `default` is the model of a preset without one. Raises
-        ConfigError.
+        """Returns the models together with the agents, by name. `default` is the model of a preset that names none.
+        Raises ConfigError.
         """
         if not presets:
             return self
@@ -119,7 +119,7 @@ class Models:
         return None if found is None else found[1].preset
 
     def behind(self, name: str) -> Model:
-        """Returns the model of a name: the named model, or the model of the named agent. Raises RequestRefused."""
+        """Returns the model behind a name: the named model, or the model of the named agent. Raises RequestRefused."""
         model = self.check(name)
         return model if model.preset is None or model.preset.model is None else self.check(model.preset.model)
 
@@ -133,7 +133,7 @@ class Models:
         return found[1]
 
     def provider_for(self, name: str) -> Provider:
-        """Raises PermanentError if no provider serves it: a turn may be older than the configuration."""
+        """Returns the provider of a model. Raises PermanentError if none serves it: turns may outlive their models."""
         found = self._find(name)
         if found is None:
             raise PermanentError(MODEL_NOT_AVAILABLE, f"No provider of the model {name!r} is configured here.")
@@ -147,12 +147,12 @@ class Models:
         return _AsListed(provider, model.upstream, model.options)
 
     def provider_name(self, name: str) -> str | None:
-        """None if no provider serves it."""
+        """Returns the name of the model's provider; None if no provider serves the model."""
         found = self._find(name)
         return None if found is None else found[0].provider.name
 
     def label(self, name: str) -> str:
-        """The id of a listed model; `other` for a client's own name, since their number is unlimited."""
+        """Returns the id of a listed model; `other` for other names, because clients may send any number of them."""
         found = self._find_listed(name)
         return found[1].id if found else "other"
 
@@ -175,7 +175,7 @@ class Models:
         return _refusal(known[parameter], found[1]) if found and parameter in known else None
 
     def fitting(self, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the `params` that the model accepts unchanged, and the maximum tokens of its reply."""
+        """Returns those `params` that the model accepts. `max_tokens` is lowered to the longest reply of the model."""
         found = self._find(name)
         if found is None:
             return dict(params)
@@ -196,7 +196,7 @@ class Models:
         return all(entry is not None and ability in (entry[1].can or ()) for entry in found)
 
     def cost(self, name: str, usage: Mapping[str, Any]) -> float | None:
-        """Returns None if the model has no prices."""
+        """Returns the cost of the usage; None if the model has no prices."""
         prices = self.prices(name)
         return None if prices is None else prices.cost_of(usage)
 
@@ -237,7 +237,7 @@ def _refusal(parameter: Parameter, model: Model) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _AsListed(ProviderWrapper):
-    """A provider that gets the model's own id or its `options`."""
+    """A wrapper that sends the provider's own id of the model, and the model's `options`."""
 
     model: str | None
     options: Mapping[str, bool | str]
@@ -248,7 +248,7 @@ class _AsListed(ProviderWrapper):
 
 @dataclass(frozen=True, slots=True)
 class _WithoutFiles(ProviderWrapper):
-    """A provider without files of these types: the model cannot read them, but tools may return them."""
+    """A wrapper that removes files of these types: the model cannot read them, but tools may return them."""
 
     types: Sequence[str]
 
