@@ -21,7 +21,7 @@ from turnstream.storage.retention import DELETIONS_KEPT
 
 # A client that missed more changes than this reads its list of chats again, which is cheaper.
 _MOST_MISSED = 200
-# Most open turns that a cursor lists. A header contains the cursor, so the cursor must be short.
+# Most open turns that a cursor lists. Clients send the cursor in a header, so it must be short.
 _MOST_NAMED = 64
 _BATCH = 100  # events in one portion
 # seconds between two notifications; one notification names all owners whose chats changed meanwhile

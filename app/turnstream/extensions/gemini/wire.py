@@ -42,7 +42,7 @@ STOP_REASONS = {
     "SAFETY": "refusal",
     "SPII": "refusal",
 }
-# Finish reasons that another try may avoid.
+# Finish reasons of failed replies, which a repeated request may avoid.
 FAILED = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "TOO_MANY_TOOL_CALLS", "UNEXPECTED_TOOL_CALL"})
 _UNSIGNED = "MISSING_THOUGHT_SIGNATURE"
 

@@ -50,7 +50,7 @@ log = structlog.get_logger(__name__)
 _REPORT = 1.0  # seconds between two writes of the progress of running jobs
 _MOST_PROGRESS = 1000  # characters
 _MOST_CHECKPOINT = 1_000_000  # characters of JSON
-_LOOK_FOR_ANSWER = 5.0  # seconds between two polls, for lost notifications
+_LOOK_FOR_ANSWER = 5.0  # seconds between two polls for an answer, because notifications may be lost
 _MOST_RUNS = 10  # limit for the runs of one job, because each run may crash its process
 _FAILED: Final = "The server failed while it ran this call; its log says more."
 

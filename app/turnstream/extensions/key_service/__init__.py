@@ -28,7 +28,7 @@ class KeyServiceSettings(Section):
 
 
 def _master_key(settings: Settings, name: str) -> MasterKey | None:
-    """Returns the service key `name`; None if the name has no prefix. Raises ConfigError."""
+    """Returns the service key `name`; None if the name does not begin with `kms:`. Raises ConfigError."""
     if not name.startswith(PREFIX):
         return None
     given = settings.section(KeyServiceSettings)

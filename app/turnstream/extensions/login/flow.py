@@ -22,7 +22,7 @@ from turnstream.libraries.logins import LoginScopes, identity_from
 from turnstream.libraries.outgoing.issuer_keys import claim_of, texts_of
 from turnstream.storage.database import Database
 
-# Only servers with an issuer import the library: the import takes a tenth of a second.
+# The library is imported only if there is an issuer, because the import takes a tenth of a second.
 
 PENDING_LIFE: Final = 600  # seconds that a person may spend at the issuer
 # The target after a login: a page of this server, with a chat if the page shows one. Other targets are refused, so that

@@ -159,7 +159,7 @@ class SessionCookies:
     async def _look_up(self, digest: bytes) -> Row | None:
         asked, self._asked = self._asked | {digest}, set()
         used, self._used = self._used, set()
-        counted = OF_REQUEST.set(False)  # not counted for one owner: the query serves many requests with one connection
+        counted = OF_REQUEST.set(False)  # not counted as a query of this request, because it serves many requests
         try:
             rows = await self._database.rows(FIND_SESSIONS, hashes=list(asked), used=list(used), idle=self._logins.idle)
         finally:

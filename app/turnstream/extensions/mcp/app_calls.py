@@ -20,7 +20,7 @@ from turnstream.extensions.mcp.failures import failures_as
 from turnstream.extensions.mcp.offer_calls import offers_of
 from turnstream.libraries.dialects.apps import WantedCall
 
-# The page around the frame sends the HTML once. The listeners of this document end when the HTML replaces it.
+# The page around the frame sends the HTML once. When the HTML replaces this document, its listeners are removed.
 _FRAME: Final = """<!doctype html><meta charset="utf-8"><title>App</title><script>
 addEventListener('message', ({ source, data }) => {
   if (source !== parent || data?.method !== 'ui/notifications/sandbox-resource-ready') return
@@ -69,7 +69,9 @@ class AppCallIn(Body):
 
 
 class AppTurnOut(BaseModel):
-    """The turn that runs the call of an app. The stream of the turn has the call, its waits, and the result."""
+    """The turn that runs the call of an app. The stream of the turn shows the call, whether it waits for a person, and
+    its result.
+    """
 
     chat: UUID
     turn: UUID

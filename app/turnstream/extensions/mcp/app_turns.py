@@ -123,8 +123,8 @@ async def call_from_app(
 async def _tool_of(
     toolset: Toolset, find: FindConnection, owner: str, server: str, wanted: WantedCall
 ) -> tuple[ToolSpec, str]:
-    """Returns the spec of the tool that is called, and its input as JSON text. All tools in an owner's list have one
-    common spec. Raises NotFound.
+    """Returns the spec of the tool that is called, and its input as JSON text. Tools in an owner's list are called
+    through one shared tool, whose spec is returned. Raises NotFound.
     """
     connection = await find(owner, server)
     missing = NotFound(f"The server {server[:100]!r} offers its apps no tool {wanted.name[:100]!r}.")
@@ -144,8 +144,8 @@ async def _tool_of(
 
 
 def _request_of(services: Services, parent: Turn, spec: ToolSpec, wanted: WantedCall) -> TurnRequest:
-    """Returns the request of the new turn. The turn ends after its single call. The budgets of the turn that has the
-    app apply to it.
+    """Returns the request of the new turn, which ends after its single call. The budgets of the turn that has the app
+    also limit the new turn.
     """
     assert parent.request is not None
     models, model = services.resolver.models, parent.request.model

@@ -145,7 +145,7 @@ async def _linked(request: Request) -> Response:
             raise _PageRefused(502, str(failed)) from None
         return RedirectResponse(url, 303, _HEADERS)
     response = _consent(ask, issuer, changed=request.method == "POST", for_another=actor is not None)
-    # Lax: the issuer redirects the browser here from another site.
+    # The cookie is `lax`, because the issuer redirects the browser here from another site.
     is_secure = sign_ins.oauth.base.startswith("https:")
     response.set_cookie(
         name, cookie or token_urlsafe(32), _COOKIE_AGE, path="/", secure=is_secure, httponly=True, samesite="lax"

@@ -40,7 +40,7 @@ _FAILURES = (OSError, ValueError, MCPError, ExceptionGroup)
 
 
 def _shortened(reason: str) -> str:
-    """Returns a text that the server sent, truncated, and as a sentence."""
+    """Truncates a text that the server sent, and ends it with a full stop."""
     reason = storable(reason[:_MAX_REASON]).strip()
     return reason if reason.endswith((".", "!", "?")) else f"{reason}."
 
@@ -117,7 +117,8 @@ class McpConnection:
             except _FAILURES as error:
                 self._log_failure(error)
                 task = asyncio.current_task()
-                if task is not None and task.cancelling():  # a task group of the SDK reports the other error alone
+                # a task group of the SDK reports the other error instead of the cancellation
+                if task is not None and task.cancelling():
                     raise asyncio.CancelledError from None
             failures = 0 if self._was_steady() else failures + 1
             if failures >= 2:  # no pause after the first failure: the server may have restarted
@@ -140,7 +141,8 @@ class McpConnection:
                     async with asyncio.timeout(self._timing.answer_timeout):
                         await self._list_tools(session)
                     self._publish()
-                    await asyncio.sleep(self._timing.pause)  # a server may notify changes without end
+                    # a server may notify changes without end, so its tools are not listed more often
+                    await asyncio.sleep(self._timing.pause)
         finally:
             self._session = None
             self._publish()
@@ -201,7 +203,8 @@ class McpConnection:
     async def call(
         self, tool: McpTool, arguments: Mapping[str, Any], progress: ProgressFnT, context: ToolContext
     ) -> types.CallToolResult | Outcome:
-        """Calls a tool. Raises ToolError if the server refuses the call, and ToolUnavailable if there is no connection.
+        """Calls a tool. Raises ToolError if the server refuses the call or sends an invalid answer, and ToolUnavailable
+        if there is no connection or the call fails.
         """
         try:
             if self.server.per_owner:

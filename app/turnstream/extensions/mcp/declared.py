@@ -78,11 +78,11 @@ class McpServer:
 
     With `oauth`, each owner signs in, and calls use the owner's token. The request for the list of tools uses
     `headers`. With `owner_tools`, this request uses the owner's token, because each owner has other tools. With
-    `exchange`, owners do not sign in: the issuer exchanges the caller's token for a token for `audience`. Without a
-    `client_id`, the client uses its metadata document or registers. If there are `scopes`, they replace the scopes that
-    the server requests. `issuer` is the only accepted issuer of tokens; without an `issuer`, the server may name an
-    issuer with a public address. The principals in `sign_in_by` sign in for owners. `allowed` marks a server that an
-    owner has added: the server's address must be among the allowed addresses.
+    `exchange`, owners do not sign in: the issuer exchanges the caller's token for a new token, which is for `audience`.
+    Without a `client_id`, the client uses its metadata document or registers. If there are `scopes`, they replace the
+    scopes that the server requests. `issuer` is the only accepted issuer of tokens; without an `issuer`, the server may
+    name an issuer with a public address. The principals in `sign_in_by` sign in for owners. `allowed` marks a server
+    that an owner has added: the server's address must be among the allowed addresses.
     """
 
     name: str

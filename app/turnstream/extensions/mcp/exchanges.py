@@ -78,7 +78,7 @@ class TokenExchanges:
         if known is not None and (known.token == token or known.until > until):
             return
         if len(self._subjects) >= _MOST_KEPT:
-            self._subjects.clear()  # the rows have the tokens
+            self._subjects.clear()  # the rows still have the tokens
         subject = self._subjects[identity.owner] = _Subject(token, until)
         task = asyncio.create_task(self._store(identity.owner, subject))
         self._storing.add(task)

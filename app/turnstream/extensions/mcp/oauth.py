@@ -322,7 +322,7 @@ class OAuth:
         }
         if issuer.scopes:
             query["scope"] = " ".join(issuer.scopes)
-        if "offline_access" in issuer.scopes:  # OpenID Connect requires it for a refresh token
+        if "offline_access" in issuer.scopes:  # OpenID Connect requires this prompt for a refresh token
             query["prompt"] = "consent"
         address = str(issuer.metadata.authorization_endpoint)
         url = f"{address}{'&' if urlsplit(address).query else '?'}{urlencode(query)}"

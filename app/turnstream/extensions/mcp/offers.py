@@ -154,8 +154,8 @@ class Offers:
     async def prompt(
         self, owner: str, connection: McpConnection, name: str, arguments: Mapping[str, str]
     ) -> Sequence[OutcomePart]:
-        """Returns the messages of a prompt as the parts of one message. If the prompt has both roles, each text begins
-        with its role. Raises ToolError and ToolUnavailable.
+        """Returns the messages of a prompt as the parts of one message. If the prompt has messages of both roles, each
+        text begins with its role. Raises ToolError and ToolUnavailable.
         """
         try:
             result = await connection.use_as(owner, lambda session: session.prompt(name, arguments))

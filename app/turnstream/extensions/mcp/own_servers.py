@@ -85,7 +85,9 @@ class OwnServers:
         self._tools: Mapping[str, Tool] = {each.spec.name: each for each in decided}
 
     def use(self, database: Database, keys: OwnerKeys, sign_ins: SignIns) -> None:
-        """Takes what is needed to read the rows of owners. Called once the server runs."""
+        """Sets the database, the keys and the sign-ins, so that the rows of owners can be read. Called when the server
+        runs.
+        """
         self._database, self._keys, self._sign_ins = database, keys, sign_ins
 
     def tools(self) -> Mapping[str, Tool]:

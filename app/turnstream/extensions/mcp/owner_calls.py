@@ -110,7 +110,8 @@ class OwnerCalls:
                     failure = error
         except (OSError, ValueError, MCPError, ExceptionGroup) as error:
             task = asyncio.current_task()
-            if task is not None and task.cancelling():  # a task group of the SDK reports only the other error
+            # a task group of the SDK reports the other error instead of the cancellation
+            if task is not None and task.cancelling():
                 raise asyncio.CancelledError from None
             if failure is None and not results and (bearer is None or bearer.challenge is None):
                 raise ToolUnavailable(f"The MCP server {self.server.name} cannot be reached now.") from error

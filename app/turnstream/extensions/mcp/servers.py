@@ -69,7 +69,7 @@ class McpServers:
         return {each.server.name: each.server for each in self._connections.values() if each.server.oauth}
 
     def use(self, sign_ins: SignIns) -> None:
-        """Takes the sign-ins, so that owners can sign in. Called once the server runs."""
+        """Sets the sign-ins, so that owners can sign in. Called when the server runs."""
         self._sign_ins = sign_ins
         for each in self._connections.values():
             each.sign_ins = sign_ins

@@ -82,7 +82,7 @@ class McpSession:
         self.doubted = False
         self._ended = False
         self._calls = 0
-        self.ttl: float | None = None  # seconds for which the server allows a cache of its tool list
+        self.ttl: float | None = None  # seconds for which the server allows clients to cache its list of tools
         self._refresh = asyncio.Event()
         self._offers: dict[OfferKind, OfferList] = {}
 
@@ -212,7 +212,7 @@ class McpSession:
         try:
             yield
         except asyncio.CancelledError:
-            self._refresh.set()  # the request may have timed out: the server may be slow or stuck
+            self._refresh.set()  # the request may have timed out, because the server is slow or stuck
             raise
         finally:
             self._asking.remove(None)
@@ -230,7 +230,7 @@ class McpSession:
                     async with self.client.listen(
                         tools_list_changed=tools, prompts_list_changed=prompts, resources_list_changed=resources
                     ) as changes:
-                        self._refresh.set()  # for changes between the last list and the subscription
+                        self._refresh.set()  # the tools may have changed between the last list and the subscription
                         self._forget("prompts", "resources", "templates")
                         async for change in changes:
                             match change:
@@ -288,7 +288,7 @@ class McpSession:
         finally:
             self._calls -= 1
             self._asking.remove(ask)
-            if cancelled and not self._calls:  # a call may have timed out: the server may be slow or stuck
+            if cancelled and not self._calls:  # the call may have timed out, because the server is slow or stuck
                 self._refresh.set()
 
     async def send_task(self, request: TaskRequest) -> TaskState | types.EmptyResult:

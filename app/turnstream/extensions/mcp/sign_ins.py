@@ -406,8 +406,8 @@ class SignIns:
         return True
 
     async def _answer(self, connection: Transaction, owner: str, server: OAuthResource) -> Collection[UUID]:
-        """Answers the calls that wait for a sign-in to the server. Returns their chats. If the server has approvers,
-        they are the principals of the answers, because the page of the link admits nobody else.
+        """Answers the calls that wait for a sign-in to the server, and returns their chats. If the server has
+        approvers, the answers are stored in their name, because the page of the link admits nobody else.
         """
         principals = self._database.signed_principals(server.sign_in_by)
         values = {"server": server.name, "answer": _ANSWER, "principals": principals}

@@ -7,8 +7,8 @@ from turnstream.storage.ownership import Ownership, owned
 
 TABLES: Final[Mapping[str, Ownership]] = {
     # Sign-ins of owners to MCP servers, including started sign-ins, and servers of owners. `tokens` and `pending` are
-    # encrypted. `version` counts the tokens that the row has had: the replica that refreshes the tokens claims the row
-    # for a while. `tools` has digests of the server's tools that the owner has accepted. `state` is the SHA-256 of the
+    # encrypted. `version` counts the changes of the tokens. A replica claims the row for a while before it refreshes
+    # the tokens. `tools` has digests of the server's tools that the owner has accepted. `state` is the SHA-256 of the
     # `state` in the request to the issuer.
     "sign_ins": owned("owner", "state"),
 }

@@ -123,7 +123,7 @@ class McpTask:
             raise
 
     def detach(self, context: ToolContext, created: CreatedTask) -> Outcome:
-        """Detaches the job with the id of the task as its handle, before the first poll."""
+        """Detaches the call before the first poll. The handle of its job has the id of the task."""
         pause = TaskPause(self._interval(created.poll_interval_ms), created.status_message)
         return self._detach(context, pause, set(), is_new=context.job is None)
 
@@ -250,7 +250,7 @@ class McpTask:
         return None if self.seconds is None else question_of(params, self.seconds)
 
     async def _update(self, responses: Mapping[str, Any]) -> bool:
-        """Sends answers. Returns False if the answers may be lost."""
+        """Sends answers. Returns False if the answers may not have arrived."""
         try:
             await self.send(_request("tasks/update", self.id, inputResponses=responses))
         except (ToolUnavailable, MCPError):

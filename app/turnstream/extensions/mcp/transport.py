@@ -113,7 +113,7 @@ class MessageTooLong(httpx2.SSEError, httpx2.StreamError):
 
 class Bearer:
     """The token of an owner on one connection. `challenge` is set if the server refused the token before it accepted
-    any call of a tool: so the call was not made.
+    any call of a tool, which shows that the call was not made.
     """
 
     def __init__(self, token: str) -> None:
@@ -244,8 +244,8 @@ class _WeighedBody(httpx2.AsyncByteStream):
 
 @asynccontextmanager
 async def _over_stdio(server: McpServer) -> AsyncIterator[TransportStreams]:
-    """Starts the process in its own process group. When its standard input is closed, the process must exit; otherwise
-    it is killed.
+    """Starts the process in its own process group. If the process does not exit when its standard input is closed, it
+    is killed.
 
     The SDK's client for stdio is not used, because it would read lines of any length into memory.
     """
@@ -270,7 +270,8 @@ async def _over_stdio(server: McpServer) -> AsyncIterator[TransportStreams]:
             read.close()
             write.close()
             try:
-                await asyncio.wait([writing], timeout=_TIME_TO_EXIT)  # the last messages, such as a cancellation
+                # lets the last messages be sent, such as a cancellation
+                await asyncio.wait([writing], timeout=_TIME_TO_EXIT)
                 await _stop(process)
             finally:  # the shield blocks cancellations by the SDK, but not the cancellation of the task
                 _kill(process, signal.SIGKILL)
@@ -309,7 +310,7 @@ async def _write(
             process.stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
             await process.stdin.drain()
         return
-    received.close()  # no call may wait for a process that does not read
+    received.close()  # calls must not wait for a process that does not read
 
 
 async def _stop(process: Process) -> None:
