@@ -1,5 +1,5 @@
-"""Checks that other servers make: a server of the operator, which gets requests signed like webhooks, or OpenAI's
-moderation API.
+"""Checks by other servers: a server of the operator, whose requests are signed like webhooks, or the moderation API of
+OpenAI.
 """
 
 import asyncio

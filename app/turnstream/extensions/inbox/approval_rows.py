@@ -1,4 +1,4 @@
-"""Asks in the chats of other owners that a person may answer. Postgres returns them from a function
+"""The asks in chats of other owners which a person may answer. Postgres returns them from a function
 (`asks_to_approve`), which trusts only principals that the server has signed.
 """
 

@@ -1,4 +1,5 @@
-"""Handlers that list calls of other owners which wait for a person's decision, and that store the decisions."""
+"""Handlers that list the calls of other owners about which a person may decide, and that store the person's decisions.
+"""
 
 from starlette.requests import Request
 from starlette.responses import Response

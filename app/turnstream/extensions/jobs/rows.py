@@ -166,8 +166,8 @@ ASK_FOR_JOB = Statement(
     f"{_ASKING}, held AS (SELECT jobs.* FROM jobs, turn WHERE {_IS_HELD} FOR NO KEY UPDATE OF jobs), {_ASKED}",
     seals=[_QUESTION],
 )
-# A trigger makes the job due when the answer arrives. Without an answer, the job is due after the `pause`, by which its
-# deadline is moved, too. A wake-up during the run does not make the job due earlier.
+# A trigger makes the job due when the answer arrives. Without an answer, the job is due after the `pause`. The deadline
+# of the job moves by the same time. A wake-up during the run does not make the job due earlier.
 DETACH_TO_ASK = Statement(
     f"""
     {_ASKING}, held AS (

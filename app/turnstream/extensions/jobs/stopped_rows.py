@@ -11,8 +11,8 @@ from turnstream.extensions.jobs.rows import ClaimedJob
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import from_json
 
-# The time until the next try is also the lease: if a replica dies, another replica takes over its rows. A row that is
-# older than a day may be taken by a replica without the tool, which deletes the row.
+# The time until the next try is also the lease: if a replica dies, another replica takes over its rows. After a day,
+# even a replica without the tool takes the row of a job, and deletes the row.
 TAKE_STOPPED_JOBS = Statement(
     """
     UPDATE stopped_jobs SET tries = tries + 1, due_at = now() + make_interval(mins => least(1 << tries, 60))

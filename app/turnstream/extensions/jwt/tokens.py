@@ -110,8 +110,8 @@ class JwtTokens:
             raise Unauthorized(f"The token of `Authorization` is not valid: {error}.") from None
 
     def _verified(self, token: str, algorithm: str, key: Jwk) -> Mapping[str, Any]:
-        """Returns the claims of the token. The key determines the algorithm, and not the token. Raises ValueError and
-        the exceptions of the library.
+        """Returns the claims of the token. The key, not the token, determines the algorithm. Raises ValueError and the
+        exceptions of the library.
         """
         if key.get("kty") != KEY_TYPES[algorithm] or key.get("alg", algorithm) != algorithm:
             raise ValueError(f"its key is not one for {algorithm}")

@@ -1,4 +1,4 @@
-"""Tools that have an app (`io.modelcontextprotocol/ui`): reads the members of their definitions."""
+"""Reads the definitions of tools that have an app (`io.modelcontextprotocol/ui`)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -459,8 +459,8 @@ class OAuth:
 
     def _session(self, *, is_free: bool) -> ClientSession:
         """Returns one of two pools. Connections to the operator's hosts are not checked, so requests to other hosts
-        must not reuse them. In the other pool, an address is checked after the lookup of the name, so that the name
-        cannot change its address in between.
+        must not reuse them. In the other pool, an address is checked after the lookup of the host's name, so that the
+        name cannot lead to another address in between.
         """
         if (session := self._sessions.get(is_free)) is None:
             guard: Mapping[str, Any] = {} if is_free else {"socket_factory": Allowed().open_socket}

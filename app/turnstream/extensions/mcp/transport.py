@@ -112,8 +112,8 @@ class MessageTooLong(httpx2.SSEError, httpx2.StreamError):
 
 
 class Bearer:
-    """The token of an owner on one connection. `challenge` is set if the server refused the token before it accepted
-    any call of a tool, which shows that the call was not made.
+    """The token of an owner on one connection. `challenge` is set if the server refused the token before it accepted a
+    call of a tool. The tool was then not called.
     """
 
     def __init__(self, token: str) -> None:
@@ -164,8 +164,8 @@ async def _over_http(server: McpServer, url: str, bearer: Bearer | None) -> Asyn
 
 class _CheckedTransport(httpx2.AsyncBaseTransport):
     """Sends requests to a server that an owner has added. The address is checked when a socket is opened, after the
-    lookup of the name, so that the name cannot change its address in between. Redirects to another server are not
-    followed.
+    lookup of the host's name, so that the name cannot lead to another address in between. Redirects to another server
+    are not followed.
     """
 
     def __init__(self, url: str, allowed: Allowed) -> None:
