@@ -86,8 +86,8 @@ class HttpTool:
         return await self._called_with_token(self.access, request, context)
 
     async def _called_with_token(self, access: ServiceAccess, request: HttpRequest, context: ToolContext) -> Outcome:
-        """Calls the tool with the owner's token. If the service needs another token, the outcome asks for a sign-in. A
-        refused token is refreshed once.
+        """Calls the tool with the owner's token. A refused token is refreshed once. If there is no token that the
+        service accepts, the outcome asks for a sign-in.
         """
         owner, service, tokens = context.owner, access.service, access.tokens
         if tokens is None:

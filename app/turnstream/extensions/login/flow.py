@@ -25,8 +25,8 @@ from turnstream.storage.database import Database
 # The library is imported only if there is an issuer, because the import takes a tenth of a second.
 
 PENDING_LIFE: Final = 600  # seconds that a person may spend at the issuer
-# The target after a login: a page of this server, with a chat if the page shows one. Other targets are refused, so that
-# no link leads through a login to a foreign page.
+# The target after a login: a page of this server, and a chat on it, if any. Other targets are refused, so that no link
+# leads through a login to a foreign page.
 WAY_BACK: Final = re.compile(r"(admin)?(#[\w/-]{0,200})?", re.ASCII)
 _LONGEST_NAME: Final = 200
 

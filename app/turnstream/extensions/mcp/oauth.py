@@ -512,7 +512,7 @@ def _origin(url: str) -> str:
 
 
 def _method_of(metadata: OAuthMetadata, secret: str | None) -> str:
-    """Returns how a client authenticates if its registration does not define this. If the issuer offers no methods, the
+    """Returns how a client authenticates if its registration does not define this. If the issuer names no methods, the
     default of RFC 8414 applies.
     """
     offered = metadata.token_endpoint_auth_methods_supported or ["client_secret_basic"]
