@@ -68,8 +68,7 @@ def _body(request: ModelRequest, further: frozenset[str]) -> Json:
 
 
 def _tools(request: ModelRequest) -> tuple[list[Json], list[Json]]:
-    """Returns the functions and the tools of the provider: `{"type": "google_search"}` becomes `{"googleSearch": {}}`.
-    """
+    """Returns the functions, and the provider's tools: `{"type": "google_search"}` becomes `{"googleSearch": {}}`."""
     _, definitions = split_definitions(request)
     functions = [
         {
@@ -164,8 +163,7 @@ def _response(block: Block, ids: Mapping[str | None, Any], names: Mapping[str | 
 
 
 def _files_of(results: Iterable[Block]) -> Iterator[Json]:
-    """Yields the files of results as parts behind all results, because older models accept no files inside of results.
-    """
+    """Yields the files of results as parts behind all results, because older models accept no files in results."""
     for block in results:
         if files := [part for part in parts_of(block) if part["type"] in FILES]:
             yield {"text": f"Returned by {block.name}:"}

@@ -44,8 +44,7 @@ def declared_schema(text: str) -> bytes:
 
 
 def subset_of(schema: Any) -> Any:
-    """Returns the schema without unknown keywords. Translates `const`, `definitions`, and an `allOf` with one member.
-    """
+    """Returns the schema without unknown keywords. Translates `const`, `definitions`, and an `allOf` of one schema."""
     if not isinstance(schema, Mapping):
         return schema
     members = dict(schema)

@@ -217,7 +217,8 @@ def _authorization(token: Token) -> dict[str, str]:
 
 
 def _is_unauthorized(answer: HttpResponse) -> bool:
-    """Whether the service itself refused the token. Other origins do not get the token, so their refusals do not count.
+    """Whether the service itself refused the token. Refusals by other origins, which do not get the token, do not
+    count.
     """
     return answer.status == HTTPStatus.UNAUTHORIZED and answer.challenge is not None
 

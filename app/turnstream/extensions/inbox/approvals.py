@@ -1,5 +1,4 @@
-"""Handlers that list the calls of other owners about which a person may decide, and that store the person's decisions.
-"""
+"""Handlers that list the calls of other owners about which a person may decide, and that store the decisions."""
 
 from starlette.requests import Request
 from starlette.responses import Response

@@ -113,8 +113,7 @@ class RunningJob:
         return JobQuestion(id, storable(json.dumps(asked.shown, ensure_ascii=False)), asked.seconds, self.approvers)
 
     async def result_address(self) -> ResultAddress:
-        """Returns a new address to which a program may post the result of the job. Raises ClaimLost if the job is over.
-        """
+        """Returns a new address to which a program may post the job's result. Raises ClaimLost if the job is over."""
         token = new_token()
         digest = digest_of_token(token)
         if not await to_the_end(retry_while_unavailable(lambda: self._jobs.admit(self.job, digest))):

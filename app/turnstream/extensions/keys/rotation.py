@@ -37,8 +37,7 @@ class RotationStep:
 
 @dataclass(frozen=True, slots=True)
 class KeyCounts:
-    """The number of all keys of owners, and the number of keys that are wrapped by a master key other than the first.
-    """
+    """The number of all keys of owners, and the number of keys that are not wrapped by the first master key."""
 
     every: int
     others: int

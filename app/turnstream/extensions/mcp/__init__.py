@@ -1,5 +1,4 @@
-"""Tools of MCP servers, which the tools file declares or owners add. Owners sign in to servers that require a sign-in.
-"""
+"""Tools of MCP servers that the tools file declares or owners add. Owners sign in if a server requires it."""
 
 from collections.abc import Sequence
 from functools import partial

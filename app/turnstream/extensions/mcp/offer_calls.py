@@ -100,8 +100,7 @@ class PromptIn(Body):
 
 
 class CompletionIn(PromptIn):
-    """An argument of a prompt and the beginning of its value. `arguments` has the arguments that are already complete.
-    """
+    """An argument of a prompt and the beginning of its value. `arguments` has the arguments that are complete."""
 
     argument: Annotated[Storable, Field(min_length=1, max_length=2000)]
     value: Annotated[Storable, Field(max_length=2000)] = ""

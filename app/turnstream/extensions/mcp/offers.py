@@ -175,8 +175,7 @@ class Offers:
     async def completions(
         self, owner: str, connection: McpConnection, name: str, argument: str, value: str, given: Mapping[str, str]
     ) -> Sequence[str]:
-        """Returns the values that a server proposes for an argument of a prompt. Raises ToolError and ToolUnavailable.
-        """
+        """Returns the values that a server proposes for a prompt's argument. Raises ToolError and ToolUnavailable."""
         try:
             found = await connection.use_as(owner, lambda session: session.completion(name, argument, value, given))
         except (SignInNeeded, MCPError) as error:

@@ -13,8 +13,7 @@ _MAX_QUESTION = 10_000  # characters of the displayed message and URL
 
 
 def question_of(sent: types.ElicitRequestParams, seconds: float) -> PersonQuestion | None:
-    """Converts a question. Returns None if its schema is invalid, its URL is unsafe, or its text is too long to read.
-    """
+    """Converts a question. Returns None if the schema is invalid, the URL is unsafe, or the text is too long."""
     message = storable(sent.message)
     if max(len(message), len(getattr(sent, "url", ""))) > _MAX_QUESTION:
         return None

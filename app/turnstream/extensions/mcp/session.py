@@ -307,8 +307,7 @@ class McpSession:
         raise ToolError(f"{tool} sends the person to a page again and again.")
 
     async def _visit(self, error: MCPError) -> bool:
-        """Sends the person to the pages that a server requires. Returns False if the person has not visited all pages.
-        """
+        """Sends the person to the pages that a server requires. Returns whether the person has visited all pages."""
         try:
             pages = UrlElicitationRequiredError.from_error(error.error).elicitations
         except ValueError:

@@ -425,8 +425,7 @@ class SignIns:
         return tools
 
     async def accept_tools(self, owner: str, server: str, tools: str, seen: str | None) -> None:
-        """Accepts tools, which replace the tools in `seen`. If other tools were accepted meanwhile, nothing is changed.
-        """
+        """Accepts tools, which replace the tools in `seen`. Changes nothing if other tools were accepted meanwhile."""
         await self._database.row(ACCEPT_TOOLS, owner=owner, server=server, tools=tools, seen=seen)
 
     # --- for owners --------------------------------------------------------------------------------------------------
