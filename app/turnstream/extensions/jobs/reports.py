@@ -74,7 +74,7 @@ class ReportDelivery:
         return bool(discarded or reports)
 
     async def note_deleted(self, jobs: Collection[UUID]) -> None:
-        """Logs those of `jobs` that were deleted with their turns, and so have no row any more."""
+        """Logs which of `jobs` were deleted with their turns. Such a job has no row any more."""
         self._note_discarded(await self._reports.deleted(jobs), "deleted")
 
     def _note_discarded(self, jobs: Collection[UUID], reason: str) -> None:

@@ -128,8 +128,8 @@ class McpTask:
         return self._detach(context, pause, set(), is_new=context.job is None)
 
     async def resume(self, context: ToolContext) -> types.CallToolResult | Outcome:
-        """Polls the task of a job once. A question that the server asks becomes a question of the job, which is then
-        detached and releases its slot.
+        """Polls the task of a job once. A question that the server asks becomes a question of the job. The job is then
+        detached, and releases its slot.
         """
         handle = context.handle
         if handle.get("new"):  # the task was created inside the turn, and its job is due at once
