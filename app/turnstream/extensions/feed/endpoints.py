@@ -1,4 +1,4 @@
-"""The feed of an owner: the SSE endpoint around its reader, and its frames."""
+"""The SSE endpoint that streams the feed of an owner, and the encoding of its frames."""
 
 from typing import Any, cast
 
@@ -26,7 +26,7 @@ async def stream_feed(request: Request) -> Response:
 
 
 def frame(event: FeedEvent | None, cursor: FeedCursor) -> bytes:
-    """One SSE frame. A frame without an event only advances the client's cursor."""
+    """Encodes one SSE frame. A frame without an event only advances the client's cursor."""
     name = "reset"
     data: dict[str, Any] = {}
     match event:

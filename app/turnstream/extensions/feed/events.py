@@ -13,7 +13,7 @@ from turnstream.extensions.feed.rows import TurnStatus
 
 
 class FeedChatEvent(ChatOut):
-    """The present state of a chat: after its creation, its change, or a new turn in it."""
+    """The present state of a chat, sent after the chat is created or changed, or gets a new turn."""
 
 
 class FeedChatDeletedEvent(EventSchema):
@@ -23,8 +23,9 @@ class FeedChatDeletedEvent(EventSchema):
 
 
 class FeedTurnEvent(EventSchema):
-    """The present state of an assistant turn: after its creation, or after a change of its status, its `waiting` calls
-    or its background `jobs`; at the start of a connection also each open turn and each one with `jobs`.
+    """The present state of an assistant turn, sent when the turn is created, and when its status, its `waiting` calls
+    or its background `jobs` change. At the start of a connection, this event is also sent for each turn that is open or
+    has `jobs`.
     """
 
     chat: UUID
@@ -42,8 +43,8 @@ class FeedTurnEvent(EventSchema):
 
 
 class FeedResetEvent(EventSchema):
-    """The cursor is too old, or too many changes followed: clients read the list of chats again, and continue from
-    here.
+    """The cursor is too old, or too many changes followed: clients must read the list of chats again, and then continue
+    the feed from this event.
     """
 
 

@@ -1,4 +1,4 @@
-"""The feed of an owner: changes in all of the owner's chats, read from rows, and resumable by cursor."""
+"""The feed of an owner: reads the changes in all of the owner's chats from rows, and resumes at a cursor."""
 
 import asyncio
 import re
@@ -19,14 +19,15 @@ from turnstream.libraries.broadcast import Broadcast, CountedWakeup
 from turnstream.storage.database import Database, retry_while_unavailable
 from turnstream.storage.retention import DELETIONS_KEPT
 
-# A client that missed more changes reads its list again, which is cheaper.
+# A client that missed more changes than this reads its list of chats again, which is cheaper.
 _MOST_MISSED = 200
-# The most open turns in a cursor. A header contains the cursor.
+# Most open turns that a cursor lists. Clients send the cursor in a header, so it must be short.
 _MOST_NAMED = 64
 _BATCH = 100  # events in one portion
-_NOTIFY_PAUSE = 0.1  # seconds in which one notification collects the owners of all ended turns
+# seconds between two notifications; one notification names all owners whose chats changed meanwhile
+_NOTIFY_PAUSE = 0.1
 _LOOK = 10.0  # seconds after which a reader reads without a wake-up
-_READER_PAUSE = 0.1  # the minimum of seconds between two reads of one reader
+_READER_PAUSE = 0.1  # minimum seconds between two reads by one reader
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _FORM = re.compile(r"([0-9a-f]{1,13})\.((?:[A-Za-z0-9_-]{22})*|~)")
@@ -34,7 +35,9 @@ _FORM = re.compile(r"([0-9a-f]{1,13})\.((?:[A-Za-z0-9_-]{22})*|~)")
 
 @dataclass(frozen=True, slots=True)
 class FeedCursor:
-    """The client has all changes before `time`, and the `open` turns; None: too many to list."""
+    """A client's position in the feed. The client has all changes before `time`, and may regard the `open` turns as
+    open. `open` is None if there are too many open turns to list.
+    """
 
     time: datetime
     open: tuple[UUID, ...] | None = ()
@@ -46,7 +49,7 @@ class FeedCursor:
 
     @classmethod
     def parse(cls, text: str) -> "FeedCursor":
-        """Raises ValueError for an invalid text."""
+        """Parses the text of a cursor. Raises ValueError if the text is invalid."""
         found = _FORM.fullmatch(text)
         if found is None or len(found[2]) > 22 * _MOST_NAMED:
             raise ValueError(
@@ -64,21 +67,23 @@ class DeletedChat:
     id: UUID
 
 
-# "reset": the cursor is too old, or too many changes followed; the client reads its list again.
+# "reset": the cursor is too old, or too many changes followed; the client reads its list of chats again.
 FeedEvent = Chat | DeletedChat | TurnStatus | Literal["reset"]
-# None instead of an event: only the cursor advances.
+# Encodes a frame. None instead of an event means that only the cursor advances.
 EncodeFeed = Callable[[FeedEvent | None, FeedCursor], bytes]
 
 
 class OwnerFeed:
-    """The feeds of all owners."""
+    """Opens readers of the owners' feeds, and wakes them after changes."""
 
     def __init__(self, notify_peers: Callable[[str], Awaitable[None]]) -> None:
         self.broadcast = Broadcast("owner", notify_peers, _NOTIFY_PAUSE)
         self._changes: OwnerChanges | None = None
 
     def changes(self, database: Database) -> OwnerChanges:
-        """The changes for requests. `database` is the database of the API, which is always the same."""
+        """Returns the `OwnerChanges` that all requests share. `database` is the database of the API, which is always
+        the same.
+        """
         self._changes = self._changes or OwnerChanges(database)
         return self._changes
 
@@ -87,19 +92,19 @@ class OwnerFeed:
         self.broadcast.notify(_key(owner))
 
     async def cursor(self, database: Database, time: datetime | None = None) -> str:
-        """The cursor of a client that reads all chats as of `time`, or now."""
+        """Returns the cursor for a client that reads all chats as they are at `time`, by default now."""
         settled = (await self.changes(database).time())[1] if time is None else CLOCK.in_order(time)
         return str(FeedCursor(settled))
 
     async def open(self, database: Database, owner: str, cursor: FeedCursor | None, encode: EncodeFeed) -> "FeedReader":
-        """A reader starting at `cursor`, or now."""
+        """Opens a reader that starts at `cursor`, or now if there is no cursor."""
         reader = FeedReader(self.changes(database), self.broadcast.wakeup(_key(owner)), owner, encode)
         await reader.open(cursor)
         return reader
 
 
 class FeedReader:
-    """One reader, which reads the rows, sends the differences from its last read, and waits."""
+    """Reads the rows, sends the differences from its last read, and waits for the next change."""
 
     def __init__(self, changes: OwnerChanges, wakeup: CountedWakeup, owner: str, encode: EncodeFeed) -> None:
         self._changes = changes
@@ -108,7 +113,7 @@ class FeedReader:
         self._encode = encode
         self._number = wakeup.number
         self._cursor = FeedCursor(_EPOCH)
-        # The rows of the last query. A row with the same state at the next query was sent before.
+        # The rows of the last query. If the next query returns a row with the same state, that state was sent before.
         self._seen_at = _EPOCH
         self._chats: Mapping[UUID, datetime] = {}
         self._deleted: dict[UUID, datetime] = {}
@@ -125,8 +130,8 @@ class FeedReader:
         )
         if cursor and cursor.open is not None and is_known:
             turns = {*cursor.open, *open_turns}
-            # While a transaction is open, a new list has a cursor from before its start: a reset only helps clients
-            # with older cursors.
+            # While a transaction is open, even a new list of chats gets a cursor from before the start of that
+            # transaction. So a reset only helps clients whose cursors are older than that.
             most = _MOST_MISSED if cursor.time < settled - OVERLAP else None
             update = await self._changes.since(self._owner, cursor.time, turns, {}, most)
             if update is not None:
@@ -134,12 +139,14 @@ class FeedReader:
                 return
         update = await self._changes.since(self._owner, settled, open_turns, {})
         assert update is not None
-        self._take(update)  # the client reads these chats in its list, but not the open turns
+        self._take(update)  # the client's list contains these chats, but not the open turns
         events = [turn for turn in update.turns if turn.changes]
         self._cursor, self._first = FeedCursor(settled), events if cursor is None else ["reset", *events]
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """The events after the cursor, until it is cancelled. Only the last event of a read advances the cursor."""
+        """Yields the frames of the events after the cursor, until the generator is cancelled. Only the last event of a
+        read advances the time of the cursor.
+        """
         yield self._encode(None, self._cursor)
         events = self._first
         while True:
@@ -162,7 +169,7 @@ class FeedReader:
             events = self._take(update)
 
     def _take(self, update: OwnerUpdate) -> list[FeedEvent]:
-        """The events between the last read and this one."""
+        """Returns the events between the last read and `update`, and stores `update` as the last read."""
         events: list[FeedEvent] = list(update.chats)
         events += [DeletedChat(chat) for chat, at in update.deleted if self._deleted.get(chat) != at]
         events += [turn for turn in update.turns if self._turns.get(turn.id) != turn]
@@ -180,8 +187,8 @@ class FeedReader:
         return _cursor(self._seen_at, [turn.id for turn in self._open])
 
     def _cursor_meanwhile(self) -> FeedCursor:
-        """The cursor before the last event of a read. The cursor lists the turns that the client may regard as open:
-        the next query would not find their older rows.
+        """Returns the cursor for all events of a read except the last. The cursor lists every turn that the client may
+        regard as open, because the next query finds the older rows of such turns only by their ids.
         """
         before, now = self._cursor, [turn.id for turn in self._open]
         return before if before.open is None else _cursor(before.time, list(dict.fromkeys([*before.open, *now])))
@@ -192,5 +199,5 @@ def _cursor(time: datetime, open_turns: Sequence[UUID]) -> FeedCursor:
 
 
 def _key(owner: str) -> str:
-    """An owner's name may be long, and contain spaces."""
+    """Returns a digest, because an owner's name may be long and may contain spaces."""
     return sha256(owner.encode()).hexdigest()[:32]

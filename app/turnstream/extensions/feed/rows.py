@@ -1,9 +1,9 @@
 """Changes in the chats of one owner since a database time: the rows behind the owner's feed.
 
-Rows contain the time of the statement that wrote them, and become visible at the commit, which may be minutes later: a
-commit waits for its synchronous standby. A reader therefore reads again from the time before which no transaction is
-still open (`OwnerChanges.time`), and skips sent changes. While a clock that was set back repeats a period,
-`OwnerChanges.time` is the beginning of that period.
+Rows contain the time of the statement that wrote them, but become visible at the commit, which may be minutes later
+because it waits for a synchronous standby. A reader therefore reads again from the time before which no transaction is
+still open (`OwnerChanges.time`), and skips the changes that it has sent before. While a clock that was set back repeats
+a period, `OwnerChanges.time` is the beginning of that period.
 """
 
 from collections import deque
@@ -21,28 +21,30 @@ from turnstream.storage.contents import CHATS
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.rows import IS_OPEN_JOB, OPEN_STATUSES, WAITS
 
-# The longest allowed time between the time in a row and the first write of its transaction, which assigns its number;
-# also the largest difference between the clocks of two Postgres when one replaces the other.
+# The longest allowed time between the time in a row and the first write of the row's transaction, at which Postgres
+# assigns the transaction's number. Also the largest allowed difference between the clocks of two Postgres servers when
+# one replaces the other.
 OVERLAP = timedelta(seconds=10)
 # The longest time between the time in a row and its commit. While a transaction is open, perhaps in another database of
-# the server, each read repeats the changes since its start: a forgotten transaction must not increase them for ever.
+# the server, each read repeats the changes since the start of that transaction. The limit keeps a forgotten transaction
+# from making these reads grow for ever.
 LATEST_COMMIT = timedelta(hours=1)
-_MARK_PAUSE = 5.0  # seconds
+_MARK_PAUSE = 5.0  # seconds between two marks
 
 # The time, and the number of this transaction. Postgres assigns numbers in the order of first writes, over all
-# databases of a server. A transaction with a number and no write waits for no disk and no standby; one that reads
-# tables may wait, because reads prune pages.
+# databases of a server. A transaction that has a number but writes nothing waits for no disk and no standby. A
+# transaction that reads tables may wait, because reads prune pages.
 GET_MARK = Statement(
     """
     SELECT now(), CAST(CAST(pg_current_xact_id() AS text) AS bigint) AS number WHERE NOT pg_is_in_recovery()
     """
 )
-# The time, and the oldest number of an open or prepared transaction. The statement needs no privilege, and no session
-# behind a pooler.
+# The time, and the oldest number of an open or prepared transaction. The statement needs no privilege, and works behind
+# a pooler, where a client has no session of its own.
 _MOMENT = "SELECT now(), CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) AS oldest"
 GET_MOMENT = Statement(_MOMENT)
-# The first join always returns a row with the time before the read, even if no chat has changed. Only chats that are
-# not `known` in this state are read in full: while a transaction is open, each read finds the same chats again.
+# The first join always returns a row with the time before the read, even if no chat has changed. A chat that is `known`
+# in its present state is not read in full: while a transaction is open, each read finds the same chats again.
 GET_CHANGED_CHATS = Statement(
     f"""
     WITH moment AS MATERIALIZED ({_MOMENT}), found AS MATERIALIZED (
@@ -57,7 +59,7 @@ GET_CHANGED_CHATS = Statement(
     """,
     opens=[CHATS],
 )
-# A client may choose the id of its chat, and recreate a deleted chat.
+# A client may choose the id of its chat, so it may delete a chat and create a new chat with the same id.
 GET_DELETED_CHATS = Statement(
     """
     SELECT chat_id, deleted_at FROM deleted_chats
@@ -65,14 +67,14 @@ GET_DELETED_CHATS = Statement(
     ORDER BY deleted_at, chat_id LIMIT CAST(:most AS int)
     """
 )
-# Most turns have no asks and no jobs; their rows show this.
+# Most turns have no asks and no jobs. Their column `asked` shows this, so the subqueries do not run.
 _OPEN_ASKS = f"""CASE WHEN asked > 0 THEN
         (SELECT count(*) FROM asks WHERE turn_id = turns.id AND {WAITS})
     ELSE 0 END AS waiting, CASE WHEN asked > 0 THEN
         (SELECT count(*) FROM jobs WHERE turn_id = turns.id AND {IS_OPEN_JOB})
     ELSE 0 END AS jobs"""
-# The turn ids come from a cursor, which a client may have forged: the owner is checked. A deleted turn has ended,
-# unless it only moved to another place. The place of an assistant turn is odd.
+# The turn ids come from a cursor, which a client may have forged, so the statement checks the owner. A turn in
+# `deleted_turns` has ended, unless it only moved to another place. The place of an assistant turn is odd.
 GET_CHANGED_TURNS = Statement(
     f"""
     SELECT turns.id, chat_id, status, stop_reason, {_OPEN_ASKS} FROM turns
@@ -88,7 +90,7 @@ GET_CHANGED_TURNS = Statement(
     ORDER BY id LIMIT CAST(:most AS int)
     """
 )
-# Including ended turns whose calls continue.
+# The open turns, and the ended turns whose background calls continue.
 GET_OPEN_TURNS = Statement(
     f"""
     SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id
@@ -102,8 +104,8 @@ GET_OPEN_TURNS = Statement(
 
 @dataclass(frozen=True, slots=True)
 class TurnStatus:
-    """The progress of an assistant turn. `stop_reason` is set when it has ended. `waiting` counts calls that wait for a
-    person, `jobs` background calls, also after the turn's end.
+    """The progress of an assistant turn. `stop_reason` is set when the turn has ended. `waiting` counts calls that wait
+    for a person; `jobs` counts background calls, which may outlive the turn.
     """
 
     id: UUID
@@ -121,9 +123,9 @@ class TurnStatus:
 
 @dataclass(frozen=True, slots=True)
 class OwnerUpdate:
-    """`found` has all new or changed chats, with the times of their rows; `chats` has the chats that were not known in
-    this state; `deleted` has the deleted chats, with the time. This update or an earlier one has all changes written
-    before `seen_at`.
+    """The changes that one read found. `found` has all new or changed chats with the times of their rows; `chats` has
+    those that were not known in this state. `deleted` has the deleted chats, each with the time of its deletion. Every
+    change that was written before `seen_at` is in this update or in an earlier one.
     """
 
     seen_at: datetime
@@ -136,7 +138,7 @@ class OwnerUpdate:
 class OwnerChanges:
     def __init__(self, database: Database) -> None:
         self._database = database
-        # Of the last hour: times, each with the number of a transaction that started then.
+        # The times of the last hour, each with the number of a transaction that started at that time.
         self._marks = deque[tuple[datetime, int]](maxlen=int(LATEST_COMMIT.total_seconds() / _MARK_PAUSE))
         self._next_mark = 0.0
 
@@ -158,9 +160,9 @@ class OwnerChanges:
         known: Mapping[UUID, datetime],
         most: int | None = None,
     ) -> OwnerUpdate | None:
-        """Returns the chats created, changed or deleted since the update of `seen_at` (and some before it), the new
-        turns in them, and `turns`, each in its present state. None if one of these lists exceeds `most`. `known` are
-        the chats of the previous update.
+        """Returns the chats that were created, changed or deleted since the update of `seen_at` (and some from shortly
+        before it), the new turns in these chats, and `turns`, each in its present state. Returns None if one of these
+        lists has more than `most` items, without counting `turns`. `known` has the chats of the previous update.
         """
         since = seen_at - OVERLAP
         limit = None if most is None else most + 1
@@ -191,7 +193,8 @@ class OwnerChanges:
             TurnStatus(row["id"], row["chat_id"], row["status"], row["stop_reason"], row["waiting"], row["jobs"])
             for row in found
         ]
-        # Rows written before `seen_at` were read then, even if this replica has no mark from that time.
+        # Rows that were written before `seen_at` have been read already, even if this replica has no mark from that
+        # time.
         settled = CLOCK.in_order(max(self._settled(rows[0]), min(seen_at, rows[0]["now"])))
         return OwnerUpdate(settled, changed, chats, gone, statuses)
 
@@ -204,12 +207,12 @@ class OwnerChanges:
             self._marks.append((mark["now"], mark["number"]))
 
     def _settled(self, moment: Row) -> datetime:
-        """Returns the time before which no transaction is open at this moment: the time of the newest mark below the
-        oldest open transaction. An hour ago without such a mark.
+        """Returns the time before which no transaction is still open at `moment`. This is the time of the newest mark
+        whose number is below the oldest open transaction's, or an hour ago if there is no such mark.
         """
         now: datetime = moment["now"]
         oldest = now - LATEST_COMMIT
-        # Backwards: the result is nearly always the last mark. A mark is after `now` if the database's clock was set
-        # back, or if another read came in between.
+        # Searches backwards, because the result is nearly always the last mark. The time of a mark is after `now` if
+        # the database's clock was set back, or if another read added the mark after `moment` was read.
         ended = (time for time, number in reversed(self._marks) if number < moment["oldest"])
         return CLOCK.in_order(min(max(next(ended, oldest), oldest), now))

@@ -1,4 +1,4 @@
-"""The call that copies a turn, or the path to it."""
+"""The call that copies a turn, or the path to a turn."""
 
 from typing import Annotated, Literal
 from uuid import UUID
@@ -22,11 +22,11 @@ from turnstream.libraries.copies.cutting import cut_after
 from turnstream.libraries.copies.rows import Fork, Forks
 from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, KeyTaken
 
-_TITLE_OF_FORK = 290  # characters of the original's title
+_TITLE_OF_FORK = 290  # most characters that the copy keeps of the original's title
 
 
 class ForkIn(Body):
-    """Target and end of a copy. The copy of a user turn is answered again."""
+    """The target of a copy, and the last block that is copied. A copied user turn gets a new answer."""
 
     into: Annotated[
         Literal["branch", "chat"],
@@ -52,7 +52,9 @@ async def fork(request: Request) -> Response:
 async def fork_turn(
     services: Services, owner: str, chat: UUID, turn: UUID, options: ForkIn, key: IdempotencyKey | None
 ) -> Exchange:
-    """Copies the path to a turn into a new chat, or the turn as a branch beside it. A copied user turn is answered."""
+    """Copies the path to a turn into a new chat, or copies the turn as a branch beside it. A copied user turn gets a
+    new answer.
+    """
     storage = services.storage
     try:
         if options.title is not None and options.into == "branch":

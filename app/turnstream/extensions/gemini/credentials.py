@@ -16,14 +16,16 @@ _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 class GoogleTokens:
-    """The first call finds the credentials. One thread at a time refreshes them, as the library requires."""
+    """Gets access tokens from Google. The first call finds the credentials. One thread at a time refreshes them, as the
+    library requires.
+    """
 
     def __init__(self) -> None:
         self._credentials: Any = None
         self._lock = threading.Lock()
 
     async def headers(self) -> Mapping[str, str]:
-        """Returns the header of a request. Raises TransientError or AccountRefused."""
+        """Returns the header that authorizes a request. Raises TransientError or AccountRefused."""
         try:
             return {"Authorization": f"Bearer {await asyncio.to_thread(self._token)}"}
         except GoogleAuthError as error:

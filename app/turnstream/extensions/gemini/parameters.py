@@ -1,4 +1,4 @@
-"""The parameters of the Gemini API for turns, and their translation. Pure."""
+"""The parameters that turns may have for the Gemini API, and their translation to members of a request. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from turnstream.llm.parameters import (
 )
 from turnstream.llm.provider import ModelRequest
 
-# Models before Gemini 3 have a thinking budget and no level, and accept calls without a signature.
+# Models before Gemini 3 have a thinking budget instead of a thinking level, and accept calls without a signature.
 _OLDER = re.compile(r"(^|/)gemini-(1|2)[.-]")
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
 _LEVELS = {"low": "LOW", "medium": "MEDIUM", "high": "HIGH", "xhigh": "HIGH", "max": "HIGH"}
@@ -54,7 +54,7 @@ PARAMETERS = (
     Parameter("cached_content", str, "cache of the provider that holds the system prompt and the tools", guarded=True),
     Parameter("safety_settings", list[JsonObject], "thresholds at which the provider blocks content", guarded=True),
 )
-# Members of a request without a parameter.
+# Members of a request that the adapter itself writes: the operator's own parameters must have other names.
 OWN_MEMBERS = frozenset(
     {
         "cachedContent",
@@ -74,7 +74,9 @@ def is_older(model: str) -> bool:
 
 
 def request_members(request: ModelRequest, further: frozenset[str]) -> dict[str, Any]:
-    """Returns the members of the request for parameters. `further` parameters have the provider's own names."""
+    """Returns the members of the request that come from parameters. Parameters in `further` already have the provider's
+    names.
+    """
     given = {name: value for name, value in request.params.items() if value is not None}
     members: dict[str, Any] = {member: given[name] for name, member in _REQUEST.items() if name in given}
     config = {member: given[name] for name, member in _CONFIG.items() if name in given}
@@ -89,7 +91,7 @@ def request_members(request: ModelRequest, further: frozenset[str]) -> dict[str,
 
 
 def tool_config(request: ModelRequest, *, functions: bool, provider_tools: bool) -> dict[str, Any]:
-    """Returns the members that limit the choice of tools."""
+    """Returns the members of the request that limit the choice of tools."""
     config: dict[str, Any] = {}
     choice = _mapping(request.params.get("tool_choice"))
     mode = _MODES.get(str(choice.get("type"))) if request.may_use_tools else "NONE"
@@ -99,7 +101,8 @@ def tool_config(request: ModelRequest, *, functions: bool, provider_tools: bool)
             calling["allowedFunctionNames"] = [choice["name"]]
         config["functionCallingConfig"] = calling
     if functions and provider_tools and not is_older(request.model):
-        config["includeServerSideToolInvocations"] = True  # else one request with both types is refused
+        # otherwise the API refuses a request with both types of tools
+        config["includeServerSideToolInvocations"] = True
     return {"toolConfig": config} if config else {}
 
 

@@ -1,4 +1,6 @@
-"""Adapter to the Gemini API, without its SDK: requests are simple, and parts are sent back as the received bytes."""
+"""Adapter to the Gemini API. It does without Google's SDK, because requests are simple, and parts must be sent back
+byte for byte.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -29,8 +31,9 @@ class _Count(msgspec.Struct):
 
 
 class GeminiProvider(Adapter):
-    """`base_url` ends before `/models`; `headers` are sent with every request; `read_timeout` is in seconds. `params`
-    are further members of a request for turns. `credentials` returns headers that vary from call to call.
+    """Calls models of the Gemini API. `base_url` ends before `/models`; `headers` are sent with every request;
+    `read_timeout` is in seconds. `params` names additional members of a request that turns may set. `credentials`
+    returns headers that vary from call to call.
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class GeminiProvider(Adapter):
 
 
 class _Closing:
-    """The client, closed through the adapter."""
+    """Lets the adapter close the client."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self.close = client.aclose

@@ -1,7 +1,7 @@
-"""Rendering of model requests as requests of the Gemini API. Pure.
+"""Renders model requests as requests to the Gemini API. Pure.
 
-A reply is a list of parts, which are sent back in order. A signature is sent back with its part, byte for byte, and
-only to its model.
+A reply is a list of parts, which are sent back in order. A signature is sent back byte for byte with its part, and only
+to the model that made it.
 """
 
 import json
@@ -31,7 +31,7 @@ from turnstream.llm.conversation.messages import GO_ON
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.raw_json import members_of
 
-# The documented value for calls of other models, which have no signature.
+# The value that Google documents for calls that have no signature because another model made them.
 _UNSIGNED = "skip_thought_signature_validator"
 _CALL_RULES = CallRules(re.compile(r".+", re.DOTALL), longest_name=64)
 
@@ -39,12 +39,12 @@ Json = dict[str, Any]
 
 
 def render(request: ModelRequest, further: frozenset[str] = frozenset()) -> bytes:
-    """Returns the body. `further` are parameters of the operator."""
+    """Returns the body of a model request. `further` names the additional parameters that the operator allows."""
     return msgspec.json.encode(_body(request, further))
 
 
 def render_count(request: ModelRequest, *, vertex: bool) -> bytes:
-    """Returns the body of a request for the token count."""
+    """Returns the body of a request that counts tokens."""
     body = _body(request, frozenset())
     if vertex:
         return msgspec.json.encode(
@@ -56,7 +56,8 @@ def render_count(request: ModelRequest, *, vertex: bool) -> bytes:
 def _body(request: ModelRequest, further: frozenset[str]) -> Json:
     members = request_members(request, further)
     body: Json = {"contents": list(_contents(request))}
-    if "cachedContent" not in members:  # the cache contains them, and the API refuses both together
+    # the cache contains the prompt and the tools, and the API refuses a request that repeats them
+    if "cachedContent" not in members:
         if request.system:
             body["systemInstruction"] = {"parts": [{"text": request.system}]}
         functions, provider_tools = _tools(request)
@@ -67,7 +68,7 @@ def _body(request: ModelRequest, further: frozenset[str]) -> Json:
 
 
 def _tools(request: ModelRequest) -> tuple[list[Json], list[Json]]:
-    """Returns our functions and the tools of the provider: `{"type": "google_search"}` is `{"googleSearch": {}}`."""
+    """Returns the functions, and the provider's tools: `{"type": "google_search"}` becomes `{"googleSearch": {}}`."""
     _, definitions = split_definitions(request)
     functions = [
         {
@@ -136,7 +137,9 @@ def _reply(blocks: Sequence[Block], model: str) -> Iterator[Any]:
 
 
 def _texts(text: str, own: Mapping[str, Any], signed: Json, thought: Json) -> Iterator[Json]:
-    """Yields the part of a signature that arrived separately from its text."""
+    """Yields a text as one part, or as two parts if its signature arrived with a later piece: only the second part,
+    from that piece on, has the signature.
+    """
     start = own.get("signed_from", len(text)) if signed else len(text)
     if text[:start].strip():
         yield {"text": text[:start], **thought}
@@ -145,7 +148,7 @@ def _texts(text: str, own: Mapping[str, Any], signed: Json, thought: Json) -> It
 
 
 def _own_data(block: Block) -> Mapping[str, Any]:
-    """Returns the members of a block that this adapter marked; none for any other block."""
+    """Returns the members of a block that this adapter created, and nothing for any other block."""
     if block.data is None or provider_of(block) != PROVIDER:
         return {}
     members: Mapping[str, Any] = json.loads(block.data)
@@ -160,7 +163,7 @@ def _response(block: Block, ids: Mapping[str | None, Any], names: Mapping[str | 
 
 
 def _files_of(results: Iterable[Block]) -> Iterator[Json]:
-    """Yields the files of results, behind all results: older models accept no files inside of results."""
+    """Yields the files of results as parts behind all results, because older models accept no files in results."""
     for block in results:
         if files := [part for part in parts_of(block) if part["type"] in FILES]:
             yield {"text": f"Returned by {block.name}:"}

@@ -1,4 +1,4 @@
-"""The subset of JSON Schema for function declarations and output formats of the Gemini API. Pure."""
+"""The subset of JSON Schema that the Gemini API accepts in function declarations and output formats. Pure."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-# Keywords of the API. The server checks inputs by the full schema in any case.
+# Keywords that the API accepts. turnstream checks inputs against the full schema in any case.
 _KNOWN = frozenset(
     {
         "$anchor",
@@ -33,18 +33,18 @@ _KNOWN = frozenset(
 )
 _BY_NAME = frozenset({"$defs", "properties"})
 _LISTS = frozenset({"anyOf", "oneOf", "prefixItems"})
-# Other formats are refused.
+# The API refuses other formats.
 _FORMATS = frozenset({"date", "date-time", "duration", "time", "double", "float", "int32", "int64", "enum"})
 
 
 @lru_cache(maxsize=1_000)
 def declared_schema(text: str) -> bytes:
-    """Returns the subset of a schema in JSON text."""
+    """Returns the accepted subset of a schema, which is JSON text."""
     return msgspec.json.encode(subset_of(msgspec.json.decode(text)))
 
 
 def subset_of(schema: Any) -> Any:
-    """Returns the schema without unknown keywords. `const`, `definitions` and an `allOf` of one are translated."""
+    """Returns the schema without unknown keywords. Translates `const`, `definitions`, and an `allOf` of one schema."""
     if not isinstance(schema, Mapping):
         return schema
     members = dict(schema)

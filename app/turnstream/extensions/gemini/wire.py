@@ -1,6 +1,6 @@
-"""Parser of the Gemini stream: chunks of a reply to parts. Pure: no client, no I/O.
+"""Parses the chunks of a Gemini stream into parts. Pure: no client, no I/O.
 
-Each chunk has pieces of the reply, and its usage so far. There is no last event: the finish reason ends the reply.
+Each chunk has pieces of the reply, and the usage so far. No event marks the end: a finish reason ends the reply.
 """
 
 from collections.abc import Sequence
@@ -42,13 +42,13 @@ STOP_REASONS = {
     "SAFETY": "refusal",
     "SPII": "refusal",
 }
-# Finish reasons that another try may avoid.
+# Finish reasons of failed replies, which a repeated request may avoid.
 FAILED = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "TOO_MANY_TOOL_CALLS", "UNEXPECTED_TOOL_CALL"})
 _UNSIGNED = "MISSING_THOUGHT_SIGNATURE"
 
 
 class _Text(Struct, gc=False, forbid_unknown_fields=True):
-    """A piece of text, by far the most frequent type."""
+    """A piece of text, by far the most frequent type of part."""
 
     text: str
     thought: bool = False
@@ -56,7 +56,7 @@ class _Text(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class _LaxText(Struct):
-    """A piece of text with unread members."""
+    """A piece of text with members that the parser does not read."""
 
     text: str
     thought: bool = False
@@ -107,7 +107,9 @@ _identified = msgspec.json.Decoder(_Identified)
 
 
 class GeminiWire(Wire):
-    """`model` belongs to the signatures of its parts. `seed` makes ids for calls without one."""
+    """Parses one reply. `model` is stored beside the signatures of its parts, which other models do not accept. `seed`
+    makes ids for calls that arrive without an id.
+    """
 
     def __init__(self, request_id: str | None = None, model: str = "", seed: bytes = b"") -> None:
         super().__init__(request_id)
@@ -118,8 +120,8 @@ class GeminiWire(Wire):
         self._figures: dict[str, Any] = {}
         self._key = -1
         self._open: str | None = None  # the type of the open text or thought
-        self._sealed = False  # its signature is complete, so the next piece begins another block
-        self._pieces: list[str] = []  # of the open block
+        self._sealed = False  # the signature of the open block is complete, so the next piece begins another block
+        self._pieces: list[str] = []  # text of the open block
         self._ids: set[str] = set()
         self._called = False
         self._server_call: str | None = None
@@ -136,7 +138,7 @@ class GeminiWire(Wire):
         return parts
 
     def feed_whole(self, body: bytes) -> list[Part]:
-        """Reads a reply in one value: a chunk, or a list of chunks, from a server without event streams."""
+        """Reads a reply that a server without event streams sends as one value: a chunk, or a list of chunks."""
         return super().feed_whole(body) + self.end()
 
     def _read_event(self, data: bytes, parts: list[Part]) -> None:
@@ -162,7 +164,7 @@ class GeminiWire(Wire):
             parts.append(MessageDelta(None, figures))
 
     def _read_unexpected(self, value: Any, data: bytes, parts: list[Part]) -> None:
-        """Reads a list of chunks, the API's form without `alt=sse`, and keeps JSON of another shape."""
+        """Reads a list of chunks, which the API sends without `alt=sse`. Keeps JSON of any other shape."""
         if isinstance(value, list):
             for each in msgspec.json.decode(data, type=list[Raw]):
                 if not self.over:
@@ -171,7 +173,7 @@ class GeminiWire(Wire):
             parts.append(Unknown(decode_text(data)))
 
     def _read_done(self, parts: list[Part]) -> None:
-        """Some gateways send `[DONE]`."""
+        """Ends the reply at `[DONE]`, which some gateways send."""
         if self.finished:
             self._end(parts)
 
@@ -270,7 +272,7 @@ class GeminiWire(Wire):
         self._add_whole(f"{name}{SERVER_RESULT}", raw, parts, id or self._server_call)
 
     def _add_whole(self, type: str, raw: Raw, parts: list[Part], tool_use_id: str | None = None) -> None:
-        """Adds a block for a part of the reply without text."""
+        """Adds a complete block for a part that is not text."""
         named = {"tool_use_id": tool_use_id} if tool_use_id else {}
         key = self._take_key()
         shell = to_json({"type": type, **named, **self._marks(raw)})
@@ -306,7 +308,7 @@ class GeminiWire(Wire):
         self.ended = True
 
     def _add_sources(self, parts: list[Part]) -> None:
-        """Adds the sources, which arrive at the end, to the last text of the reply, or to an empty text."""
+        """Adds the sources, which arrive at the end, to the open text of the reply, or to a new empty text."""
         if self._open != TEXT:
             self._begin(TEXT, parts)
         text = "".join(self._pieces)
@@ -317,7 +319,7 @@ class GeminiWire(Wire):
             parts += [BlockData(self._key, "annotations", annotation, append=True) for annotation in found]
 
     def _unique(self, id: str | None) -> str:
-        """Returns the id for the answer to a call, unique in the reply."""
+        """Returns the id if it is unique in the reply, else a generated id."""
         if not id or id in self._ids:
             id = generated_call_id(self._seed, len(self._ids))
         self._ids.add(id)
@@ -329,8 +331,8 @@ class GeminiWire(Wire):
 
 
 def usage_of(usage: dict[str, Any]) -> dict[str, Any]:
-    """Returns the usage of a turn. `input_tokens` excludes tokens read from a cache. The prompts of the provider's
-    tools count as input, and thoughts as output.
+    """Translates the provider's usage to a turn's. `input_tokens` excludes tokens read from a cache. The prompts of the
+    provider's tools count as input, and thoughts as output.
     """
     prompt, cached = _count(usage, "promptTokenCount"), _count(usage, "cachedContentTokenCount")
     output, thoughts = _count(usage, "candidatesTokenCount"), _count(usage, "thoughtsTokenCount")
@@ -352,7 +354,9 @@ def _count(usage: dict[str, Any], name: str) -> int | None:
 
 
 def annotations_of(member: str, found: Any, text: str) -> Sequence[dict[str, Any]]:
-    """Returns the sources of a text as annotations, with the supported ranges of the text."""
+    """Returns the sources of a text as annotations, each with the range of the text that it supports, if the range is
+    known.
+    """
     if member == "citationMetadata":
         listed = found.get("citationSources") or found.get("citations")
         return [_annotation(each, {}) for each in _objects(listed) if isinstance(each.get("uri"), str)]

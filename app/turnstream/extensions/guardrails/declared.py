@@ -1,4 +1,4 @@
-"""The tables of a guardrails file, and their guards."""
+"""Reads the tables of a guardrails file, and makes a guard from each."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class ModerationTable(_GuardTable):
 
 
 class GuardTable(_GuardTable):
-    """The keys of `[guardrails.NAME]`. One of `patterns`, `url`, `rule` and `moderation` is the check."""
+    """The keys of `[guardrails.NAME]`. Exactly one of `patterns`, `url`, `rule` and `moderation` defines the check."""
 
     on: Annotated[list[Place], Field(min_length=1)]
     patterns: Annotated[list[PatternKind], Field(min_length=1)] | None = None
@@ -74,7 +74,7 @@ class GuardTable(_GuardTable):
 
     @property
     def then(self) -> Ruling:
-        """The ruling about a violating text, by the `action`."""
+        """The ruling about a text that fails the check, according to `action`."""
         match self.action:
             case "replace":
                 return Replace(self.text)
@@ -89,7 +89,7 @@ class _GuardFile(_GuardTable):
 
 
 class Declared:
-    """One table of the file, with `$NAME` replaced by the environment variable."""
+    """One table of the file, in which each `$NAME` is replaced by the value of that environment variable."""
 
     def __init__(self, file: Path, name: str, table: GuardTable, environment: Mapping[str, str]) -> None:
         self.name = name
@@ -128,7 +128,9 @@ class Declared:
 
 
 def read_guardrails(file: Path | None) -> Sequence[Declared]:
-    """The tables of the file, in their order. Raises ConfigError with file, table and key."""
+    """Returns the tables of the file, in the order of the file. Raises ConfigError, which names the file, the table and
+    the key.
+    """
     if file is None:
         return ()
     try:
@@ -155,7 +157,7 @@ def _sentence(problem: Any) -> str:
 
 
 def guards_of(declared: Sequence[Declared], context: Context) -> Work:
-    """The guards, and the task that owns their connections."""
+    """Returns the guards, and the task that owns their connections."""
     connection = CheckSession()
     guards = [_guard_of(each, context, connection) for each in declared]
     is_remote = any(each.url is not None or each.key is not None for each in declared)

@@ -1,4 +1,4 @@
-"""A check by a model of this server: one prompt, one word."""
+"""A check by a model of this server: the model gets one prompt, and answers with one word."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -11,9 +11,10 @@ from turnstream.libraries.guards.guard import EndTurn, Mask, Pass, Passage, Ruli
 PatternKind = Literal["keys", "cards", "phones", "emails"]
 Found = Callable[[str], Iterator[tuple[int, int]]]
 
-# Characters. A match that may still grow is delayed, and can be found, up to this length.
+# Characters. A match that may still grow is held back up to this length, and a longer match is not found.
 _LONGEST: Final = 8_000
-# Characters before a passage: a pattern examines one of them. A span that begins there is matched in the whole text.
+# Characters of earlier text that precede a passage. A pattern examines only the last of them; if a match begins in
+# them, the whole text is checked.
 CONTEXT: Final = 64
 
 _KEY = re.compile(
@@ -46,7 +47,7 @@ _EMAIL = re.compile(
 _BEGIN, _END = "-----BEGIN ", re.compile(r"-----END [A-Z0-9 ]{0,60}PRIVATE KEY-----")
 _BEGIN_OF_KEY = re.compile(r"-----BEGIN (?:[A-Z0-9]+ ){0,3}PRIVATE KEY-----")
 _LONGEST_BEGIN = 60
-# The characters of matches: a match may continue until another character follows.
+# The characters that a match may contain: a match at the end of a text may continue until another character follows.
 _LETTERS, _DIGIT = ascii_letters + digits, digits
 _CHARACTERS: Mapping["PatternKind", str] = {
     "keys": f"{_LETTERS}_.-",
@@ -61,7 +62,7 @@ def _matches(pattern: re.Pattern[str]) -> Found:
 
 
 def _cards(text: str) -> Iterator[tuple[int, int]]:
-    """Card numbers in a row of digit groups, perhaps with other numbers beside them."""
+    """Yields the spans of card numbers in a row of digit groups, which may also contain other numbers."""
     for row in _DIGITS.finditer(text):
         groups = [group.span() for group in re.finditer(r"[0-9]+", row[0])]
         place = 0
@@ -77,7 +78,7 @@ def _cards(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_luhn(number: str) -> bool:
-    """Whether the check digit of a card number is correct. A row of a single digit is no card number."""
+    """Whether the check digit of a card number is correct. A number that repeats a single digit is no card number."""
     values = [int(digit) for digit in reversed(number)]
     doubled = [value * 2 - 9 * (value > 4) for value in values[1::2]]
     return len(set(number)) > 1 and (sum(values[::2]) + sum(doubled)) % 10 == 0
@@ -93,12 +94,12 @@ KINDS: Final = tuple(_FINDERS)
 
 
 def spans_of(text: str, kinds: Iterable[PatternKind]) -> list[TextSpan]:
-    """The matches of these kinds, each to be replaced by the name of its kind."""
+    """Returns the matches of these kinds, each with the name of its kind as the replacement."""
     return [TextSpan(*span, f"[{kind.removesuffix('s')}]") for kind in kinds for span in _FINDERS[kind](text)]
 
 
 def undecided_of(text: str, kinds: Iterable[PatternKind]) -> int:
-    """The number of characters at the end that may belong to a longer match."""
+    """Returns the number of characters at the end of the text that may belong to a longer match."""
     return min(_LONGEST, max((_open_end(text, kind) for kind in kinds), default=0))
 
 
@@ -113,7 +114,7 @@ def _open_end(text: str, kind: PatternKind) -> int:
 
 
 class Patterns:
-    """A check for these kinds. Matches are masked. With a `reason`, a match ends the turn."""
+    """Checks texts for matches of `kinds`. Masks the matches; if there is a `reason`, a match ends the turn instead."""
 
     def __init__(self, kinds: Sequence[PatternKind], reason: str | None = None) -> None:
         self._kinds = kinds

@@ -1,4 +1,6 @@
-"""Checks by other servers: a request with a signature like a webhook's, and the moderation API of OpenAI."""
+"""Checks by other servers: a server of the operator, whose requests are signed like webhooks, or the moderation API of
+OpenAI.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -45,7 +47,9 @@ class CheckSession:
         return self._http
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-        """The body of the answer. Raises CheckAnswer for any status but 200."""
+        """Sends a POST, and returns the body of the answer. Raises CheckAnswer if the status is not 200 or the body is
+        too long.
+        """
         http = await asyncio.shield(self._opened())
         sent = {"content-type": "application/json", "user-agent": "turnstream", **headers, **TRACING.outgoing()}
         async with http.post(url, data=body, headers=sent, allow_redirects=False) as response:
@@ -66,7 +70,7 @@ class _SpanIn(BaseModel):
 
 
 class RulingIn(BaseModel):
-    """The answer of a check's server."""
+    """The answer that the server of a check sends."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -93,7 +97,7 @@ class RulingIn(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class HttpCheck:
-    """A POST of the passage to `url`, signed with `secret`, if any."""
+    """Sends the passage to `url` with a POST, which is signed with `secret`, if any."""
 
     connection: CheckSession
     guard: str
@@ -132,8 +136,9 @@ class _Moderation(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ModerationCheck:
-    """A moderation by the API of OpenAI, or by a compatible server. Without `categories` the server's own verdict
-    counts, otherwise a score of at least `threshold` in one category.
+    """Checks passages with the moderation API of OpenAI, or of a compatible server. A passage fails if a score reaches
+    `threshold`, or, without a `threshold`, if the server flags the passage. `categories` limits the check to some
+    categories.
     """
 
     connection: CheckSession

@@ -1,4 +1,6 @@
-"""The HTTP client of tools. URLs are untrusted: no request reaches an internal address, and answers are limited."""
+"""The HTTP client of tools. URLs are untrusted: a request reaches an internal address only if the address is allowed,
+and the size of answers is limited.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,8 +40,8 @@ class HostUnreachable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A POST of JSON. `allowed` are the internal addresses that the request may reach. `secrets` are headers: only the
-    origin of `url` gets them, and the signature by `signing_secret`.
+    """A POST of JSON. `allowed` has the internal addresses that the request may reach. `secrets` are headers. Only the
+    origin of `url` gets these headers, and the signature that is made with `signing_secret`.
     """
 
     url: str
@@ -52,8 +54,8 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """`media_type` and `charset` come from the header Content-Type, `challenge` from WWW-Authenticate: None for an
-    answer of another origin, which got no secrets.
+    """An answer. `media_type` and `charset` come from the header Content-Type, `challenge` from WWW-Authenticate.
+    `challenge` is None if the answer comes from another origin, which got no secrets.
     """
 
     status: int
@@ -65,7 +67,7 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One request of a chain of redirects. `same_origin`: the chain has not left the first origin."""
+    """One request of a chain of redirects. `same_origin` is true while the chain has not left the first origin."""
 
     url: URL
     body: bytes | None
@@ -89,7 +91,9 @@ class Hop:
 
 
 class HttpClient:
-    """Reads up to `max_answer_bytes` of an answer, after decompression. Timeouts are up to the caller."""
+    """Sends the requests of tools. Reads up to `max_answer_bytes` of an answer, measured after decompression. The
+    caller must limit the time.
+    """
 
     def __init__(
         self, allowed: Allowed, max_answer_bytes: int = 1_000_000, clock: Callable[[], float] = CLOCK.seconds
@@ -99,7 +103,8 @@ class HttpClient:
         self._clock = clock
 
     async def __aenter__(self) -> Self:
-        # Two pools: connections to hosts allowed by name are not checked, and must not be reused for others.
+        # Two pools: connections to hosts that are allowed by name are not checked, so requests without that permission
+        # must not reuse them.
         self._guarded = _session(socket_factory=self._allowed.open_socket)
         self._free = _session()
         return self
@@ -109,7 +114,9 @@ class HttpClient:
         await self._free.close()
 
     async def post(self, request: HttpRequest) -> HttpResponse:
-        """Returns the answer, with any status. Raises UrlRefused, AnswerTooLong or HostUnreachable."""
+        """Sends the request, and returns the answer, whatever its status is. Raises UrlRefused, AnswerTooLong or
+        HostUnreachable.
+        """
         try:
             return await self._follow(request)
         except ClientConnectorError as error:

@@ -1,4 +1,4 @@
-"""Rules for HTTP tools in requests: their hosts, their time limit, their secrets."""
+"""Rules for HTTP tools that requests declare: their hosts, their time limit, their secrets."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"\$\{secret:(\w+)\}")
 
 @dataclass(frozen=True, slots=True)
 class OperatorSecret:
-    """A value for headers with `${secret:NAME}`, only for tools at these hosts."""
+    """A value that replaces `${secret:NAME}` in headers, but only in headers of tools at these hosts."""
 
     value: str
     hosts: frozenset[str]
@@ -24,14 +24,16 @@ class OperatorSecret:
 
 @dataclass(frozen=True, slots=True)
 class RequestToolRules:
-    """`allowed` are the hosts that tools may call. A call takes `longest` seconds at most."""
+    """The operator's rules for tools in requests. `allowed` are the hosts that such tools may call. A call takes at
+    most `longest` seconds.
+    """
 
     allowed: Allowed = field(default_factory=Allowed)
     longest: float = 60.0
     secrets: Mapping[str, OperatorSecret] = field(default_factory=dict)
 
     def applied(self, call: HttpCall) -> HttpCall:
-        """Returns the call with the secrets of its headers, and its time limit. Raises ValueError."""
+        """Returns the call with the secrets inserted into its headers, and with its time limit. Raises ValueError."""
         if call.timeout <= 0:
             raise ValueError("the `timeout` must be above 0 seconds")
         url = parse_url(call.url)

@@ -1,4 +1,4 @@
-"""Tools behind a URL: each call is one signed request; the answer is the result."""
+"""Tools behind a URL. Each call is one signed request, and the answer to it is the tool's result."""
 
 import json
 import re
@@ -42,16 +42,16 @@ _RESERVED_HEADERS = frozenset(
 
 _SCOPES = re.compile(r'\bscope="([^"]*)"')
 _MAX_ERROR_CHARS = 2000
-_SHORTEST_SECRET = 6  # shorter values would hide ordinary words
+_SHORTEST_SECRET = 6  # characters; hiding shorter secrets would also hide ordinary words
 _UNKNOWN = "application/octet-stream"
-# Some of Python's many codecs need quadratic time.
+# No other charsets, because some of Python's many codecs need quadratic time.
 _CHARSETS = frozenset({"us-ascii", "iso-8859-1", "windows-1252", "utf-16"})
 
 
 @dataclass(frozen=True, slots=True)
 class HttpTool:
-    """`allowed` are the internal addresses for its calls. Calls are signed with `signing_secret`, if any. With an
-    `access`, calls contain the token of the owner.
+    """A tool behind a URL. Its calls may reach the internal addresses in `allowed`, and are signed with
+    `signing_secret`, if any. If there is an `access`, calls contain the owner's token.
     """
 
     spec: ToolSpec
@@ -86,7 +86,9 @@ class HttpTool:
         return await self._called_with_token(self.access, request, context)
 
     async def _called_with_token(self, access: ServiceAccess, request: HttpRequest, context: ToolContext) -> Outcome:
-        """If the call cannot be made, its outcome asks for a sign-in. A refused token is refreshed once."""
+        """Calls the tool with the owner's token. A refused token is refreshed once. If there is no token that the
+        service accepts, the outcome asks for a sign-in.
+        """
         owner, service, tokens = context.owner, access.service, access.tokens
         if tokens is None:
             raise ToolUnavailable(f"Nobody can sign in to {service.name} here: the extension mcp does not run.")
@@ -127,7 +129,7 @@ class HttpTool:
 
 
 class HttpTools:
-    """Makes HTTP tools, and owns the connections. Tools of the operator and tools in requests have separate lists of
+    """Makes HTTP tools, and owns their connections. Tools of the operator and tools in requests have separate lists of
     allowed hosts, and separate connections.
     """
 
@@ -159,10 +161,10 @@ class HttpTools:
         await self._client.__aexit__()
 
     def request_tool(self, spec: ToolSpec) -> HttpTool:
-        """Returns the tool of a request's spec with a checked schema. Raises ValueError.
+        """Returns the tool that a request declares by `spec`, whose schema has been checked. Raises ValueError.
 
-        Its calls are never signed: a client chooses address, headers and schema, and the operator's approvals for that
-        service do not apply.
+        The calls of the tool are never signed, because a client chooses the address, the headers and the schema, and
+        the operator's approvals for that service do not apply.
         """
         allowed = self._rules.allowed
         call = self._rules.applied(_check(spec, allowed))
@@ -172,8 +174,8 @@ class HttpTools:
     def operator_tool(
         self, spec: ToolSpec, policy: Policy, *, internal: bool = False, service: HttpService | None = None
     ) -> HttpTool:
-        """Returns a tool of the operator; `internal` allows an internal address for its own host. With a `service` its
-        calls need the owner's token. Raises ValueError.
+        """Returns a tool that the operator declares. If it is `internal`, its own host may have an internal address. If
+        there is a `service`, its calls need the owner's token. Raises ValueError.
         """
         url = parse_url(spec.http.url if spec.http else "")
         allowed = self._allowed.with_host(url.host) if internal and url.host else self._allowed
@@ -215,12 +217,14 @@ def _authorization(token: Token) -> dict[str, str]:
 
 
 def _is_unauthorized(answer: HttpResponse) -> bool:
-    """Whether the service itself refused the token: other origins do not get the token."""
+    """Whether the service itself refused the token. Refusals by other origins, which do not get the token, do not
+    count.
+    """
     return answer.status == HTTPStatus.UNAUTHORIZED and answer.challenge is not None
 
 
 def _insufficient_scopes(answer: HttpResponse) -> Sequence[str]:
-    """The scopes named by the service if the token is valid, but lacks rights."""
+    """Returns the scopes that the service demands if the token is valid, but lacks rights."""
     challenge = answer.challenge or ""
     if answer.status != HTTPStatus.FORBIDDEN or "insufficient_scope" not in challenge:
         return ()
@@ -232,12 +236,12 @@ def _insufficient_scopes(answer: HttpResponse) -> Sequence[str]:
 
 
 def outcome_of(name: str, answer: HttpResponse, results: ResultForm, secrets: Mapping[str, str]) -> Outcome:
-    """Converts an answer to an outcome. An image or a PDF becomes a file; a status other than 2xx an error, with its
-    text.
+    """Converts an answer to an outcome. An image or a PDF becomes a file. An answer with a status other than 2xx
+    becomes an error that contains the answer's text.
     """
     succeeded = 200 <= answer.status < 300
     found, declared = media_type_of(answer.body), answer.media_type or _UNKNOWN
-    # The header must match the bytes; without a header, the bytes must not be text.
+    # The header must declare an image or another binary type; without a header, the bytes must not be text.
     file = declared.startswith("image/") or (declared in MEDIA and not MEDIA[declared].is_text)
     agrees = file or (declared == _UNKNOWN and _text(answer) is None)
     if succeeded and found is not None and not found.is_text and agrees:
@@ -262,7 +266,9 @@ def phrase(status: int) -> str:
 
 
 def _read(answer: HttpResponse, results: ResultForm) -> tuple[str, bool, Any]:
-    """Returns the `text` or `output` of a JSON object, its `is_error` and its `data`; or any other text unchanged."""
+    """Returns the text of an answer, whether it is an error, and its `data`. If the answer is a JSON object with `text`
+    or `output`, all three come from the object; any other text is returned unchanged.
+    """
     text = _text(answer)
     if text is None:
         return "The answer is not text.", True, None
@@ -289,7 +295,7 @@ def _text(answer: HttpResponse) -> str | None:
 
 
 def _without(secrets: Mapping[str, str], text: str) -> str:
-    """Hides the secrets in a text, or in JSON: a service may repeat refused secrets in its answer."""
+    """Hides the secrets in a text, or in JSON, because a service may repeat secrets that it has refused."""
     for value in secrets.values():
         for secret in (value, value.rpartition(" ")[2]):
             if len(secret) >= _SHORTEST_SECRET:

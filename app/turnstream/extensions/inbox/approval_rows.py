@@ -1,5 +1,5 @@
-"""Asks of other owners that a person may answer. Postgres returns them from a function (`asks_to_approve`), which
-trusts only the signed principals.
+"""The asks in chats of other owners which a person may answer. Postgres returns them from a function
+(`asks_to_approve`), which trusts only principals that the server has signed.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ GET_INPUT = Statement(
 
 @dataclass(frozen=True, slots=True)
 class AskToApprove:
-    """A call for the decision of an approver: no other part of its chat is shown. `input` is JSON text, or the question
-    of the tool. `waits`: the call can be answered now.
+    """A call that waits for the decision of an approver, who sees no other part of its chat. `input` is JSON text, or
+    the question that the tool asks. `waits` is true if the call can be answered now.
     """
 
     owner: str
@@ -50,11 +50,11 @@ class Approvals:
         self._database = database
 
     async def list(self, identity: Identity, limit: int) -> Sequence[AskToApprove]:
-        """Up to `limit` asks that wait for the person, longest wait first."""
+        """Returns up to `limit` asks that wait for the person, the longest wait first."""
         return await self._read(identity, None, limit)
 
     async def of_turn(self, identity: Identity, turn: UUID) -> Sequence[AskToApprove]:
-        """The asks of the turn that the person may answer, or could have answered."""
+        """Returns the asks of the turn that the person may answer, or could have answered."""
         return await self._read(identity, turn, 1000)
 
     async def _read(self, identity: Identity, turn: UUID | None, most: int) -> Sequence[AskToApprove]:
@@ -63,8 +63,8 @@ class Approvals:
         return [_ask_from(row, await self._input_of(row)) for row in rows]
 
     async def _input_of(self, row: Row) -> str:
-        """The function returns an encrypted input in its stored form. The person may see the ask, so the person may
-        also see the block.
+        """Returns the input in plain text. `asks_to_approve` returns an encrypted input in its stored form, so the
+        input is read again from its block. A person who may see the ask may also see that block.
         """
         found: str = row["input"] or ""
         if not found.startswith(TEXT_MARK):

@@ -1,4 +1,4 @@
-"""Handlers of approvals by others: calls of other owners for the decision of a person, and the decisions."""
+"""Handlers that list the calls of other owners about which a person may decide, and that store the decisions."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -48,8 +48,8 @@ async def decide(request: Request) -> Response:
     if missing := next((each for each in sent.actions if each.tool_use_id not in asks), None):
         raise NotFound(f"There is no call {missing.tool_use_id} of the turn {turn_id} that you may answer.")
     ask = asks[sent.actions[0].tool_use_id]
-    # From here on the statements run for the owner of the turn: the function of Postgres has returned the asks, and
-    # each answer is compared with them again, here and by a trigger.
+    # From here on, statements run as the owner of the turn. This is safe because `asks_to_approve` has returned the
+    # asks, and each answer is compared with these asks again, here and by a trigger.
     OWNER.set(ask.owner)
     turn = await services.storage.turns.get(ask.owner, ask.chat, ask.turn)
     decisions = await decisions_of(sent.actions, turn, ask.owner, services)

@@ -1,4 +1,4 @@
-"""The calls that list waiting calls, and accept the decisions of others."""
+"""The calls of the API that list waiting tool calls, and accept the decisions of approvers."""
 
 from turnstream.api.http.call_group import CallGroup
 from turnstream.api.http.endpoint import Endpoint, Query

@@ -1,4 +1,4 @@
-"""Calls that wait for a person, and decisions."""
+"""The bodies for calls that wait for a person, and for decisions."""
 
 from datetime import datetime
 from typing import Annotated, Literal

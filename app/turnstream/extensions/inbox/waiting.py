@@ -1,4 +1,4 @@
-"""The handler that lists the tool calls of all chats that wait for an answer of their owner."""
+"""The handler that lists, over all chats of an owner, the tool calls that wait for the owner's answer."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 

@@ -1,4 +1,4 @@
-"""The calls that wait for an owner, over all chats."""
+"""The calls that wait for an owner, in all of the owner's chats."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ LIST_WAITING = Statement(
 
 
 class WaitingPlace(NamedTuple):
-    """The position of a call in the list: its age, and a distinction between calls of one age."""
+    """The position of a call in the list: the start of its wait, and ids that order calls with the same start."""
 
     since: datetime
     turn: UUID
@@ -50,7 +50,7 @@ class WaitingPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WaitingCall:
-    """A waiting call. `input` is the beginning of its JSON text."""
+    """A waiting call. `input` is the beginning of its input or question, as JSON text."""
 
     place: WaitingPlace
     chat: UUID
@@ -76,7 +76,7 @@ class WaitingCalls:
         return number
 
     async def page(self, owner: str, limit: int, after: WaitingPlace | None) -> Sequence[WaitingCall]:
-        """Up to `limit` calls behind `after`, longest wait first."""
+        """Returns up to `limit` calls behind `after`, the longest wait first."""
         since, turn, round, tool_use_id = after or (None, None, None, None)
         rows = await self._database.rows(
             LIST_WAITING,

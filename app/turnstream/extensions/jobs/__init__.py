@@ -1,4 +1,4 @@
-"""Background calls: calls that run outside of their turn, which waits without memory."""
+"""Background calls, which run apart from their turn. While the turn waits for them, it needs no memory."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The calls about jobs."""
+"""The calls of the API that stop jobs and accept their results."""
 
 from turnstream.api.http.call_group import CallGroup
 from turnstream.api.http.endpoint import Endpoint

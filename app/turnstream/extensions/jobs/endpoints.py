@@ -1,4 +1,4 @@
-"""The handlers for stops of jobs, and for results that programs elsewhere post with a token for one job."""
+"""Handlers that stop jobs, and that accept results which programs elsewhere post with a token for one job."""
 
 from uuid import UUID
 
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 # A stranger must not learn which jobs exist.
 _WRONG = "Send `Authorization: Bearer TOKEN` with the newest token of this job."
-# The ends of jobs stopped by a person.
+# The outcomes of jobs that a person has stopped.
 _UNRUN = {"outcome": Outcome("The user stopped this call before it ran.", kind="refused", notes={"stopped": True})}
 _STOPPED = {
     "outcome": Outcome(
@@ -41,7 +41,7 @@ async def put_result(request: Request) -> Response:
     except ValueError:
         raise Unauthorized(_WRONG) from None
     outcome = Outcome(output_text(sent.output), is_error=sent.is_error, data=sent.data)
-    end = {"outcome": outcome, "from_elsewhere": True}  # as a JobEnd
+    end = {"outcome": outcome, "from_elsewhere": True}  # the members of a `JobEnd`
     digest = digest_of_token(token.strip() if scheme.lower() == "bearer" else "")
     put = await JobResults(services.storage.database).put(job, digest, end)
     if put is None:
@@ -55,7 +55,9 @@ async def put_result(request: Request) -> Response:
 
 
 async def cancel_call(request: Request) -> Response:
-    """Stops a background call. A call with a result is unchanged, unless its report is pending."""
+    """Stops a background call. Does not change a call that has a result, unless its job still runs and will send a
+    report.
+    """
     services, owner = services_and_owner(request)
     chat, id, call = id_of(request, "chat"), id_of(request, "turn"), request.path_params["tool_use_id"]
     turn = await services.storage.turns.get(owner, chat, id)

@@ -1,4 +1,4 @@
-"""Reports: outcomes of jobs that their turn did not wait for, delivered to the branch of that turn.
+"""Reports: outcomes of jobs for which their turn did not wait, and which are delivered to the branch of that turn.
 
 A report is delivered like a message of the user: the report steers the running turn, or starts a new turn. The steer
 has the id of the job. The row of the job changes in the same transaction, so a report is delivered exactly once, even
@@ -21,8 +21,7 @@ from turnstream.storage.rows import TOOLS, requests_from, to_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
 from turnstream.storage.runs.session import CHANNEL
 
-# The cancellation of a turn also ends its jobs. Each runner may end them at any read; two runners do not wait for each
-# other.
+# Ends the jobs of cancelled turns. Each runner may do this at any poll; two runners do not wait for each other.
 DISCARD_REPORTS = Statement(
     """
     WITH over AS (
@@ -56,9 +55,9 @@ GET_DELETED = Statement(
     WHERE NOT EXISTS (SELECT FROM jobs WHERE jobs.id = known.id)
     """
 )
-# The chat is locked: the second of two replicas finds the report delivered.
+# The chat is locked already, so the second of two replicas finds that the report has been delivered.
 LOCK_REPORT = Statement("SELECT id FROM jobs WHERE id = :job AND delivery IS NULL FOR NO KEY UPDATE")
-# The branch of a turn ends at the newest answer below it.
+# The end of the branch of a turn: the newest answer among the turn and all turns below it.
 GET_LEAF = Statement(
     """
     WITH RECURSIVE below AS (
@@ -90,8 +89,8 @@ DELIVER_REPORT = Statement(
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """The outcome of the job `id` to deliver, as the JSON text of its row. `turn` made the call, with `request`.
-    `outcome` is None if commits were lost.
+    """A report that waits for delivery. The job `id` has the `outcome`, as the JSON text of its row; None if the
+    database has lost commits. The call of the job was made by `turn`, which has the `request`.
     """
 
     id: UUID
@@ -106,7 +105,7 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True)
 class DeliveredReport:
-    """How and to which turn a report was delivered; no turn if the turn of the call is deleted."""
+    """How a report was delivered, and to which turn. `turn` is None if the turn of the call has been deleted."""
 
     delivery: Delivery
     turn: UUID | None
@@ -121,15 +120,17 @@ class JobReports:
         self._exchanges = Exchanges(database)
 
     async def discard(self) -> Sequence[UUID]:
-        """Ends the jobs of cancelled turns. Returns their ids."""
+        """Ends the jobs of cancelled turns. Returns the ids of these jobs."""
         return [row["id"] for row in await self._database.rows(DISCARD_REPORTS)]
 
     async def deleted(self, jobs: Collection[UUID]) -> Sequence[UUID]:
-        """The jobs without a row."""
+        """Returns those of `jobs` that have no row any more."""
         return [row["id"] for row in await self._database.rows(GET_DELETED, jobs=list(jobs))]
 
     async def undelivered(self, most: int, but: Collection[UUID]) -> Sequence[JobReport]:
-        """Up to `most` waiting reports, oldest first, without the reports of the jobs in `but`."""
+        """Returns up to `most` reports that wait for delivery, the oldest first, except the reports of the jobs in
+        `but`.
+        """
         rows = await self._database.rows(GET_REPORTS, most=most, but=list(but))
         requests = requests_from(rows)
         return [
@@ -147,10 +148,10 @@ class JobReports:
         ]
 
     async def deliver(self, report: JobReport, block: Block, outcome: str | None = None) -> DeliveredReport | None:
-        """Adds the report to the branch of its turn, as `block`. An `outcome` replaces the job's. None if another
-        replica has delivered it.
+        """Adds the report to the branch of its turn, as `block`. If there is an `outcome`, it replaces the outcome in
+        the row of the job. Returns None if another replica has delivered the report.
 
-        A turn that has never run gets no report: its message, and the report with it, could still be withdrawn.
+        A turn that has never run gets no report: its message could still be withdrawn, and the report with it.
         """
         try:
             async with self._exchanges.locked(report.owner, report.chat) as (connection, chat):

@@ -1,4 +1,4 @@
-"""The delivery of reports: outcomes of jobs that their turn did not wait for."""
+"""Delivers reports: the outcomes of jobs for which their turn did not wait."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -22,12 +22,14 @@ from turnstream.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
 
-_AT_ONCE: Final = 20  # reports of one read
+_AT_ONCE: Final = 20  # most reports that one read returns
 _FILE: Final = "[A file of the type {type} is not shown here.]"
 
 
 class ReportDelivery:
-    """`notify` informs the readers of an owner's chat. `checks` apply to the outcomes, as in a turn."""
+    """Delivers reports to turns. `notify` informs the readers of an owner's chat. `checks` apply to the outcomes, as
+    they do in a turn.
+    """
 
     def __init__(
         self,
@@ -42,11 +44,12 @@ class ReportDelivery:
         self._notify = notify
         self._plans = plans
         self._checks = checks
-        self._failed: set[UUID] = set()  # after a bug: another replica, or the next start, may succeed
+        # jobs whose report failed because of a bug: another replica may deliver it, or this one after a restart
+        self._failed: set[UUID] = set()
 
     async def deliver(self) -> bool:
-        """Delivers waiting reports, and returns whether a row changed. Reports in delivery by another replica are
-        skipped.
+        """Delivers the reports that wait, and returns whether there were any. Skips reports that another replica is
+        delivering.
         """
         discarded = await self._reports.discard()
         self._note_discarded(discarded, "cancelled")
@@ -56,7 +59,7 @@ class ReportDelivery:
                 delivered = await self._reports.deliver(report, *await self._block_of(report))
             except StorageUnavailable:
                 raise
-            except Exception:  # one report must not end the runner of all jobs
+            except Exception:  # one report must not stop the runner of all jobs
                 self._failed.add(report.id)
                 log.exception("report.failed", job=str(report.id))
                 continue
@@ -71,7 +74,7 @@ class ReportDelivery:
         return bool(discarded or reports)
 
     async def note_deleted(self, jobs: Collection[UUID]) -> None:
-        """Logs the jobs deleted with their turns: no row has them."""
+        """Logs which of `jobs` were deleted with their turns. Such a job has no row any more."""
         self._note_discarded(await self._reports.deleted(jobs), "deleted")
 
     def _note_discarded(self, jobs: Collection[UUID], reason: str) -> None:
@@ -80,8 +83,8 @@ class ReportDelivery:
             log.info("report.discarded", job=str(job), reason=reason)
 
     async def _block_of(self, report: JobReport) -> tuple[Block, str | None]:
-        """Returns the report in the form of its turn's block, and the job's outcome if guards changed it. `data` tells
-        readers the call of the report.
+        """Returns the report as a block for a turn, and the job's outcome if guards have changed it. The `data` of the
+        block names the call that the report is about.
         """
         end = UNKNOWN_END if report.outcome is None else end_of(report.outcome)
         round, call = report.call
@@ -106,7 +109,9 @@ class ReportDelivery:
         return replace(block, text=block.text.strip() or RETURNED_NOTHING, data=to_json(about)), changed
 
     async def _checked(self, report: JobReport, outcome: Outcome) -> Outcome:
-        """Returns the outcome after the guards. A verdict `end` does not end the receiving turn."""
+        """Returns the outcome after the guards have checked it. If their verdict is `end`, the outcome is withheld, but
+        the turn that receives the report does not end.
+        """
         plan = self._plans.of(report.owner, report.request.plan).name
         check = self._checks.of(report.owner, plan).check_result
         try:

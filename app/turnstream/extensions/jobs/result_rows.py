@@ -1,4 +1,4 @@
-"""The result of a job from a program elsewhere, which has a token for that job alone."""
+"""Stores the result of a job that a program elsewhere posts. The program has a token for that job alone."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -9,8 +9,8 @@ from turnstream.storage.rows import OPEN_STATUSES, to_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
 from turnstream.storage.runs.session import CHANNEL, JOBS
 
-# The turn is locked first, like by its own writes and by the end of a job: only the first of two simultaneous results
-# is stored. The job's runner finds that the job is over.
+# The turn is locked first, as it is for its own writes and for the end of a job: only the first of two simultaneous
+# results is stored. The job's runner then finds that the job is over.
 PUT_RESULT = Statement(
     f"""
     WITH job AS (
@@ -42,8 +42,9 @@ GET_TURN_OF_JOB = Statement("SELECT turn_id FROM jobs WHERE id = :job AND token_
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """The effect of a posted result: the result becomes the outcome of the job, or the job had an outcome already
-    (`settled`), or its turn no longer waits (`turn_ended`). `owner` is the owner of the turn with the result.
+    """The effect of a posted result. If the result became the outcome of the job, `owner` is the owner of the turn.
+    Otherwise `reason` is `settled` if the job already had an outcome, or `turn_ended` if the turn no longer waits for
+    the job.
     """
 
     turn: UUID
@@ -53,11 +54,11 @@ class PutResult:
 
 class JobResults:
     def __init__(self, database: Database) -> None:
-        """`database` is not limited to an owner: the token is compared."""
+        """`database` may read the rows of all owners, so the statement compares the token."""
         self._database = database
 
     async def put(self, job: UUID, digest: bytes, end: object) -> PutResult | None:
-        """None if no job has this id and a token with this digest."""
+        """Stores `end` as the outcome of the job. Returns None if no job has this id and a token with this digest."""
         named = await self._database.row(GET_TURN_OF_JOB, job=job, digest=digest)
         if named is None:
             return None
@@ -67,7 +68,8 @@ class JobResults:
             return None
         if row["is_applied"]:
             return PutResult(row["turn_id"], owner=row["owner"])
-        # Two simultaneous results: the job was open at the read, and the other result has settled the job.
+        # If two results arrive at the same time, the job was open when this statement read it, but the other result has
+        # settled the job since.
         again = row["was_settled"] or await self._database.row(GET_SETTLED, job=job) is not None
         return PutResult(row["turn_id"], "settled" if again else "turn_ended")
 

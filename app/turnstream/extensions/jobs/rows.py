@@ -1,6 +1,6 @@
-"""Jobs for their runners. Each write is fenced by the job's attempt, which every claim raises.
+"""Reads and writes jobs for their runners. Each write is fenced by the job's attempt, which every claim raises.
 
-A dead runner has no row in `replicas`: another runner claims its jobs.
+A dead runner has no row in `replicas`, so another runner claims its jobs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,10 +20,10 @@ from turnstream.storage.rows import OPEN_STATUSES, TOOLS, answer_from, from_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
 from turnstream.storage.runs.session import CHANNEL, JOBS
 
-# The owner of a turn, from the row of an open turn.
+# The owner of a turn. The row of an open turn has the owner; otherwise the row of the chat is read.
 _OWNER = "coalesce(turns.queue_owner, (SELECT chats.owner FROM chats WHERE chats.id = turns.chat_id))"
-# A job continues while its turn is open and not cancelled, and its owner is not held. A reporting job continues after
-# the end of its turn.
+# A job continues while its turn is open and not cancelled, and no move holds its owner. A job with a report also
+# continues after its turn has ended, unless the turn was cancelled.
 _GOES_ON = f"""
     CASE WHEN turns.status IN {OPEN_STATUSES} THEN NOT turns.cancel_requested
         ELSE jobs.reports AND turns.status <> 'cancelled' END
@@ -32,21 +32,22 @@ _GOES_ON = f"""
 _IS_FREE = "jobs.settled_at IS NULL AND NOT EXISTS (SELECT FROM replicas WHERE replicas.id = jobs.replica)"
 _REPORT_WAITS = "EXISTS (SELECT FROM jobs WHERE reports AND settled_at IS NOT NULL AND delivery IS NULL)"
 _STOP_WAITS = "EXISTS (SELECT FROM stopped_jobs WHERE due_at <= now())"
-# Each poll of a runner runs this statement. The claim is planned each time, which takes a hundred times as long as the
-# claim itself; a statement without parameters is planned once. An index has the same order.
+# Each poll of a runner first runs this statement. Postgres plans the claim each time, which takes a hundred times as
+# long as the claim itself, but plans a statement without parameters only once. An index has the order of the subquery.
 GET_WAITING = Statement(
     f"""
     SELECT (SELECT id FROM jobs WHERE settled_at IS NULL ORDER BY queue_owner, name, due_at LIMIT 1) IS NOT NULL
         OR {_REPORT_WAITS} OR {_STOP_WAITS} AS waits
     """
 )
-# The owner with the fewest running jobs comes first. Per claim an owner gets at most half of the room that its running
-# jobs leave, so that a slot remains for other owners, even beside long jobs. A job past its deadline is claimed without
-# its tool too, so that it ends. The claim also returns other waiting work: so the result has a row even without a
-# claimed job. Jobs that are not due, and jobs of other tools, are not read: if any job is due, an index returns each
-# pair of an owner and a tool, and the first due jobs of each pair. These are ordered by all columns of that index, and
-# compared as rows: else the planner chooses the index of due times, and reads the jobs of all owners for each pair. An
-# index of deadlines finds jobs past their deadline.
+# The owner with the fewest running jobs comes first. In one claim, an owner gets at most half of the slots that the
+# owner's running jobs leave free, so that a slot remains for other owners, even beside long jobs. If the deadline of a
+# job has passed, even a replica without the tool claims the job, so that the job ends. The claim also reports other
+# waiting work, so its result has a row even if no job is claimed. Jobs that are not due, and jobs of other tools, are
+# not read: if any job is due, an index returns each pair of an owner and a tool, and the first due jobs of each pair.
+# The query orders these jobs by all columns of that index, and compares the columns as rows. Otherwise the planner
+# would choose the index of due times, and read the jobs of all owners for each pair. An index of deadlines finds the
+# jobs whose deadline has passed.
 CLAIM_JOBS = Statement(
     f"""
     WITH RECURSIVE running AS (
@@ -109,7 +110,7 @@ CLAIM_JOBS = Statement(
     """,
     opens=[REQUESTS.named(id="turn_id"), contents.JOBS, ASKS.named(tool_use_id="question_id")],
 )
-# The jobs of this replica by their rows, and whether they continue.
+# The jobs that this replica has according to the rows, and whether each job may continue.
 GET_HELD_JOBS = Statement(
     f"""
     SELECT jobs.id, jobs.attempt, {_GOES_ON} AS goes_on FROM jobs JOIN turns ON turns.id = turn_id
@@ -128,7 +129,8 @@ RELEASE_JOBS = Statement(
 _OF_JOB = contents.JOBS.named(turn_id="turn")
 _MESSAGE = contents.JOBS.named(turn_id="turn", progress="message")
 _QUESTION = ASKS.named(turn_id="turn", tool_use_id="question_id")
-# The wake-up of a running job sets a time after its start: the job is due at once afterwards.
+# The wake-up of a running job sets `due_at` to a time after the job's start. Such a job is due again as soon as it is
+# detached.
 DETACH_JOB = Statement(
     """
     UPDATE jobs SET handle = CAST(:handle AS json), replica = NULL, progress = coalesce(:message, progress),
@@ -138,8 +140,8 @@ DETACH_JOB = Statement(
     """,
     seals=[_MESSAGE],
 )
-# A question of a job. The turn is locked first, as by its own writes: a turn that has ended, or must stop, asks no
-# person.
+# A question that a job asks. The turn is locked first, as it is for its own writes: the job of a turn that has ended,
+# or must stop, asks nobody.
 _ASKING = f"""
     WITH turn AS (
         SELECT id FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} AND NOT cancel_requested
@@ -164,8 +166,8 @@ ASK_FOR_JOB = Statement(
     f"{_ASKING}, held AS (SELECT jobs.* FROM jobs, turn WHERE {_IS_HELD} FOR NO KEY UPDATE OF jobs), {_ASKED}",
     seals=[_QUESTION],
 )
-# The job is due at the answer, set by a trigger, or when the answer did not come in time. The job's time limit pauses
-# until then. A wake-up during the run waits for the answer, too.
+# A trigger makes the job due when the answer arrives. Without an answer, the job is due after the `pause`. The deadline
+# of the job moves by the same time. A wake-up during the run does not make the job due earlier.
 DETACH_TO_ASK = Statement(
     f"""
     {_ASKING}, held AS (
@@ -184,7 +186,7 @@ GET_ANSWER = Statement(
     """,
     opens=[_QUESTION],
 )
-# By the clock, not by the start of the transaction: the time must follow the start of a running job.
+# Uses the clock, and not the start of the transaction, because the time must be later than the start of a running job.
 WAKE_JOBS = Statement(
     f"""
     WITH woken AS (
@@ -227,8 +229,8 @@ STORE_PROGRESS = Statement(
         CALLS.named(turn_id="turns", preliminary="outputs"),
     ],
 )
-# The turn is locked first, as by its own writes. A waiting turn is queued; a running one reads the outcome. After a job
-# with a report, the runners are notified instead of the turn, and deliver the report.
+# The turn is locked first, as it is for its own writes. A waiting turn is queued; a running turn reads the outcome. If
+# the job has a report, the runners are notified instead of the turn, and deliver the report.
 SETTLE_JOB = Statement(
     f"""
     WITH turn AS (
@@ -252,9 +254,9 @@ SETTLE_JOB = Statement(
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """A job that this replica has claimed. `attempt` is the number of its runs, including this one. `checkpointed` is
-    the last checkpoint of earlier runs, `handle` the handle of the last detachment, `answer` the answer to the question
-    of that detachment.
+    """A job that this replica has claimed. `attempt` counts its runs, including the present run. `checkpointed` is the
+    last checkpoint of earlier runs. `handle` is the handle of the last detachment, and `answer` is the answer to the
+    question that was asked with that detachment.
     """
 
     job: Job
@@ -284,7 +286,7 @@ class JobClaim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a job since the last report. `output` is its preliminary output, as JSON text."""
+    """The progress of a job since the last stored progress. `output` is its preliminary output, as JSON text."""
 
     turn: UUID
     job: UUID
@@ -295,7 +297,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class JobQuestion:
-    """A question of a job to the person, as JSON text. Only `approvers` may answer it, if there are any."""
+    """A question that a job asks the person; `text` is JSON. If there are `approvers`, only they may answer the
+    question.
+    """
 
     id: str
     text: str
@@ -309,8 +313,8 @@ class JobQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Detachment:
-    """The state of a job that continues elsewhere. `handle` is JSON text. The job is due after `seconds`, or when it is
-    woken; with a `question` also when the question is answered or expires.
+    """The state of a job that continues elsewhere. `handle` is JSON text. The job is due after `after` seconds, or when
+    it is woken. A job with a `question` is also due when the question is answered or expires.
     """
 
     handle: str
@@ -320,20 +324,20 @@ class Detachment:
 
     @property
     def pause(self) -> float | None:
-        """The seconds until the job is due; None until it is woken."""
+        """The seconds until the job is due; None if the job is due only when it is woken."""
         spans = [self.after, None if self.question is None else self.question.seconds]
         return min((span for span in spans if span is not None), default=None)
 
 
 class Jobs:
-    """The jobs for the runner of `replica`."""
+    """Claims jobs for the runner of `replica`, and writes their state."""
 
     def __init__(self, database: Database, replica: UUID) -> None:
         self._database = database
         self._replica = replica
 
     async def claim(self, free: int, names: Collection[str]) -> JobClaim:
-        """Claims due jobs of the tools `names`, for some of `free` slots."""
+        """Claims due jobs of the tools `names`, for at most half of the `free` slots, rounded up."""
         waiting = await self._database.row(GET_WAITING)
         if not waiting or not waiting["waits"]:
             return JobClaim((), reports_wait=False, stops_wait=False)
@@ -344,7 +348,9 @@ class Jobs:
         return JobClaim(jobs, rows[0]["reports_wait"], rows[0]["stops_wait"])
 
     async def held(self) -> Mapping[UUID, int | None]:
-        """The jobs of this replica by its rows, with their attempt; None if the job is to stop."""
+        """Returns the jobs that this replica has according to the rows. The value is the attempt of the job, or None if
+        the job must stop.
+        """
         rows = await self._database.rows(GET_HELD_JOBS, replica=self._replica)
         return {row["id"]: row["attempt"] if row["goes_on"] else None for row in rows}
 
@@ -353,13 +359,13 @@ class Jobs:
         await self._database.rows(RELEASE_JOBS, jobs=list(jobs), replica=self._replica)
 
     async def checkpoint(self, job: ClaimedJob, value: str) -> bool:
-        """Stores JSON text. False if the job is over, or another runner has it."""
+        """Stores JSON text as the checkpoint of the job. Returns False if the job is over, or another runner has it."""
         values = {"owner": job.owner, "turn": job.turn, "job": job.id, "attempt": job.attempt, "checkpoint": value}
         stored = await self._database.row(CHECKPOINT_JOB, **values)
         return stored is not None
 
     async def detach(self, job: ClaimedJob, detachment: Detachment) -> bool:
-        """Releases the job until it is due again. False if it is over, or another runner has it."""
+        """Releases the job until it is due again. Returns False if the job is over, or another runner has it."""
         values = {"handle": detachment.handle, "message": detachment.message, **self._held_by(job)}
         if (question := detachment.question) is None:
             return await self._database.row(DETACH_JOB, after=detachment.after, **values) is not None
@@ -367,7 +373,9 @@ class Jobs:
         return await self._database.row(DETACH_TO_ASK, **values) is not None
 
     async def ask(self, job: ClaimedJob, question: JobQuestion) -> bool:
-        """Asks the person a question of a running job. False if it is over or to stop, or another runner has it."""
+        """Asks the person a question while the job runs. Returns False if the job is over or must stop, or another
+        runner has it.
+        """
         values = {**self._held_by(job), **_columns_of_question(question)}
         return await self._database.row(ASK_FOR_JOB, **values) is not None
 
@@ -380,12 +388,12 @@ class Jobs:
         return {"job": job.id, "attempt": job.attempt, "replica": self._replica, **of_turn}
 
     async def wake(self, jobs: Collection[UUID]) -> None:
-        """Makes detached jobs due, and notifies the runners. A running job runs once more."""
+        """Makes detached jobs due, and notifies the runners. A job that is running runs once more afterwards."""
         await self._database.rows(WAKE_JOBS, jobs=list(jobs))
 
     async def admit(self, job: ClaimedJob, digest: bytes) -> bool:
-        """Allows a program with the token of this digest to settle the job. False if it is over, or another runner has
-        it.
+        """Allows a program to settle the job with the token that has this digest. Returns False if the job is over, or
+        another runner has it.
         """
         row = await self._database.row(ADMIT_RESULT, job=job.id, attempt=job.attempt, digest=digest)
         return row is not None
@@ -401,7 +409,9 @@ class Jobs:
         )
 
     async def settle(self, job: ClaimedJob, outcome: object) -> bool:
-        """Stores the outcome, once, and lets the turn continue. False if the outcome is too late or repeated."""
+        """Stores the outcome once, and lets the turn continue. Returns False if the outcome comes too late or is
+        repeated.
+        """
         values = {**self._held_by(job), "job_attempt": job.attempt, "outcome": to_json(outcome)}
         return bool(await self._database.rows(SETTLE_JOB, **values))
 

@@ -1,7 +1,8 @@
 """The runner of jobs claims due jobs, runs them, and stops jobs that their turn no longer needs. The runner also
 delivers the reports of ended jobs.
 
-A `JobKind` runs the call. The runner does the rest: claims, fences, reports, crashes, and ends.
+A `JobKind` runs the call. The runner does the rest: it claims and fences jobs, stores their progress and their
+outcomes, and handles crashes.
 """
 
 import asyncio
@@ -46,16 +47,16 @@ from turnstream.tracing import TRACING, Span
 
 log = structlog.get_logger(__name__)
 
-_REPORT = 1.0  # seconds between two reports about running jobs
+_REPORT = 1.0  # seconds between two writes of the progress of running jobs
 _MOST_PROGRESS = 1000  # characters
 _MOST_CHECKPOINT = 1_000_000  # characters of JSON
-_LOOK_FOR_ANSWER = 5.0  # seconds between two polls, for lost notifications
-_MOST_RUNS = 10  # of one job: each run may kill its process
+_LOOK_FOR_ANSWER = 5.0  # seconds between two polls for an answer, because notifications may be lost
+_MOST_RUNS = 10  # limit for the runs of one job, because each run may crash its process
 _FAILED: Final = "The server failed while it ran this call; its log says more."
 
 
 class RunningJob:
-    """A running job, and its reports to its turn."""
+    """A running job, and the progress that it reports to its turn."""
 
     task: asyncio.Task[None]
 
@@ -66,7 +67,7 @@ class RunningJob:
         self._output: str | None = None
         self._questions = 0
         self.approvers: Sequence[str] = ()  # the only principals who may answer its questions
-        self.answered = asyncio.Event()  # perhaps
+        self.answered = asyncio.Event()  # set when an answer may have arrived
         self.stopped = False
         self.detachment: Detachment | None = None
 
@@ -78,7 +79,9 @@ class RunningJob:
             self._output = to_json({"text": fitted.text, "data": fitted.data})
 
     def detach(self, detached: Detached) -> None:
-        """Marks the run to end without an outcome. A later call replaces an earlier one."""
+        """Records that the run ends without an outcome, because the job continues elsewhere. A later call replaces an
+        earlier one.
+        """
         handle = handle_text(detached.handle)
         message = None if detached.message is None else storable(detached.message[:_MOST_PROGRESS])
         asked, after = detached.question, detached.after
@@ -88,7 +91,7 @@ class RunningJob:
         self.detachment = Detachment(handle, after, message, question)
 
     async def ask(self, asked: PersonQuestion) -> PersonAnswer | None:
-        """Asks the person during the job's run. Raises ClaimLost if the job is over."""
+        """Asks the person while the job runs, and waits for the answer. Raises ClaimLost if the job is over."""
         self._questions += 1
         question = self._question(asked, self._questions)
         if not await to_the_end(retry_while_unavailable(lambda: self._jobs.ask(self.job, question))):
@@ -110,7 +113,7 @@ class RunningJob:
         return JobQuestion(id, storable(json.dumps(asked.shown, ensure_ascii=False)), asked.seconds, self.approvers)
 
     async def result_address(self) -> ResultAddress:
-        """A new address for the result of the job. Raises ClaimLost if the job is over."""
+        """Returns a new address to which a program may post the job's result. Raises ClaimLost if the job is over."""
         token = new_token()
         digest = digest_of_token(token)
         if not await to_the_end(retry_while_unavailable(lambda: self._jobs.admit(self.job, digest))):
@@ -118,7 +121,7 @@ class RunningJob:
         return ResultAddress(RESULT_PATH.format(job=self.job.id), token)
 
     def report(self) -> Progress | None:
-        """The news since the last report."""
+        """Returns the progress since the last call of this method; None if there is none."""
         message, output, self._message, self._output = self._message, self._output, None, None
         if message is None and output is None:
             return None
@@ -140,18 +143,18 @@ class JobKind(Protocol):
 
     @property
     def names(self) -> Collection[str]:
-        """The tools whose jobs it can run at present."""
+        """The tools whose jobs this kind can run at present."""
         ...
 
     async def run(self, running: RunningJob) -> JobEnd | Detachment:
-        """Returns the end of the job, or its detachment. A later run decides whether the work may be repeated: with a
-        handle, always. The run is cancelled to stop the job.
+        """Runs the job, and returns its end or its detachment. A repeated run decides whether the work may be repeated;
+        a job with a handle may always be repeated. To stop the job, the runner cancels this call.
         """
         ...
 
 
 class ToolJobs:
-    """The calls of background tools of this server."""
+    """Runs the calls of the background tools of this server."""
 
     def __init__(self, toolset: Toolset, uploads: Uploads, plans: Plans, checks: TextChecks = NO_CHECKS) -> None:
         self._toolset = toolset
@@ -171,7 +174,7 @@ class ToolJobs:
             return UNKNOWN_END
         plan = self._plans.of(job.owner, request.plan)
         running.approvers = self._toolset.policy(call.name, request.tools).approvers
-        # Unchecked text is not shown. The outcome is checked at its delivery to the turn.
+        # Text that has not been checked is not shown. The outcome is checked when it is delivered to the turn.
         silent = self._checks.of(job.owner, plan.name).check_result is not None
         context = ToolContext(
             owner=job.owner,
@@ -201,8 +204,8 @@ class ToolJobs:
 
 
 class JobRunner:
-    """Runs up to `most` jobs at once. Polls every `poll_interval` seconds, and after notifications. At a shutdown jobs
-    have `grace_period` seconds to end.
+    """Runs up to `most` jobs at once. Polls every `poll_interval` seconds, and after notifications. At a shutdown,
+    running jobs have `grace_period` seconds to finish.
     """
 
     def __init__(
@@ -226,7 +229,7 @@ class JobRunner:
         self._running: dict[Any, RunningJob] = {}
         self._woken = asyncio.Event()
         self._draining = False
-        self._in_doubt = False  # a claim with a lost answer may have succeeded
+        self._in_doubt = False  # whether a claim whose answer was lost may have succeeded
 
     def follow(self, signals: Signals) -> None:
         signals.notified.act(self.receive)
@@ -234,7 +237,7 @@ class JobRunner:
         signals.drain.act(self._begin_drain)
 
     def receive(self, payload: str) -> None:
-        """Handles a notification of a replica."""
+        """Handles a notification that a replica has sent."""
         if payload == JOBS:
             self._woken.set()
             for running in self._running.values():
@@ -244,12 +247,14 @@ class JobRunner:
         self._draining = True
 
     async def run(self) -> None:
-        """Runs jobs until it is cancelled. Then waits for running jobs, and returns the rest to the queue."""
+        """Runs jobs until it is cancelled. Then waits for running jobs, and returns the jobs that do not finish to the
+        queue.
+        """
         async with asyncio.TaskGroup() as group:
             try:
                 while True:
                     self._woken.clear()  # before the poll: a notification during the poll wakes the runner again
-                    # Completed even if cancelled: a shutdown must know the claimed jobs.
+                    # The poll completes even if this task is cancelled, because a shutdown must know the claimed jobs.
                     await to_the_end(self._look(group))
                     pause = min(self._poll_interval, _REPORT) if self._running else self._poll_interval
                     with suppress(TimeoutError):
@@ -272,7 +277,7 @@ class JobRunner:
                 for job in claimed:
                     self._start(group, job)
                 if stops_wait and not self._draining and (self._stopping is None or self._stopping.done()):
-                    # Apart from the poll, which must not wait for tools.
+                    # A task of its own, because the poll must not wait for tools.
                     self._stopping = group.create_task(self._deliver_stops(), name="stops of jobs")
                 delivered = reports_wait and await self._reports.deliver()
                 if not claimed and not delivered:
@@ -281,7 +286,7 @@ class JobRunner:
             log.error("jobs.unavailable", error=str(error))
 
     async def _deliver_stops(self) -> bool:
-        with suppress(StorageError):  # the next poll finds the rest
+        with suppress(StorageError):  # the next poll finds the remaining stops
             while await self._stops.deliver():
                 pass
         return True
@@ -362,8 +367,8 @@ class JobRunner:
             return await retry_while_unavailable(lambda: settle(JobEnd(Outcome(_FAILED, is_error=True))))
 
     async def _drain(self) -> None:
-        """Waits for running jobs, then stops and releases the rest: another replica runs these again, or reports an
-        unknown outcome.
+        """Waits for running jobs, then stops and releases the jobs that still run. Another replica runs these jobs
+        again, or reports an unknown outcome.
         """
         self._draining = True
         running = list(self._running.values())
@@ -382,7 +387,7 @@ class JobRunner:
 
 
 def runner_of(context: Context, most: int, checks: TextChecks) -> JobRunner:
-    """The runner of a server; it follows the signals of its replica."""
+    """Returns the runner of a server. The runner follows the signals of its replica."""
     database, toolset, plans = context.database, context.toolset, context.plans
     kind = ToolJobs(toolset, Uploads(database), plans, checks)
     reports = ReportDelivery(JobReports(database), toolset, context.notify, plans, checks)
@@ -394,13 +399,13 @@ def runner_of(context: Context, most: int, checks: TextChecks) -> JobRunner:
 
 
 def report_question(tool: str) -> None:
-    """Counts a question of a job to a person."""
+    """Logs and counts a question that a job asks a person."""
     log.info("job.asks", tool=tool)
     WAITS.labels("elicitation").inc()
 
 
 def _span_of(job: ClaimedJob) -> AbstractContextManager[Span]:
-    """The span of a run, in the trace of its turn, whose own span has already ended."""
+    """Returns the span of a run. It belongs to the trace of the turn, whose own span may have ended."""
     return TRACING.span(
         f"job {job.job.name}",
         "CONSUMER",

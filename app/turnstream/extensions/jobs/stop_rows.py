@@ -1,4 +1,4 @@
-"""The end of a job on request of its owner. Its call gets a result, and the turn continues."""
+"""Stops a job at the request of its owner. The call of the job gets a result, and the turn continues."""
 
 from uuid import UUID
 
@@ -6,8 +6,8 @@ from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import OPEN_STATUSES, to_json
 from turnstream.storage.runs.session import CHANNEL, JOBS
 
-# The turn is locked first, like by its own writes and by the end of a job: of a simultaneous stop and outcome, one
-# counts. The job's runner is notified, and finds that the job is over.
+# The turn is locked first, as it is for its own writes and for the end of a job: if a stop and an outcome arrive at the
+# same time, only the first is stored. The job's runner is notified, and finds that the job is over.
 STOP_JOB = Statement(
     f"""
     WITH turn AS (
@@ -34,11 +34,13 @@ STOP_JOB = Statement(
 
 class JobStops:
     def __init__(self, database: Database) -> None:
-        """`database` is not limited to the owner of the request: the owner is compared."""
+        """`database` may read the rows of all owners, so the statement compares the owner of the request."""
         self._database = database
 
     async def stop(self, owner: str, turn: UUID, tool_use_id: str, *, unrun: object, stopped: object) -> bool:
-        """Stops the job of the call, with the end `unrun` or, after its start, `stopped`. False if it is over."""
+        """Stops the job of the call. The outcome is `unrun` if the job has not started, else `stopped`. Returns False
+        if the job is already over.
+        """
         call = {"owner": owner, "turn": turn, "tool_use_id": tool_use_id}
         ends = {"unrun": to_json(unrun), "stopped": to_json(stopped)}
         return bool(await self._database.rows(STOP_JOB, **call, **ends))

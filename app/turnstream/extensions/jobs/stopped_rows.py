@@ -1,5 +1,5 @@
-"""Stopped jobs: the handles of calls that were stopped after they had continued elsewhere. Triggers of `jobs` add the
-rows; each row is deleted when the tool has stopped the work.
+"""Stopped jobs: the handles of calls that were stopped while they continued elsewhere. Triggers of `jobs` add the rows;
+each row is deleted when the tool has stopped the work.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,8 +11,8 @@ from turnstream.extensions.jobs.rows import ClaimedJob
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import from_json
 
-# The time until the next try is also the lease: if a replica dies, another one takes over. If no replica has had the
-# tool of a row for a day, any replica may delete the row.
+# The time until the next try is also the lease: if a replica dies, another replica takes over its rows. After a day,
+# even a replica without the tool takes the row of a job, and deletes the row.
 TAKE_STOPPED_JOBS = Statement(
     """
     UPDATE stopped_jobs SET tries = tries + 1, due_at = now() + make_interval(mins => least(1 << tries, 60))
@@ -25,8 +25,8 @@ TAKE_STOPPED_JOBS = Statement(
     """
 )
 FORGET_STOPPED_JOB = Statement("DELETE FROM stopped_jobs WHERE id = :job RETURNING id")
-# The row of a job that was stopped while its tool started work elsewhere. If another runner has the job, or a result
-# from elsewhere settled it, no stop is needed.
+# Adds the row of a job that was stopped while its tool started work elsewhere. If another runner has the job, or a
+# result from elsewhere has settled it, no stop is needed.
 ADD_STOPPED_JOB = Statement(
     """
     INSERT INTO stopped_jobs (id, owner, turn_id, round, tool_use_id, name, handle)
@@ -43,7 +43,9 @@ ADD_STOPPED_JOB = Statement(
 
 @dataclass(frozen=True, slots=True)
 class StoppedJob:
-    """A stopped job with work to stop elsewhere. `tries` counts the tries, including this one."""
+    """A stopped job whose work elsewhere must be stopped, too. `tries` counts the attempts to stop it, including the
+    present attempt.
+    """
 
     id: UUID
     owner: str
@@ -60,7 +62,7 @@ class StoppedJobs:
         self._database = database
 
     async def take(self, names: Collection[str], most: int) -> Sequence[StoppedJob]:
-        """Takes due rows of the tools `names` for one try."""
+        """Takes up to `most` due rows of the tools `names`, for one try."""
         rows = await self._database.rows(TAKE_STOPPED_JOBS, names=list(names), most=most)
         return [
             StoppedJob(
@@ -80,7 +82,9 @@ class StoppedJobs:
         await self._database.rows(FORGET_STOPPED_JOB, job=job)
 
     async def add(self, job: ClaimedJob, handle: str) -> bool:
-        """Adds a job that was stopped after its tool had started work elsewhere. False if it was not stopped."""
+        """Adds a job that was stopped after its tool had started work elsewhere. Returns False if the job was not
+        stopped.
+        """
         call = {"turn": job.turn, "round": job.job.round, "tool_use_id": job.job.tool_use_id, "name": job.job.name}
         added = await self._database.row(ADD_STOPPED_JOB, job=job.id, owner=job.owner, handle=handle, **call)
         return added is not None

@@ -1,4 +1,4 @@
-"""Stops work that continues elsewhere: the tool of a stopped job is called with the handle of the job."""
+"""Stops work that continues elsewhere, by calling the tool of the stopped job with the handle of the job."""
 
 import asyncio
 from typing import Final
@@ -12,13 +12,13 @@ from turnstream.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
 
-_AT_ONCE: Final = 20  # jobs of one poll
+_AT_ONCE: Final = 20  # most jobs that one poll takes
 _MOST_TRIES: Final = 10
-_SECONDS: Final = 30.0  # of one try; shorter than the time until the next one
+_SECONDS: Final = 30.0  # time limit of one try, shorter than the time until the next try
 
 
 class StopDelivery:
-    """Calls the tools of this server. A try is repeated if it fails or its process dies."""
+    """Calls the tools of this server to stop their work. A try is repeated if it fails or if its process dies."""
 
     def __init__(self, stopped: StoppedJobs, toolset: Toolset) -> None:
         self.jobs = stopped

@@ -1,4 +1,4 @@
-"""The table of jobs to stop elsewhere."""
+"""The table of jobs whose work elsewhere must be stopped."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from turnstream.storage.ownership import Ownership, owned
 
 TABLES: Final[Mapping[str, Ownership]] = {
-    # Jobs that were stopped, or deleted, after they had continued elsewhere: until their tools have stopped the work.
-    # The turn may be deleted.
+    # Jobs that were stopped or deleted while they continued elsewhere. A row exists until the tool of the job has
+    # stopped the work, even if the turn is deleted.
     "stopped_jobs": owned("owner", closed=True),
 }

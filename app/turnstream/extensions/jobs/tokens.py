@@ -1,4 +1,4 @@
-"""Tokens for the result of a single job, posted by programs elsewhere."""
+"""Tokens with which programs elsewhere post the result of a single job."""
 
 from hashlib import sha256
 from secrets import token_urlsafe
@@ -10,10 +10,10 @@ _TOKEN_BYTES = 32
 
 
 def new_token() -> str:
-    """A token that may settle one job."""
+    """Returns a token that allows its holder to settle one job."""
     return f"tsj_{token_urlsafe(_TOKEN_BYTES)}"
 
 
 def digest_of_token(token: str) -> bytes:
-    """The stored digest of the token."""
+    """Returns the digest of the token, which the row of the job stores."""
     return sha256(token.encode()).digest()

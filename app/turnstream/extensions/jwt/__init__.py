@@ -1,4 +1,4 @@
-"""JSON web tokens of an issuer for logins."""
+"""Authenticates requests by JSON web tokens, which an issuer for logins has signed."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -53,7 +53,7 @@ async def _way(settings: Settings) -> AsyncIterator["Authenticate | None"]:
         yield None
         return
     need("jwt", "jwt", "TURNSTREAM_JWT_ISSUER")
-    from turnstream.extensions.jwt.tokens import open_jwt_tokens  # a tenth of a second
+    from turnstream.extensions.jwt.tokens import open_jwt_tokens  # the import takes a tenth of a second
 
     async with open_jwt_tokens(_issuer(given, given.jwt_issuer)) as tokens:
         yield tokens.identity_of
@@ -79,7 +79,7 @@ async def _check(settings: Settings, _: "Models", ping: bool) -> str:
 
 
 def _issuer(given: JwtSettings, name: str) -> "Issuer":
-    """Raises ConfigError."""
+    """Returns the issuer that the settings describe. Raises ConfigError."""
     from turnstream.extensions.jwt.tokens import KEY_TYPES, Issuer
     from turnstream.libraries.outgoing.issuer_keys import check_key_url, check_owner_claim
 

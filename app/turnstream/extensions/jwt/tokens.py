@@ -19,8 +19,9 @@ from turnstream.kit.clock import CLOCK
 from turnstream.libraries.logins import LoginScopes, identity_from
 from turnstream.libraries.outgoing.issuer_keys import IssuerKeys, Jwk, claim_of, texts_of
 
-# The permitted algorithms, with the type of their keys. Each has a private and a public key: with a shared key, every
-# server that checks tokens could also issue them, and a public key could be mistaken for a shared one.
+# The permitted algorithms, each with the type of its keys. Each algorithm uses a private and a public key: with a
+# shared key, every server that checks tokens could also issue them, and a public key could be mistaken for a shared
+# key.
 KEY_TYPES: Final = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "RSA"),
     **dict.fromkeys(("ES256", "ES384", "ES512"), "EC"),
@@ -28,7 +29,8 @@ KEY_TYPES: Final = {
 }
 _LONGEST_TOKEN: Final = 16_384
 _MOST_REMEMBERED: Final = 10_000
-# These claims are checked here: the library does not use the database's clock, and does not support several audiences.
+# This module checks these claims itself, because the library does not use the database's clock, and does not support
+# several audiences.
 _OPTIONS: Final[jwt.types.Options] = {
     "require": ["exp", "iss"],
     "verify_aud": False,
@@ -42,8 +44,9 @@ _LEAST_RSA_BITS: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """An issuer, and the use of its claims. A claim is a name, or a path with dots. `leeway` is in seconds. `type` is
-    the required `typ` in the header of a token. `prefix` begins the names of its owners.
+    """An issuer, and the names of the claims that its tokens have. A name of a claim may be a path with dots. `leeway`
+    is in seconds. The header of a token must have the `typ` that `type` names. The names of the issuer's owners begin
+    with `prefix`.
     """
 
     name: str
@@ -107,7 +110,9 @@ class JwtTokens:
             raise Unauthorized(f"The token of `Authorization` is not valid: {error}.") from None
 
     def _verified(self, token: str, algorithm: str, key: Jwk) -> Mapping[str, Any]:
-        """Returns the claims. The key determines the algorithm, not the token."""
+        """Returns the claims of the token. The key, not the token, determines the algorithm. Raises ValueError and the
+        exceptions of the library.
+        """
         if key.get("kty") != KEY_TYPES[algorithm] or key.get("alg", algorithm) != algorithm:
             raise ValueError(f"its key is not one for {algorithm}")
         public = jwt.PyJWK(dict(key), algorithm).key
@@ -120,7 +125,8 @@ class JwtTokens:
             issuer=self._issuer.name,
             options=_OPTIONS,
         )
-        # The library uses the last of two claims with one name; another server may use the first.
+        # If a token has two claims with the same name, the library uses the second claim, but another server may use
+        # the first.
         payload = jwt.utils.base64url_decode(token.split(".")[1]).decode()
         claims: Mapping[str, Any] = loads(payload, object_pairs_hook=_unique)
         if claims.get("typ") == "ID" or not claims.keys().isdisjoint({"at_hash", "c_hash"}):
@@ -133,7 +139,7 @@ class JwtTokens:
         return claims
 
     def _check_times(self, claims: Mapping[str, Any]) -> None:
-        """Raises ValueError for a token that has expired, or is not valid yet."""
+        """Raises ValueError if the token has expired, or is not valid yet."""
         now, leeway = CLOCK.seconds(), self._issuer.leeway
         times = {name: claims[name] for name in ("exp", "nbf", "iat") if name in claims}
         if not all(type(time) in {int, float} and 0 <= time <= _LATEST for time in times.values()):
@@ -162,7 +168,9 @@ class JwtTokens:
 
 @asynccontextmanager
 async def open_jwt_tokens(issuer: Issuer) -> AsyncIterator[JwtTokens]:
-    """Fetches the keys for the first token, so that a server starts without its issuer."""
+    """Opens the authentication of tokens. The keys are fetched when the first token arrives, so that a server starts
+    even if its issuer is unreachable.
+    """
     async with httpx2.AsyncClient(timeout=5.0, follow_redirects=False) as client:
         keys = IssuerKeys(issuer.name, issuer.keys_url, client)
         try:
@@ -172,7 +180,7 @@ async def open_jwt_tokens(issuer: Issuer) -> AsyncIterator[JwtTokens]:
 
 
 def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises ValueError for an object with a repeated name."""
+    """Returns the members as a dictionary. Raises ValueError if a name is repeated."""
     found = dict(members)
     if len(found) < len(members):
         raise ValueError("a claim of it is repeated")

@@ -12,9 +12,9 @@ from turnstream.libraries.secrets.settings import KeySettings
 if TYPE_CHECKING:
     from turnstream.llm.models.catalog import Models
 
-# The prefix of the name of a service key in TURNSTREAM_MASTER_KEY.
+# The prefix that marks the name of a service key in TURNSTREAM_MASTER_KEY.
 PREFIX: Final = "kms:"
-_TRIAL: Final = "trial"  # an owner, for `doctor --ping`
+_TRIAL: Final = "trial"  # the owner in the test of `doctor --ping`
 
 
 class KeyServiceSettings(Section):
@@ -28,7 +28,7 @@ class KeyServiceSettings(Section):
 
 
 def _master_key(settings: Settings, name: str) -> MasterKey | None:
-    """Raises ConfigError."""
+    """Returns the service key `name`; None if the name does not begin with `kms:`. Raises ConfigError."""
     if not name.startswith(PREFIX):
         return None
     given = settings.section(KeyServiceSettings)

@@ -1,5 +1,5 @@
-"""A key of a service with the API of the secrets engine `transit` of Vault and OpenBao. The service key wraps keys of
-owners; each wrapped key is bound to its owner as associated data.
+"""A key in a service that has the API of `transit`, the secrets engine of Vault and OpenBao. The service key wraps the
+keys of owners. The service binds each wrapped key to its owner, whose name is the associated data.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from turnstream.libraries.secrets.sealing import id_of
 
 log = structlog.get_logger(__name__)
 
-# Seconds for which a key is used without a request to the service, and for which it is used while the service is
-# unreachable.
+# Seconds for which a key in memory is used without a request to the service (`FRESH`), and for which the key is used
+# while the service is unreachable (`STALE`).
 FRESH: Final = 300.0
 STALE: Final = 3600.0
-_PAUSE: Final = 5.0  # seconds without a request after a request without a response
+_PAUSE: Final = 5.0  # seconds without requests after a request that got no response
 _MOST: Final = 10_000  # keys in memory
 _MOST_BYTES: Final = 65_536
 _REFUSED: Final = {401, 403}
@@ -45,7 +45,7 @@ class _Answer(msgspec.Struct):
 
 
 class _Known:
-    """A key in memory. `asking` allows one request at a time."""
+    """An unwrapped key of an owner in memory. `asking` allows one request at a time."""
 
     __slots__ = ("asked", "asking", "key")
 
@@ -56,8 +56,9 @@ class _Known:
 
 
 class ServiceKey:
-    """The key `name` of the service at `url`. While the service is unreachable, keys in memory are used for an hour;
-    after a refusal, a key is dropped. All other uses wait for the service, as for Postgres.
+    """The key `name` of the service at `url`. While the service is unreachable, keys in memory are used for an hour. If
+    the service refuses a key, the key is dropped from memory. All other uses wait for the service, as they wait for
+    Postgres.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class ServiceKey:
         return known.key
 
     async def _ask(self, call: str, owner: str, **values: str) -> _Data:
-        """Raises CannotOpen and StorageUnavailable."""
+        """Sends a request to the service. Raises CannotOpen and StorageUnavailable."""
         if self._clock() < self._away_until:
             raise StorageUnavailable("The key service does not answer.")
         body = msgspec.json.encode({**values, "associated_data": b64encode(owner.encode()).decode()})

@@ -1,5 +1,5 @@
-"""Secrets of tools that requests declare, encrypted in rows by keys of owners. Commands show the state of the keys,
-change the master key, and encrypt older rows.
+"""Encrypts the secrets of tools that requests declare, before they are stored in rows. Each owner has a key. Commands
+show the state of the keys, change the master key, and encrypt older rows.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from turnstream.libraries.secrets.settings import NAME, KeySettings
 
 
 def _secrets(settings: Settings, extensions: Sequence[Extension], make: bool) -> Secrets:
-    """Raises ConfigError."""
+    """Returns the encryption of secrets that the settings describe. Raises ConfigError."""
     from turnstream.libraries.secrets.master_keys import secret_rows
 
     return secret_rows(settings, extensions, make)

@@ -1,4 +1,4 @@
-"""`turnstream keys`."""
+"""The command `turnstream keys`."""
 
 import asyncio
 from collections import Counter
@@ -17,7 +17,7 @@ from turnstream.setup.databases import check_present, database_name, open_presen
 from turnstream.storage.database import Database
 from turnstream.storage.owners.audit import AuditTrail
 
-_SHOWN = 10  # owners in one sentence
+_SHOWN = 10  # owners that one sentence names
 
 
 @click.group(invoke_without_command=True)
@@ -51,8 +51,8 @@ def status() -> None:
 def rotate_command() -> None:
     """Wrap the keys of all owners by the first master key.
 
-    Servers may run meanwhile: give all replicas both keys first, the new one before the old one. When the command has
-    ended, the old key may go. After an interruption call it again.
+    Servers may run meanwhile. First give all replicas both master keys, the new key before the old key. When the
+    command has finished, the old key may be removed. After an interruption, call the command again.
     """
     settings = read_settings()
     masters = _masters(settings)
@@ -84,8 +84,8 @@ def rotate_command() -> None:
 def encrypt_command() -> None:
     """Encrypt the secrets that rows from before the master key have in plain text.
 
-    Servers may run meanwhile. After an interruption call it again: what is encrypted stays so. Old copies of the rows
-    are in the write-ahead log and in backups until these are deleted.
+    Servers may run meanwhile. After an interruption, call the command again: rows that are encrypted stay encrypted.
+    The write-ahead log and backups contain old copies of the rows until they are deleted.
     """
     settings = read_settings()
     masters = _masters(settings)
@@ -105,7 +105,7 @@ def encrypt_command() -> None:
 
 
 async def _encrypted(database: Database, owner_keys: OwnerKeys) -> tuple[Counter[str], list[str]]:
-    """The numbers of changed rows by table, and owners whose key cannot be unwrapped."""
+    """Returns the number of changed rows of each table, and the owners whose key cannot be unwrapped."""
     encrypted, read, failed = Counter[str](), Counter[str](), set[str]()
     async for step in encrypt(database, owner_keys):
         read[step.table] += step.read

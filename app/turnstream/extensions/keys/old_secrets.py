@@ -1,4 +1,4 @@
-"""Secrets in rows that are older than the master key, and their encryption."""
+"""Encrypts secrets in rows that are older than the master key."""
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ _BEFORE_ALL: Final[Mapping[str, Any]] = {"id": NO_ID, "owner": "", "digest": b""
 
 @dataclass(frozen=True, slots=True)
 class SecretColumn:
-    """A column with secrets. Rows are read in the order of their key, so that the duration of a step does not depend on
-    the size of the table.
+    """A column with secrets. Rows are read in the order of their primary key, so that the duration of a step does not
+    depend on the size of the table.
     """
 
     table: str
@@ -31,11 +31,11 @@ class SecretColumn:
 
 
 def _column(table: str, column: str, begin: Mapping[str, Any]) -> SecretColumn:
-    """`begin` is a key before all keys of the table."""
+    """Returns the column with its statements. `begin` has a primary key that is lower than all keys of the table."""
     owner = "(SELECT owner FROM chats WHERE chats.id = turns.chat_id)" if table == "turns" else "owner"
     key, place = ", ".join(begin), ", ".join(f":{name}" for name in begin)
     here = " AND ".join(f"{name} = :{name}" for name in begin)
-    # A cheap test of the text first. The program finds the secrets.
+    # The query tests the text cheaply; the program then finds the secrets.
     read = f"""
         WITH passed AS MATERIALIZED (
             SELECT {key}, {owner} AS of_owner, {column}::text AS found FROM {table}
@@ -44,7 +44,7 @@ def _column(table: str, column: str, begin: Mapping[str, Any]) -> SecretColumn:
         SELECT {key}, of_owner, CASE WHEN found ~ '"headers|authorization|"secrets"' THEN found END AS found
         FROM passed ORDER BY {key}
     """
-    # The next call handles a row that was changed meanwhile.
+    # A row that was changed in the meantime is left to the next call of the command.
     write = f"""
         UPDATE {table} SET {column} = CAST(:after AS json) WHERE {here} AND {column}::text = :before RETURNING 1 AS done
     """
@@ -58,8 +58,8 @@ COLUMNS: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class EncryptionStep:
-    """The number of rows of a table that a step has read, and of rows in which it has encrypted secrets. The key of
-    `failed` owners cannot be unwrapped.
+    """A step of the encryption: the number of rows of `table` that the step has read, and the number of rows in which
+    it has encrypted secrets. `failed` has the owners whose key cannot be unwrapped.
     """
 
     table: str
@@ -69,7 +69,7 @@ class EncryptionStep:
 
 
 async def encrypt(database: Database, keys: OwnerKeys) -> AsyncGenerator[EncryptionStep, None]:
-    """Encrypts secrets in plain text. Raises Conflict if a new replica cannot decrypt them."""
+    """Encrypts the secrets that rows have in plain text. Raises Conflict if a new replica cannot decrypt them."""
     for column in COLUMNS:
         place = dict(column.begin)
         while rows := await database.rows(column.read, most=_STEP, **place):

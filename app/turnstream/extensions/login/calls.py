@@ -1,4 +1,4 @@
-"""The calls of sessions, and the addresses of a browser during a login."""
+"""The calls of the API about sessions, and the pages that a browser visits during a login."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -35,10 +35,10 @@ from turnstream.storage.database import ANONYMOUS, OWNER, Statement
 from turnstream.storage.owners.tokens import LOGIN_SESSION
 
 GET_SESSION = Statement("SELECT id, name, issuer, created_at, expires_at FROM login_sessions WHERE id = :id")
-_LONGEST: Final = 4096  # characters of a parameter of the callback
-_MOST_FORM: Final = 131_072  # bytes
+_LONGEST: Final = 4096  # most characters of a parameter of the callback
+_MOST_FORM: Final = 131_072  # most bytes of the form that an issuer posts
 _LONGEST_HINT: Final = 3500  # characters: browsers refuse cookies of more than 4,096 bytes
-_MOST_PENDING: Final = 4  # logins at a time in a browser
+_MOST_PENDING: Final = 4  # logins that may be pending in a browser at one time
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none';"
     " frame-ancestors 'none'",
@@ -87,7 +87,7 @@ class SessionEnded(BaseModel):
 
 
 class _LoginRefused(Exception):
-    """The login is refused: the status and a sentence for the person."""
+    """Refuses a login, with a status and a sentence for the person."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -148,7 +148,7 @@ def _session_id(identity: Identity) -> UUID | None:
 
 
 def _sign_in(request: Request) -> LoginFlow | None:
-    """None on a server without an issuer."""
+    """Returns None if the server has no issuer."""
     sign_in = services_of(request).states.get("login")
     return sign_in if isinstance(sign_in, LoginFlow) else None
 
@@ -237,14 +237,14 @@ async def _callback(request: Request, sign_in: LoginFlow) -> Response:
 
 
 def _landing(sign_in: LoginFlow, opened: OpenedSession) -> str:
-    """Operators without the right to read get their own page."""
+    """Returns the page after a login. Operators without the scope `read` get the operators' page."""
     scopes = opened.identity.scopes
     to = "admin" if "admin" in scopes and "read" not in scopes else opened.to
     return f"{sign_in.logins.base}/{to}"
 
 
 async def _end_by_issuer(request: Request, sign_in: LoginFlow) -> Response:
-    """The issuer ends sessions (Back-Channel Logout 1.0)."""
+    """Handles the request of an issuer to end sessions (Back-Channel Logout 1.0)."""
     headers, issuer = {"Cache-Control": "no-store"}, request.path_params["issuer"]
     body = b""
     async for chunk in request.stream():
@@ -278,7 +278,7 @@ def _hint(sign_in: LoginFlow) -> str:
 
 def _remember(response: Response, sign_in: LoginFlow, opened: OpenedSession) -> None:
     """Sets three cookies: the session; a digest of the owner, for the page; and the ID token, which the issuer requires
-    at a logout. Only the request that ends the session gets the ID token.
+    at a logout. Browsers send the ID token only with the request that ends the session.
     """
     life = int(sign_in.logins.life)
     _set(response, sign_in, sign_in.logins.cookie("session"), opened.cookie, life)
@@ -310,7 +310,7 @@ def _set(
     *,
     httponly: bool = True,
 ) -> None:
-    """Lax: the issuer redirects the browser here from another site."""
+    """Sets a cookie. It is `lax`, because the issuer redirects the browser here from another site."""
     response.set_cookie(name, value, age, path=path, secure=sign_in.logins.is_secure, httponly=httponly, samesite="lax")
 
 

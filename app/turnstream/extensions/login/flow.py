@@ -1,4 +1,4 @@
-"""A login begins and ends in the same browser, and creates a session there."""
+"""The flow of a login, which begins and ends in the same browser, and creates a session there."""
 
 import asyncio
 import hmac
@@ -22,11 +22,11 @@ from turnstream.libraries.logins import LoginScopes, identity_from
 from turnstream.libraries.outgoing.issuer_keys import claim_of, texts_of
 from turnstream.storage.database import Database
 
-# Only servers with an issuer import the library: the import takes a tenth of a second.
+# The library is imported only if there is an issuer, because the import takes a tenth of a second.
 
-PENDING_LIFE: Final = 600  # seconds at the issuer
-# The target after a login: a page of this server, and its chat. No other target, so that no link leads through a login
-# to a foreign page.
+PENDING_LIFE: Final = 600  # seconds that a person may spend at the issuer
+# The target after a login: a page of this server, and a chat on it, if any. Other targets are refused, so that no link
+# leads through a login to a foreign page.
 WAY_BACK: Final = re.compile(r"(admin)?(#[\w/-]{0,200})?", re.ASCII)
 _LONGEST_NAME: Final = 200
 
@@ -44,7 +44,7 @@ class PendingLogin:
 
     @property
     def key(self) -> str:
-        """A part of its cookie's name: several tabs may sign in at once."""
+        """A part of the cookie's name, because several tabs may sign in at once."""
         return key_of(self.state)
 
     def encoded(self) -> str:
@@ -63,7 +63,7 @@ class PendingLogin:
 
 @dataclass(frozen=True, slots=True)
 class OpenedSession:
-    """A new session: the value of its cookie, its owner, and the browser's next page."""
+    """A new session: the value of its cookie, its owner, and the page that the browser opens next."""
 
     cookie: str = field(repr=False)
     identity: Identity
@@ -72,7 +72,7 @@ class OpenedSession:
 
 
 class LoginFlow:
-    """Logins at all issuers. Connections stay open until `run` ends."""
+    """Begins, completes and ends logins at all issuers. Connections stay open until `run` is cancelled."""
 
     def __init__(self, database: Database, logins: Logins, scopes: LoginScopes) -> None:
         from turnstream.extensions.login.provider import OpenIdProvider  # noqa: PLC0415
@@ -101,7 +101,7 @@ class LoginFlow:
     async def complete(
         self, pending: PendingLogin, state: str, code: str, iss: str | None, before: str | None
     ) -> OpenedSession:
-        """Creates a session, and ends the session of the cookie `before`. Raises LoginFailed."""
+        """Creates a session, and ends the earlier session whose cookie is `before`. Raises LoginFailed."""
         if not hmac.compare_digest(pending.state.encode(), state.encode()):
             raise LoginFailed("This login was not begun in this browser.")
         if not 0 <= CLOCK.seconds() - pending.at + 1 <= PENDING_LIFE:
@@ -131,7 +131,9 @@ class LoginFlow:
         return OpenedSession(secret, identity, id_token, pending.to)
 
     async def end(self, identity: Identity, id: UUID) -> str | None:
-        """Ends a session of the owner. Returns the name of its issuer; None if it had ended already."""
+        """Ends a session of the owner. Returns the name of its issuer; None if the session had ended already, or if the
+        settings no longer have the issuer.
+        """
         row = await self._database.row(END_SESSION, id=id, owner=identity.owner)
         return (
             None
@@ -140,7 +142,7 @@ class LoginFlow:
         )
 
     async def end_by_issuer(self, issuer: str, token: str) -> int:
-        """Ends the sessions named by a token of the issuer. Returns their number. Raises LoginFailed."""
+        """Ends the sessions that a logout token of the issuer names. Returns their number. Raises LoginFailed."""
         provider = self.providers[issuer]
         claims = await provider.logout_claims(token)
         sid, subject = claims.get("sid"), claims.get("sub")
@@ -153,7 +155,7 @@ class LoginFlow:
         return len(rows)
 
     def _identity(self, issuer: LoginIssuer, claims: Mapping[str, Any]) -> Identity:
-        """Raises LoginFailed for a person without any scope."""
+        """Returns the identity of the person. Raises LoginFailed if the person has no scope."""
         groups = texts_of(claim_of(claims, issuer.groups_claim)) if issuer.groups_claim else ()
         plan = next((plan for group, plan in self.logins.plans.items() if group in groups), None)
         try:
@@ -172,7 +174,9 @@ class LoginFlow:
 
 
 def logout_address(about: Mapping[str, Any], issuer: LoginIssuer, back: str, id_token: str | None) -> str | None:
-    """The address where the issuer ends its own session (RP-Initiated Logout 1.0), if any."""
+    """Returns the address at which the issuer ends its own session (RP-Initiated Logout 1.0); None if it has no such
+    address.
+    """
     endpoint = about.get("end_session_endpoint")
     if not isinstance(endpoint, str) or urlsplit(endpoint).scheme not in {"http", "https"}:
         return None
@@ -187,7 +191,7 @@ def key_of(state: str) -> str:
 
 
 def _name_of(claims: Mapping[str, Any]) -> str | None:
-    """The person's name for display."""
+    """Returns the person's name for display; None if the claims contain no name."""
     for claim in ("name", "preferred_username", "email"):
         name = claims.get(claim)
         if isinstance(name, str) and name.strip() and name.isprintable():

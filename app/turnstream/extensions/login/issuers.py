@@ -1,4 +1,4 @@
-"""The issuers for logins, from the settings."""
+"""Reads the issuers for logins from the settings."""
 
 import re
 import tomllib
@@ -15,7 +15,8 @@ from turnstream.extensions.login import LoginSettings
 from turnstream.libraries.extras import need
 from turnstream.libraries.outgoing.issuer_keys import check_key_url, check_owner_claim
 
-# The name of the issuer in the settings. Owners of other issuers have the issuer's name as prefix.
+# The name of the issuer that the settings describe. The names of owners from other issuers begin with the name of their
+# issuer.
 MAIN: Final = "main"
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _TAKEN: Final = frozenset({MAIN, "jwt", "proxy", "person", "role", "owner", "local"})
@@ -43,8 +44,8 @@ class IssuerTable(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class LoginIssuer:
-    """`url` is the issuer's name in tokens. `prefix` precedes the names of its owners. Claims are names, or paths with
-    dots.
+    """An issuer for logins. `url` is its name in tokens. The names of its owners begin with `prefix`. A claim is a
+    name, or a path with dots.
     """
 
     name: str
@@ -60,8 +61,8 @@ class LoginIssuer:
 
 @dataclass(frozen=True, slots=True)
 class Logins:
-    """`base` is the public address of this server. `idle` and `life` of a session are seconds. `plans` are by group, in
-    order of precedence.
+    """The settings of all logins. `base` is the public address of this server. `idle` and `life` limit a session, in
+    seconds. `plans` has the plan of each group, in order of precedence.
     """
 
     base: str
@@ -75,14 +76,14 @@ class Logins:
         return self.base.startswith("https:")
 
     def cookie(self, name: str) -> str:
-        """The name of a cookie. With https its name has a prefix that prevents other hosts of the domain from setting
-        it.
+        """Returns the full name of a cookie. With https, the name has a prefix that prevents other hosts of the domain
+        from setting the cookie.
         """
         return f"__Host-turnstream_{name}" if self.is_secure else f"turnstream_{name}"
 
 
 def read_logins(settings: Settings) -> Logins | None:
-    """Returns None without an issuer. Raises ConfigError."""
+    """Returns the settings of logins; None if there is no issuer. Raises ConfigError."""
     given = settings.section(LoginSettings)
     tables = _further(given)
     if given.login_issuer is None and not tables:
@@ -114,7 +115,7 @@ def read_logins(settings: Settings) -> Logins | None:
 
 
 def _further(given: LoginSettings) -> Mapping[str, LoginIssuer]:
-    """Returns the issuers of the file. Raises ConfigError."""
+    """Returns the issuers that the file of issuers describes. Raises ConfigError."""
     path = given.login_issuers_file
     if path is None:
         return {}

@@ -1,4 +1,4 @@
-"""The requests to an OpenID provider, and the checks of its answers: code flow with PKCE (OpenID Connect Core 1.0).
+"""Sends the requests to an OpenID provider, and checks its answers: code flow with PKCE (OpenID Connect Core 1.0).
 
 Redirects are not followed; answers are limited in size and time.
 """
@@ -21,22 +21,22 @@ from turnstream.extensions.login.issuers import LoginFailed, LoginIssuer
 from turnstream.kit.clock import CLOCK
 from turnstream.libraries.outgoing.issuer_keys import IssuerKeys, check_key_url, claim_of
 
-# Only signatures with a public key: a server that checks a shared key could also sign with it.
+# Only algorithms with a public key: a server that checks signatures by a shared key could also sign with that key.
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _TIMEOUT: Final = 10.0
 _MOST_BYTES: Final = 512_000
-_LEEWAY: Final = 30  # seconds between the clocks
+_LEEWAY: Final = 30  # seconds by which the clocks of issuer and server may differ
 _LONGEST_TOKEN: Final = 65_536
 _LATEST: Final = 253_370_764_800  # the year 9999
 _LEAST_RSA_BITS: Final = 2048
 _LOGOUT_EVENT: Final = "http://schemas.openid.net/event/backchannel-logout"
-_OLDEST_LOGOUT: Final = 300  # seconds
+_OLDEST_LOGOUT: Final = 300  # most seconds since the token was issued
 
 Claims = Mapping[str, Any]
 
 
 class OpenIdProvider:
-    """A client of an issuer, in a running server."""
+    """The client with which a running server sends requests to one issuer."""
 
     def __init__(self, issuer: LoginIssuer, redirect_uri: str) -> None:
         self.issuer = issuer
@@ -49,7 +49,7 @@ class OpenIdProvider:
         await self._http.aclose()
 
     async def configuration(self) -> Claims:
-        """Raises LoginFailed."""
+        """Returns the issuer's OpenID configuration. Raises LoginFailed."""
         try:
             found = await self._keys.configuration()
             check_configuration(found)
@@ -58,14 +58,14 @@ class OpenIdProvider:
         return found
 
     async def begin(self, state: str, nonce: str, verifier: str) -> str:
-        """Returns the address for the person's sign-in. Raises LoginFailed."""
+        """Returns the address at which the person signs in. Raises LoginFailed."""
         endpoint = (await self.configuration())["authorization_endpoint"]
         async with self._client({}) as client:
             url, _ = client.create_authorization_url(endpoint, state=state, code_verifier=verifier, nonce=nonce)
         return cast("str", url)
 
     async def complete(self, code: str, nonce: str, verifier: str, iss: str | None) -> tuple[Claims, str]:
-        """Returns the claims of the person, and the ID token. Raises LoginFailed."""
+        """Exchanges the code, and returns the claims about the person, and the ID token. Raises LoginFailed."""
         about = await self.configuration()
         needs_iss = about.get("authorization_response_iss_parameter_supported") is True
         if iss != self.issuer.url and (iss is not None or needs_iss):
@@ -93,7 +93,7 @@ class OpenIdProvider:
         return claims, id_token
 
     async def logout_claims(self, token: str) -> Claims:
-        """Returns the claims of a token with which the issuer ends sessions (Back-Channel Logout 1.0). Raises
+        """Returns the claims of a logout token, with which the issuer ends sessions (Back-Channel Logout 1.0). Raises
         LoginFailed.
         """
         claims = await self._decoded(token)
@@ -113,7 +113,7 @@ class OpenIdProvider:
         return claims
 
     def _client(self, about: Claims) -> AsyncOAuth2Client:
-        """The library's client for one login, which stores the received tokens."""
+        """Returns a client of the library for a single login, because the client stores the tokens that it receives."""
         issuer = self.issuer
         method = "none"
         if issuer.client_secret is not None:
@@ -146,7 +146,7 @@ class OpenIdProvider:
             raise LoginFailed(f"{self.issuer.title} sent no claims: {type(error).__name__}.") from None
 
     async def _verified(self, token: str, nonce: str, access: str) -> Claims:
-        """Returns the claims of an ID token for this login. Raises LoginFailed."""
+        """Returns the claims of an ID token, after a check that the token belongs to this login. Raises LoginFailed."""
         header: dict[str, Any] = {}
         claims = await self._decoded(token, header)
         options = {
@@ -166,7 +166,9 @@ class OpenIdProvider:
         return claims
 
     async def _decoded(self, token: str, header: dict[str, Any] | None = None) -> Claims:
-        """Returns the claims of a token with a valid signature; its header is added to `header`. Raises LoginFailed."""
+        """Returns the claims of a token, after a check of its signature. Copies the token's header into `header`, if
+        given. Raises LoginFailed.
+        """
         wrong = f"{self.issuer.title} sent a token that is not valid"
         if len(token) > _LONGEST_TOKEN:
             raise LoginFailed(f"{wrong}: it is too long.")
@@ -208,7 +210,7 @@ async def check_provider(issuer: LoginIssuer) -> str:
 
 
 def check_configuration(about: Claims) -> None:
-    """Raises ValueError."""
+    """Raises ValueError if the configuration lacks the address for sign-ins or for tokens."""
     for name in ("authorization_endpoint", "token_endpoint"):
         if not isinstance(about.get(name), str):
             raise ValueError(f"its configuration has no `{name}`")
@@ -232,7 +234,9 @@ class _BoundedAnswer(httpx2.AsyncByteStream):
 
 
 async def _bounded(response: httpx2.Response) -> None:
-    """Limits the body before the read. A compressed body is refused, because a small body could expand."""
+    """Limits the size of the body before it is read. Refuses a compressed body, because a small body could expand to a
+    large one.
+    """
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("the answer is compressed, which was not asked for")
     assert isinstance(response.stream, httpx2.AsyncByteStream)

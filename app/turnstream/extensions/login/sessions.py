@@ -1,4 +1,6 @@
-"""Sessions of logged-in people: rows, found by the hash of the cookie, and cached for seconds."""
+"""Sessions of logged-in people. A session is a row that is found by the hash of its cookie, and cached for some
+seconds.
+"""
 
 import asyncio
 import re
@@ -20,7 +22,7 @@ from turnstream.storage.owners.tokens import LOGIN_SESSION
 
 _MOST_REMEMBERED: Final = 10_000
 _FORM: Final = re.compile(r"[\w-]{43}", re.ASCII)
-# Uses are written once a minute at most.
+# The last use of a session is written at most once a minute.
 FIND_SESSIONS = Statement(
     """
     WITH used AS (
@@ -33,7 +35,7 @@ FIND_SESSIONS = Statement(
         AND last_used_at > now() - make_interval(secs => :idle)
     """
 )
-# Each login ends the browser's earlier session, and removes some expired ones.
+# Each login ends the earlier session of the same browser, and deletes some expired sessions.
 CREATE_SESSION = Statement(
     """
     WITH expired AS (
@@ -71,7 +73,7 @@ END_SESSION = Statement(
     SELECT issuer FROM ended
     """
 )
-# For one session if the issuer names it, else for the person.
+# Ends one session if the issuer names it by `sid`, else all sessions of the person.
 END_SESSIONS_OF_ISSUER = Statement(
     """
     WITH ended AS (
@@ -94,14 +96,14 @@ def digest_of(text: str) -> bytes:
 
 
 def cookie_of(request: Request, logins: Logins) -> str | None:
-    """The cookie of a session, if its form is valid."""
+    """Returns the cookie of a session; None if its form is not valid."""
     value = request.cookies.get(logins.cookie("session"), "")
     return value if _FORM.fullmatch(value) else None
 
 
 class SessionCookies:
-    """Authenticates cookies of sessions, for pages of this server's own origin. One query at a time reads all waiting
-    cookies, so that invented cookies use at most one connection.
+    """Authenticates the cookies of sessions, which only pages of this server's own origin may send. One query at a time
+    reads all waiting cookies, so that invented cookies use at most one connection.
     """
 
     def __init__(self, database: Database, logins: Logins, scopes: LoginScopes) -> None:
@@ -119,10 +121,11 @@ class SessionCookies:
     async def identity_of(self, request: Request) -> Identity | None:
         if bearer_token(request) is not None or (cookie := cookie_of(request, self._logins)) is None:
             return None
-        # Over http browsers send no Sec-Fetch-Site, except to this machine.
+        # Over plain http, browsers send no Sec-Fetch-Site, except to this machine.
         check_origin_of_cookie(request, self._logins.cookie("session"), self._origins)
         digest = digest_of(cookie)
-        # An open tab keeps and reconnects its streams without an action of the person.
+        # A stream is no use of the session: an open tab keeps and reconnects its streams without any action of the
+        # person.
         if not getattr(getattr(request.state, "endpoint", None), "is_stream", False):
             self._used.add(digest)
         row = await self._find(digest)
@@ -131,7 +134,9 @@ class SessionCookies:
         return self._identity_from(row)
 
     def _identity_from(self, row: Row) -> Identity:
-        """Scopes removed from a role in the settings are lost at once; added scopes are granted at the next login."""
+        """Returns the identity of a session. If the settings remove scopes from a role, its sessions lose these scopes
+        at once. Scopes that the settings add are granted at the next login.
+        """
         expires_at: datetime = row["expires_at"]
         return Identity(
             row["owner"],
@@ -154,7 +159,7 @@ class SessionCookies:
     async def _look_up(self, digest: bytes) -> Row | None:
         asked, self._asked = self._asked | {digest}, set()
         used, self._used = self._used, set()
-        counted = OF_REQUEST.set(False)  # one query for many cookies uses one connection
+        counted = OF_REQUEST.set(False)  # not counted as a query of this request, because it serves many requests
         try:
             rows = await self._database.rows(FIND_SESSIONS, hashes=list(asked), used=list(used), idle=self._logins.idle)
         finally:
@@ -162,6 +167,6 @@ class SessionCookies:
         if len(self._known) + len(asked) > _MOST_REMEMBERED:
             self._known.clear()
         found, until = {row["hash"]: row for row in rows}, time.monotonic() + BELIEVED
-        # Unknown cookies are cached, too: a repeated guess costs no query.
+        # Unknown cookies are cached, too, so that a repeated guess costs no query.
         self._known |= {each: (found.get(each), until) for each in asked}
         return found.get(digest)

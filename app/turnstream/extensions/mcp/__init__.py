@@ -1,4 +1,4 @@
-"""Tools of MCP servers in the tools file. Owners sign in to servers that require it."""
+"""Tools of MCP servers that the tools file declares or owners add. Owners sign in if a server requires it."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -48,7 +48,7 @@ def _make(settings: Settings, declarations: "Declarations") -> "LoadedTools":
         return LoadedTools()
     else:
         need("mcp", "mcp", f"{declarations.source}: [mcp.{servers[0].name}]")
-    from turnstream.extensions.mcp.app_tools import without_hidden  # a second
+    from turnstream.extensions.mcp.app_tools import without_hidden  # the import takes a second
     from turnstream.extensions.mcp.own_servers import PREFIX, OwnServers
     from turnstream.extensions.mcp.servers import McpServers
     from turnstream.tools.tool import ToolSource
@@ -89,7 +89,7 @@ def _tool_sources(settings: Settings) -> "Sequence[SourceKind]":
 
 
 def _calls() -> "Sequence[CallGroup]":
-    if find_spec("mcp") is None:  # the extra is not installed: no server can be declared
+    if find_spec("mcp") is None:  # the extra is not installed, so no server can be declared
         return ()
     from turnstream.extensions.mcp.calls import GROUP, OFFER_GROUP
 
@@ -100,7 +100,8 @@ def _work(context: Context) -> Work:
     from turnstream.libraries.outgoing.owner_tokens import accesses_of
 
     accesses = accesses_of(context.toolset.own)
-    sources = [source for source in context.toolset.sources if hasattr(source, "use")]  # without the SDK
+    # this test does not import the SDK
+    sources = [source for source in context.toolset.sources if hasattr(source, "use")]
     if not sources and not accesses:
         return Work()
     sign_ins = _sign_ins(context, sources, accesses)
@@ -116,8 +117,8 @@ def _work(context: Context) -> Work:
 
 
 def _own_servers(context: Context, sign_ins: "SignIns | None") -> "OwnServers | None":
-    """The servers of owners, if the operator allows them. Raises ConfigError without a key for the encryption of
-    headers.
+    """Returns the servers of owners; None if the operator does not allow them. Raises ConfigError if there is no key
+    that encrypts headers.
     """
     from turnstream.extensions.mcp.oauth import OAuth
     from turnstream.extensions.mcp.own_servers import OwnServers
@@ -138,8 +139,8 @@ def _own_servers(context: Context, sign_ins: "SignIns | None") -> "OwnServers | 
 
 
 def _sign_ins(context: Context, sources: Sequence[object], accesses: "Sequence[ServiceAccess]") -> "SignIns | None":
-    """The sign-ins of all servers and services that require one. Raises ConfigError without the address of this server,
-    or without a key for the encryption of tokens.
+    """Returns the sign-ins to all servers and services that require them; None if no server does. Raises ConfigError if
+    the address of this server is not set, or if there is no key that encrypts tokens.
     """
     if accesses:
         need("mcp", "mcp", f'`auth = "oauth"` of tools of {accesses[0].service.name}')

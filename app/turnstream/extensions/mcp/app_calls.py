@@ -1,4 +1,6 @@
-"""The calls of MCP Apps: the page of an app, the frame for it in clients, and tool calls by the app."""
+"""The calls of the API for MCP Apps: they return the page of an app and the frame for it, and run the tool calls of
+apps.
+"""
 
 from typing import Annotated, Any, Final
 from uuid import UUID
@@ -18,7 +20,7 @@ from turnstream.extensions.mcp.failures import failures_as
 from turnstream.extensions.mcp.offer_calls import offers_of
 from turnstream.libraries.dialects.apps import WantedCall
 
-# The page sends the HTML once. The listeners of the page end when the document is replaced.
+# The page around the frame sends the HTML once. When the HTML replaces this document, its listeners are removed.
 _FRAME: Final = """<!doctype html><meta charset="utf-8"><title>App</title><script>
 addEventListener('message', ({ source, data }) => {
   if (source !== parent || data?.method !== 'ui/notifications/sandbox-resource-ready') return
@@ -55,7 +57,9 @@ class McpAppOut(BaseModel):
 
 
 class AppCallIn(Body):
-    """A call by an app: `chat`, `turn` and `app`, the id of a call, identify the result with the app."""
+    """A tool call that an app makes. `chat`, `turn` and `app` identify the result that has the app; `app` is the id of
+    the call with that result.
+    """
 
     chat: UUID
     turn: UUID
@@ -65,7 +69,9 @@ class AppCallIn(Body):
 
 
 class AppTurnOut(BaseModel):
-    """The turn of a call by an app. Its stream has the call, its waits, and the result."""
+    """The turn that runs the call of an app. The stream of the turn shows the call, whether it waits for a person, and
+    its result.
+    """
 
     chat: UUID
     turn: UUID
@@ -73,7 +79,7 @@ class AppTurnOut(BaseModel):
 
 
 class AppCallOut(AppTurnOut):
-    """A call by an app."""
+    """A tool call that an app has made."""
 
     name: Annotated[str, Field(description="the tool")]
     status: Status
@@ -124,7 +130,7 @@ async def list_app_calls(request: Request) -> Response:
 
 
 async def app_frame(request: Request) -> Response:
-    """An empty page without a secret. The query contains the origins of its policy."""
+    """Returns an empty page without a secret. The query contains the origins that the page's policy allows."""
     from turnstream.extensions.mcp.apps import origins_of, policy_of
 
     query = request.query_params

@@ -1,4 +1,4 @@
-"""Tools with an app (`io.modelcontextprotocol/ui`): the members of their definitions."""
+"""Reads the definitions of tools that have an app (`io.modelcontextprotocol/ui`)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,20 +23,22 @@ class AppExtension(ClientExtension):
 
 
 def app_of(tool: types.Tool) -> str | None:
-    """The address of the app of a tool."""
+    """Returns the address of the app that a tool has; None if the tool has no app."""
     uri = _ui(tool).get("resourceUri", (tool.meta or {}).get("ui/resourceUri"))
     is_app = isinstance(uri, str) and uri.startswith("ui://") and len(uri) <= _LONGEST
     return storable(uri) if is_app else None
 
 
 def is_for(tool: types.Tool, caller: Literal["model", "app"]) -> bool:
-    """Whether the server offers the tool to models, or to its apps: by default to both."""
+    """Whether the server offers the tool to `caller`. By default, a server offers a tool both to models and to apps."""
     visibility = _ui(tool).get("visibility")
     return not isinstance(visibility, list) or caller in visibility
 
 
 def without_hidden(sources: Sequence[ToolSource], request: TurnRequest) -> TurnRequest:
-    """The request without tools for apps: a message in an app's chat would otherwise inherit them."""
+    """Returns the request without the tools that are only for apps. Otherwise a message in an app's chat would inherit
+    them.
+    """
     hidden = {name for source in sources for name, tool in source.tools().items() if getattr(tool, "hidden", False)}
     if hidden.isdisjoint(spec.name for spec in request.tools):
         return request

@@ -1,5 +1,6 @@
-"""Calls by an app: each is a turn without a model call, in a chat of the app, which belongs to the turn of the app. So
-the tool's policies, limits and approvals apply, and the conversation's model does not read the call.
+"""Tool calls that an app makes. Each call is a turn without a model call, in a chat of the app, and this chat belongs
+to the turn whose result has the app. So the tool's policies, limits and approvals apply, but the model of the
+conversation does not read the call.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -36,13 +37,13 @@ if TYPE_CHECKING:
 # Finds the connection to a server for an owner.
 FindConnection = Callable[[str, str], "Awaitable[McpConnection | None]"]
 
-MOST_CALLS: Final = 100  # of the apps of one turn
+MOST_CALLS: Final = 100  # calls that the apps of one turn may make
 MOST_OPEN: Final = 10
 _MOST_TITLE: Final = 80
-_LABEL: Final = "app_call"  # the id of the call with the app in its result
+_LABEL: Final = "app_call"  # the label with the id of the call whose result has the app
 _FIRST: Final = 1  # the round and the attempt of the call
 
-# A person may set the label: so the chat must belong to the turn.
+# A person may set the same label on any turn, so the query requires that the chat belongs to the turn.
 LIST_APP_CALLS = Statement(
     f"""
     SELECT chats.id AS chat, turns.id AS turn, turns.status, blocks.name, blocks.tool_use_id,
@@ -67,7 +68,7 @@ BEGIN_APP_TURN = Statement(
 
 @dataclass(frozen=True, slots=True)
 class AppCall:
-    """A past call by an app. `app` is the id of the call with the app in its result."""
+    """A call that an app has made. `app` is the id of the call whose result has the app."""
 
     chat: UUID
     turn: UUID
@@ -78,7 +79,7 @@ class AppCall:
 
 
 async def app_calls(services: Services, owner: str, turn: UUID) -> Sequence[AppCall]:
-    """The calls of the apps of a turn, oldest first."""
+    """Returns the calls that the apps of a turn have made, the oldest first."""
     rows = await services.storage.of_owner.rows(LIST_APP_CALLS, owner=owner, turn=turn)
     return [AppCall(**row) for row in rows]
 
@@ -86,7 +87,9 @@ async def app_calls(services: Services, owner: str, turn: UUID) -> Sequence[AppC
 async def call_from_app(
     services: Services, find: FindConnection, owner: str, wanted: WantedCall, key: IdempotencyKey | None
 ) -> Exchange:
-    """Posts the turn of a call. Raises NotFound, RequestRefused, Conflict after too many calls, and TooMany."""
+    """Posts the turn that runs the call `wanted`. Raises NotFound, RequestRefused, Conflict after too many calls, and
+    TooMany.
+    """
     parent = await services.storage.turns.get(owner, wanted.chat, wanted.turn)
     check_turn(parent)
     found = ((block, app_of(block)) for block in parent.blocks if block.tool_use_id == wanted.app)
@@ -120,8 +123,8 @@ async def call_from_app(
 async def _tool_of(
     toolset: Toolset, find: FindConnection, owner: str, server: str, wanted: WantedCall
 ) -> tuple[ToolSpec, str]:
-    """The tool that is called, and its input as JSON text. All tools of an owner's list have a common spec. Raises
-    NotFound.
+    """Returns the spec of the tool that is called, and its input as JSON text. Tools in an owner's list are called
+    through one shared tool, whose spec is returned. Raises NotFound.
     """
     connection = await find(owner, server)
     missing = NotFound(f"The server {server[:100]!r} offers its apps no tool {wanted.name[:100]!r}.")
@@ -141,10 +144,12 @@ async def _tool_of(
 
 
 def _request_of(services: Services, parent: Turn, spec: ToolSpec, wanted: WantedCall) -> TurnRequest:
-    """The request of the turn: the turn ends after its single call, within the budgets of the app's turn."""
+    """Returns the request of the new turn, which ends after its single call. The budgets of the turn that has the app
+    also limit the new turn.
+    """
     assert parent.request is not None
     models, model = services.resolver.models, parent.request.model
-    try:  # no replica claims a turn whose model is gone
+    try:  # no replica claims a turn whose model the server does not have
         models.check(model)
     except RequestRefused:
         model = models.check(services.resolver.defaults.model).id
@@ -167,7 +172,7 @@ def _request_of(services: Services, parent: Turn, spec: ToolSpec, wanted: Wanted
 
 
 def _check_number(parent: Turn, before: Sequence[AppCall], spec: ToolSpec, limit: int | None) -> None:
-    """Raises Conflict if the apps of the turn reached their limit of calls."""
+    """Raises Conflict if the apps of the turn have reached a limit of calls."""
     made = sum(each.name == spec.name for each in before)
     made += sum(block.is_call and block.name == spec.name for block in parent.blocks)
     if limit is not None and made >= limit:

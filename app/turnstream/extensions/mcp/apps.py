@@ -1,6 +1,7 @@
-"""MCP Apps (`io.modelcontextprotocol/ui`): pages of servers beside the results of their tools.
+"""MCP Apps (`io.modelcontextprotocol/ui`): pages that servers add to the results of their tools.
 
-A page runs in a frame with an opaque origin, under a policy of the origins that its resource declares.
+A page runs in a frame with an opaque origin. The policy of the frame allows only the origins that the page's resource
+declares.
 """
 
 import re
@@ -25,8 +26,8 @@ _ORIGIN: Final = re.compile(r"(?:https|wss)://(?:\*\.)?[a-z0-9-]+(?:\.[a-z0-9-]+
 
 @dataclass(frozen=True, slots=True)
 class AppPage:
-    """The HTML of an app. `connect` are origins for its requests, `load` are origins of its scripts, styles
-    and media.
+    """The HTML of an app. `connect` has the origins to which its requests may go; `load` has the origins of its
+    scripts, styles and media.
     """
 
     html: str
@@ -35,19 +36,21 @@ class AppPage:
 
     @property
     def frame(self) -> str:
-        """The address of the empty frame, relative to the page."""
+        """The address of the empty frame, relative to the page around the frame."""
         query = urlencode([("connect", each) for each in self.connect] + [("load", each) for each in self.load])
         return f"mcp-app?{query}" if query else "mcp-app"
 
 
 def origins_of(given: object) -> list[str]:
-    """Returns the origins of a list that are allowed in a policy. Other origins are dropped."""
+    """Returns the origins in a list that a policy may contain. Drops all other origins."""
     listed = given if isinstance(given, list) else []
     return [each for each in listed[:_MOST_ORIGINS] if isinstance(each, str) and _ORIGIN.fullmatch(each)]
 
 
 def policy_of(connect: Sequence[str], load: Sequence[str]) -> str:
-    """The Content-Security-Policy of a frame. `sandbox` makes its origin opaque, even without the frame's attribute."""
+    """Returns the Content-Security-Policy of a frame. `sandbox` makes the frame's origin opaque, even if the element of
+    the frame has no such attribute.
+    """
     loaded = " ".join(load)
     directives = {
         "sandbox": "allow-scripts",

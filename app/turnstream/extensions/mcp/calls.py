@@ -1,4 +1,6 @@
-"""The calls of sign-ins, and the pages for the person: first the server and its scopes, then the issuer."""
+"""The calls of the API about sign-ins, and the pages on which a person signs in. The first page shows the server and
+its scopes, and leads to the issuer.
+"""
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -25,16 +27,16 @@ from turnstream.extensions.mcp.offer_calls import ENDPOINTS as OFFER_ENDPOINTS
 from turnstream.extensions.mcp.own_calls import ENDPOINTS as OWN_ENDPOINTS
 from turnstream.kit.text import unstorable
 
-# The first sign-in imports the SDK: most servers have none.
+# The SDK is imported only at the first sign-in, because most servers have no sign-ins.
 if TYPE_CHECKING:
     from turnstream.extensions.mcp.oauth import McpIssuer
     from turnstream.extensions.mcp.offers import Offers
     from turnstream.extensions.mcp.sign_ins import LinkedAsk, SignIns
 
 _COOKIE: Final = "turnstream_sign_in"
-_COOKIE_AGE: Final = 1200  # seconds: the page of the link, and then ten minutes at the issuer
+_COOKIE_AGE: Final = 1200  # seconds: the time on the page of the link, and then ten minutes at the issuer
 _COOKIE_VALUE: Final = re.compile(r"[\w-]{43}", re.ASCII)
-_LONGEST: Final = 4096  # characters of a parameter of the callback
+_LONGEST: Final = 4096  # most characters of a parameter of the callback
 _AGAIN: Final = "You can open the link again."
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -74,7 +76,7 @@ class SignedOut(BaseModel):
 
 
 class _PageRefused(Exception):
-    """The page is refused: the status and a sentence for the person."""
+    """Refuses a page, with a status and a sentence for the person."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -134,7 +136,7 @@ async def _linked(request: Request) -> Response:
     sign_ins, ask, issuer, actor = await _opened(request)
     name, cookie = _cookie_of(request, sign_ins)
     if request.method == "POST" and cookie is None:
-        # Browsers send a form of another site without the cookie: nobody can skip the page.
+        # If another site submits the form, browsers send no cookie with it. So nobody can skip the page.
         raise _PageRefused(403, "The page of the link was not opened in this browser, or cookies are off.")
     if request.method == "POST" and request.query_params.get("seen") == _digest_of(issuer):
         try:
@@ -143,7 +145,7 @@ async def _linked(request: Request) -> Response:
             raise _PageRefused(502, str(failed)) from None
         return RedirectResponse(url, 303, _HEADERS)
     response = _consent(ask, issuer, changed=request.method == "POST", for_another=actor is not None)
-    # Lax: the issuer redirects the browser here from another site.
+    # The cookie is `lax`, because the issuer redirects the browser here from another site.
     is_secure = sign_ins.oauth.base.startswith("https:")
     response.set_cookie(
         name, cookie or token_urlsafe(32), _COOKIE_AGE, path="/", secure=is_secure, httponly=True, samesite="lax"
@@ -152,8 +154,8 @@ async def _linked(request: Request) -> Response:
 
 
 def _cookie_of(request: Request, sign_ins: "SignIns") -> tuple[str, str | None]:
-    """The name and the value of the cookie. With https its name has a prefix that prevents other hosts of the domain
-    from setting it.
+    """Returns the name and the value of the cookie. With https, the name has a prefix that prevents other hosts of the
+    domain from setting the cookie.
     """
     name = f"__Host-{_COOKIE}" if sign_ins.oauth.base.startswith("https:") else _COOKIE
     value = request.cookies.get(name, "")
@@ -161,16 +163,16 @@ def _cookie_of(request: Request, sign_ins: "SignIns") -> tuple[str, str | None]:
 
 
 def _digest_of(issuer: "McpIssuer") -> str:
-    """The digest of the page's content. If the server requests more scopes, or has another issuer, the form is shown
-    again.
+    """Returns the digest of the page's content. The form is shown again if the server now requests more scopes, or has
+    another issuer.
     """
     shown = [issuer.name, str(issuer.metadata.authorization_endpoint), issuer.resource, *issuer.scopes]
     return sha256("\n".join(shown).encode()).hexdigest()
 
 
 async def _opened(request: Request) -> "tuple[SignIns, LinkedAsk, McpIssuer, str | None]":
-    """Returns the ask of the link, the issuer of its server, and the person unless it is the owner. Raises
-    _PageRefused.
+    """Returns the sign-ins, the ask of the link, and the issuer of its server. The last value is the actor if a person
+    other than the owner signs in. Raises _PageRefused.
     """
     from turnstream.extensions.mcp.oauth import SignInFailed
 
@@ -194,9 +196,10 @@ async def _opened(request: Request) -> "tuple[SignIns, LinkedAsk, McpIssuer, str
 
 
 async def _check_person(request: Request, ask: "LinkedAsk", approvers: Collection[str]) -> str | None:
-    """A credential of the browser must be the owner's: otherwise the owner's calls would use another person's tokens.
-    Without browser credentials, as when a program sends the tokens, the link alone is enough. With `approvers`, the
-    person must be an approver, and is returned. Raises _PageRefused.
+    """Checks that the person may sign in. If the browser has a credential, it must be the owner's: otherwise the
+    owner's calls would use another person's tokens. If the browser has no credential, because a program sends the
+    tokens for its users, the link alone is enough. If there are `approvers`, the person must be one of them, and is
+    returned. Raises _PageRefused.
     """
     try:
         identity = await services_of(request).authenticator.identity_of(request)
@@ -227,7 +230,7 @@ def _consent(ask: "LinkedAsk", issuer: "McpIssuer", *, changed: bool, for_anothe
         f'<form method="post" action="?seen={_digest_of(issuer)}"><button>Continue</button></form>'
         "<p>You can sign out at any time. To refuse, close this page and decline in the chat.</p>"
     )
-    # The form redirects to the issuer, and browsers treat the redirect as a part of the form.
+    # The form redirects to the issuer, and browsers treat the redirect as a part of the form, so the policy allows it.
     return _page(f"Sign in to {ask.server}", body, actions=f"'self' {where.scheme}://{where.netloc}")
 
 
@@ -250,7 +253,7 @@ async def _callback(request: Request) -> Response:
 
 
 async def _client_document(request: Request) -> Response:
-    """The client metadata document: issuers read it instead of a registration."""
+    """Returns the client metadata document. Issuers that read this document need no registration."""
     oauth = _sign_ins(request).oauth
     document = oauth.client_metadata().model_dump(mode="json", by_alias=True, exclude_none=True)
     return JSONResponse({"client_id": oauth.document_url, **document})

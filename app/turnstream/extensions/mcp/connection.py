@@ -1,4 +1,4 @@
-"""The connection to one MCP server, with reconnection after a failure. Its listed tools remain available."""
+"""The connection to one MCP server. It reconnects after a failure; the tools that it listed last remain available."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,17 +30,17 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_STEADY = 10.0  # a connection that lasted for this many seconds is renewed without a pause
+_STEADY = 10.0  # seconds; a connection that lasted longer is renewed without a pause
 _LONGEST_PAUSE = 60.0
-MAX_TOOLS = 500  # of one server
-_NAMED, _NAMED_CHARS = 10, 100  # of tools that are left out, in the log
+MAX_TOOLS = 500  # tools of one server
+_NAMED, _NAMED_CHARS = 10, 100  # most names of left-out tools in the log, and the most characters of each name
 _MAX_REASON = 1000  # characters of an error that the server may have written
 # Errors inside a client leave its task groups as an ExceptionGroup.
 _FAILURES = (OSError, ValueError, MCPError, ExceptionGroup)
 
 
 def _shortened(reason: str) -> str:
-    """A text of a server, cut to size."""
+    """Truncates a text that the server sent, and ends it with a full stop."""
     reason = storable(reason[:_MAX_REASON]).strip()
     return reason if reason.endswith((".", "!", "?")) else f"{reason}."
 
@@ -63,10 +63,10 @@ class Changes:
 @dataclass(frozen=True, slots=True)
 class McpTiming:
     """Times in seconds. A server has `start_timeout` to start, and `answer_timeout` to list its tools again. After two
-    consecutive failures, a pause precedes each further connection attempt: `pause` at first, then doubled each time.
-    Two lists of tools are also separated by a `pause`. The start of this program, and a call, wait up to
-    `connect_timeout` for a running attempt. A list of tools is cached for at least `shortest_ttl`, and a task is polled
-    after at least `shortest_poll`.
+    consecutive failures, a pause precedes each further attempt to connect: `pause` at first, then twice as long each
+    time. A `pause` also separates two reads of the list of tools. The start of this program, and a call, wait up to
+    `connect_timeout` for an attempt that is running. A list of tools is cached for at least `shortest_ttl`, and a task
+    is polled after at least `shortest_poll`.
     """
 
     connect_timeout: float = 5.0
@@ -78,7 +78,9 @@ class McpTiming:
 
 
 class McpConnection:
-    """`run` connects, and reconnects after a failure; the last listed `tools` remain available meanwhile."""
+    """One connection. `run` connects, and reconnects after a failure. Meanwhile the `tools` that were listed last
+    remain available.
+    """
 
     def __init__(self, server: McpServer, changes: Changes, timing: McpTiming) -> None:
         self.server = server
@@ -101,7 +103,9 @@ class McpConnection:
     # --- staying connected -------------------------------------------------------------------------------------------
 
     async def run(self) -> NoReturn:
-        """Connects and reconnects until it is cancelled. One task: only the task that entered a client may leave it."""
+        """Connects and reconnects until it is cancelled. Must run in a single task, because only the task that entered
+        a client may leave it.
+        """
         failures = 0
         while True:
             self._connected_at = None
@@ -113,17 +117,18 @@ class McpConnection:
             except _FAILURES as error:
                 self._log_failure(error)
                 task = asyncio.current_task()
-                if task is not None and task.cancelling():  # a group of the SDK reports the other error alone
+                # a task group of the SDK reports the other error instead of the cancellation
+                if task is not None and task.cancelling():
                     raise asyncio.CancelledError from None
             failures = 0 if self._was_steady() else failures + 1
-            if failures >= 2:  # no pause after the first one: the server may have restarted
+            if failures >= 2:  # no pause after the first failure: the server may have restarted
                 self._pausing = True
                 self._publish()
                 await asyncio.sleep(jittered(backoff(failures - 1, self._timing.pause, _LONGEST_PAUSE)))
                 self._pausing = False
 
     async def _keep(self, session: McpSession) -> None:
-        """Makes the session available to calls until its end."""
+        """Makes the session available to calls until the session ends."""
         self._session, self._connected_at = session, monotonic()
         self._publish()
         missing = sorted(set(self.server.tools or ()) - {tool.name for tool in self.tools.values()})
@@ -136,7 +141,8 @@ class McpConnection:
                     async with asyncio.timeout(self._timing.answer_timeout):
                         await self._list_tools(session)
                     self._publish()
-                    await asyncio.sleep(self._timing.pause)  # a server may notify changes without end
+                    # a server may notify changes without end, so its tools are not listed more often
+                    await asyncio.sleep(self._timing.pause)
         finally:
             self._session = None
             self._publish()
@@ -146,13 +152,13 @@ class McpConnection:
         if changed := sorted(
             name for name in tools.keys() & self.tools.keys() if tools[name].spec != self.tools[name].spec
         ):
-            # Texts of a server are part of the prompt: the log shows changes that nobody has reviewed.
+            # The texts of a server become part of the prompt, so the log shows changes that nobody has reviewed.
             log.warning("mcp.tools_changed", server=self.server.name, tools=changed[:_NAMED], number=len(changed))
         self.tools = tools
 
     async def listed(self, session: McpSession) -> Mapping[str, McpTool]:
-        """The present tools of the server, by their names in this program. Raises ValueError and the exceptions of the
-        session.
+        """Returns the tools that the server has at present, by their names in this program. Raises ValueError and the
+        exceptions of the session.
         """
         names, room = self.server.tools, SchemaRoom()
         tools: dict[str, McpTool] = {}
@@ -197,7 +203,9 @@ class McpConnection:
     async def call(
         self, tool: McpTool, arguments: Mapping[str, Any], progress: ProgressFnT, context: ToolContext
     ) -> types.CallToolResult | Outcome:
-        """Raises ToolError for a call that the server refused, and ToolUnavailable without a connection."""
+        """Calls a tool. Raises ToolError if the server refuses the call or sends an invalid answer, and ToolUnavailable
+        if there is no connection or the call fails.
+        """
         try:
             if self.server.per_owner:
                 return await self.owner_calls().call(tool.name, arguments, progress, context)
@@ -214,7 +222,7 @@ class McpConnection:
             if not repeatable(tool.spec):
                 text += " The effects of the call are unknown."
             raise ToolUnavailable(text) from error
-        except (ValueError, RuntimeError) as error:  # of the SDK
+        except (ValueError, RuntimeError) as error:  # raised by the SDK
             reason = _shortened(f"{type(error).__name__}: {error}")
             log.warning("mcp.call_failed", tool=tool.spec.name, code=None, error=reason)
             text = f"The MCP server {self.server.name} sent an answer that its protocol does not allow."
@@ -225,8 +233,8 @@ class McpConnection:
     async def use_for(
         self, context: ToolContext, use: Callable[[McpSession], Awaitable[T]], seconds: float
     ) -> T | Outcome:
-        """Uses a session with the owner's token. An outcome is returned instead if the owner must sign in. Raises
-        ToolUnavailable.
+        """Returns the result of `use`, which gets a session with the owner's token. If the owner must sign in, returns
+        an outcome that asks for the sign-in. Raises ToolUnavailable.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -237,8 +245,8 @@ class McpConnection:
             raise ToolUnavailable(f"The MCP server {self.server.name} does not list its tools now.") from error
 
     async def use_as(self, owner: str, use: Callable[[McpSession], Awaitable[T]]) -> T:
-        """Uses a session for an owner, outside of a turn. Raises SignInNeeded, ToolUnavailable, and MCPError for an
-        error of the server.
+        """Returns the result of `use`, which gets a session for the owner, outside of a turn. Raises SignInNeeded,
+        ToolUnavailable, and MCPError if the server answers with an error.
         """
         try:
             async with asyncio.timeout(self._timing.answer_timeout):
@@ -255,11 +263,11 @@ class McpConnection:
         raise ToolUnavailable(f"The MCP server {self.server.name} does not answer as it should: {reason}")
 
     async def offers(self, owner: str, kind: OfferKind) -> OfferList:
-        """A list of the server for an owner. Raises the exceptions of `use_as`."""
+        """Returns a list that the server has for the owner. Raises the exceptions of `use_as`."""
         return await self.use_as(owner, lambda session: session.offers(kind, self._timing.shortest_ttl))
 
     async def send_task(self, owner: str, request: TaskRequest) -> TaskState | types.EmptyResult:
-        """Sends a request about a task. Raises MCPError, and ToolUnavailable without a connection."""
+        """Sends a request about a task. Raises MCPError, and ToolUnavailable if there is no connection."""
         if self.server.per_owner:
             return await self.owner_calls().send_task(owner, request)
         return await (await self._connected_session()).send_task(request)

@@ -15,7 +15,7 @@ from turnstream.libraries.tool_sources.declarations import Declarations
 from turnstream.libraries.tool_sources.tables import PolicyTable
 from turnstream.tools.policy import Policy
 
-MOST_OWN_SERVERS: Final = 10  # of one owner
+MOST_OWN_SERVERS: Final = 10  # servers that one owner may add
 
 
 class McpTable(PolicyTable):
@@ -68,18 +68,21 @@ class McpTable(PolicyTable):
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """An MCP server, started by `command` or reached at `url`.
+    """An MCP server that is started by `command` or reached at `url`.
 
-    The names of its tools begin with `prefix`. `tools` selects the offered tools; None offers all. `prompts` and
-    `resources`: whether people may use the prompts and resources of the server. `tools`, `read_only` and `policies` use
-    the server's names, without the prefix. `trusted`: the server's read-only and idempotent hints are believed. A
-    question of the server waits `elicitation` seconds for a person; None: questions are refused. `env` and `headers`
-    contain secrets: environment variables are inserted already. With `oauth` each owner signs in, and calls use the
-    owner's token; the request for the list of tools uses `headers`, or with `owner_tools` the owner's token, because
-    each owner has other tools. With `exchange`, the caller's token is exchanged at the issuer instead, for `audience`.
-    Without a `client_id` the client uses its metadata document or registers. `scopes` replace the server's. `issuer` is
-    the only accepted issuer of tokens. The principals `sign_in_by` sign in for owners. `allowed` marks a server of an
-    owner: its address must be among these. Without it the server may name an issuer with a public address.
+    The names of its tools begin with `prefix`. `tools` selects the offered tools; None offers all. People may use the
+    server's prompts and resources if `prompts` and `resources` are true. `tools`, `read_only` and `policies` use the
+    server's names, without the prefix. If a server is `trusted`, its read-only and idempotent hints are believed. A
+    question that the server asks waits `elicitation` seconds for a person; if this is None, questions are refused.
+    `env` and `headers` contain secrets, because environment variables are already inserted.
+
+    With `oauth`, each owner signs in, and calls use the owner's token. The request for the list of tools uses
+    `headers`. With `owner_tools`, this request uses the owner's token, because each owner has other tools. With
+    `exchange`, owners do not sign in: the issuer exchanges the caller's token for a new token, which is for `audience`.
+    Without a `client_id`, the client uses its metadata document or registers. If there are `scopes`, they replace the
+    scopes that the server requests. `issuer` is the only accepted issuer of tokens; without an `issuer`, the server may
+    name an issuer with a public address. The principals in `sign_in_by` sign in for owners. `allowed` marks a server
+    that an owner has added: the server's address must be among the allowed addresses.
     """
 
     name: str
@@ -111,7 +114,7 @@ class McpServer:
 
     @property
     def per_owner(self) -> bool:
-        """Whether each owner has separate connections."""
+        """Whether each owner has separate connections to the server."""
         return self.oauth or self.allowed is not None
 
     @property
@@ -160,8 +163,8 @@ def _server_of(declarations: Declarations, name: str, table: McpTable) -> McpSer
     prefix, policies = server.name_prefix, {}
     named = {name.removeprefix(prefix): each for name, each in declarations.policies.items() if name.startswith(prefix)}
     for tool in {**table.policy, **named}:
-        # Options by full name override those in the server's table for the tool; these override the options for all
-        # tools of the server.
+        # Options under the full name of a tool override the options for this tool in the server's table. Both override
+        # the options for all tools of the server.
         own = table.policy[tool].options() if tool in table.policy else {}
         options = {**table.options(), **own, **named.get(tool, {})}
         with errors_named(f"policy.{tool}", ValueError):

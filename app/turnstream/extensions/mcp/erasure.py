@@ -1,4 +1,4 @@
-"""Revocation of the tokens of an owner at their issuers, before the owner is erased."""
+"""Revokes the tokens of an owner at their issuers, before the owner is erased."""
 
 import structlog
 
@@ -19,8 +19,8 @@ log = structlog.get_logger(__name__)
 
 
 async def revoke_tokens(settings: Settings, database: Database, owner: str) -> None:
-    """Revokes the tokens of an owner at their issuers. A failed revocation does not stop the erasure: the token expires
-    on its own.
+    """Revokes the tokens of an owner at their issuers. A failed revocation does not stop the erasure, because the token
+    expires on its own.
     """
     rows = await database.rows(GET_TOKENS, owner=owner)
     if not rows:
@@ -43,7 +43,7 @@ async def revoke_tokens(settings: Settings, database: Database, owner: str) -> N
 
 
 def _servers_of(settings: Settings) -> dict[str, OAuthResource]:
-    """The MCP servers and the services of HTTP tools in the tools file. Raises ConfigError."""
+    """Returns the MCP servers, and the services of HTTP tools, that the tools file declares. Raises ConfigError."""
     kinds = source_kinds(settings, selected(settings))
     file = settings.section(ToolsFileSettings).tools_file
     declarations = read_tools_file(file, kinds, read_environment())

@@ -1,6 +1,7 @@
-"""Token exchange (RFC 8693): the issuer of caller and service exchanges the caller's token for a token of the service.
+"""Token exchange (RFC 8693): an issuer exchanges the token of a caller for a token that a service accepts. The caller
+and the service use the same issuer.
 
-The newest token of each caller is stored encrypted in a row, since turns run later and on other replicas. Tokens of
+The newest token of each caller is stored in a row, encrypted, because turns run later and on other replicas. Tokens for
 services stay in memory until they expire.
 """
 
@@ -25,12 +26,12 @@ from turnstream.storage.database import OF_REQUEST, Database, Statement
 
 log = structlog.get_logger(__name__)
 
-_CALLER: Final = ""  # no server's name: the row of the caller's own token
+_CALLER: Final = ""  # no server has this name: it marks the row of the caller's own token
 _UNKNOWN_LIFE: Final = 60.0  # seconds of a token's life if the issuer sends none
-_EARLY: Final = 30.0  # a token is replaced this many seconds before its end
+_EARLY: Final = 30.0  # a token is replaced this many seconds before it expires
 _MOST_KEPT: Final = 10_000
 
-# The `state` of such a row is random and never sent: no callback can contain it.
+# The `state` of such a row is random and never sent, so no callback can contain it.
 STORE_SUBJECT = Statement(
     f"""
     INSERT INTO sign_ins (owner, server, state, pending, pending_until)
@@ -46,14 +47,14 @@ GET_SUBJECT = Statement(
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """The token of a caller."""
+    """The token of a caller, which expires at `until`."""
 
     token: str = field(repr=False)
     until: datetime
 
 
 class TokenExchanges:
-    """Owns a task for each token that is being stored, until `close`."""
+    """Exchanges the tokens of callers. Owns a task for each token that is being stored, until `close`."""
 
     def __init__(self, database: Database, keys: OwnerKeys, oauth: OAuth) -> None:
         self._database = database
@@ -67,8 +68,8 @@ class TokenExchanges:
     # --- tokens of callers -------------------------------------------------------------------------------------------
 
     def note(self, identity: Identity, changes: bool) -> None:
-        """Stores the token of the request if it is newer than the last one. A credential with fewer rights than its
-        owner is not stored: the owner's other turns would use it.
+        """Stores the token of the request, unless the stored token expires later. The token of a credential with fewer
+        rights than its owner is not stored, because the owner's other turns would use it.
         """
         token, until = SUBJECT_TOKEN.get(), identity.expires_at
         if token is None or until is None or not changes or identity.is_bound:
@@ -77,7 +78,7 @@ class TokenExchanges:
         if known is not None and (known.token == token or known.until > until):
             return
         if len(self._subjects) >= _MOST_KEPT:
-            self._subjects.clear()  # the rows have the tokens
+            self._subjects.clear()  # the rows still have the tokens
         subject = self._subjects[identity.owner] = _Subject(token, until)
         task = asyncio.create_task(self._store(identity.owner, subject))
         self._storing.add(task)
@@ -91,12 +92,12 @@ class TokenExchanges:
             await self._database.row(
                 STORE_SUBJECT, owner=owner, state=token_bytes(32), pending=sealed, until=subject.until
             )
-        except StorageError as error:  # this replica has it in memory; the next request stores it again
+        except StorageError as error:  # the token is forgotten, so that the next request stores it again
             self._subjects.pop(owner, None)
             log.warning("mcp.subject_not_stored", owner=owner, error=str(error))
 
     async def _subject(self, owner: str) -> _Subject | None:
-        """The owner's newest token that has not expired."""
+        """Returns the owner's newest token; None if there is none, or if it has expired."""
         found = self._subjects.get(owner)
         if found is None or found.until <= CLOCK.now():
             row = await self._database.row(GET_SUBJECT, owner=owner)
@@ -112,7 +113,7 @@ class TokenExchanges:
     # --- tokens for services -----------------------------------------------------------------------------------------
 
     async def token(self, owner: str, server: OAuthResource, refused: int | None = None) -> Token:
-        """Returns a token for the service other than the `refused` version. Raises NoTokenNow."""
+        """Returns a token for the service, but not the version that was `refused`. Raises NoTokenNow."""
         name = (owner, server.name)
         kept, until = self._tokens.get(name, (None, 0.0))
         if kept is not None and until > monotonic() and kept.version != refused:

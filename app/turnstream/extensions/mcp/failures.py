@@ -1,4 +1,4 @@
-"""Failures of MCP servers as refusals of requests."""
+"""Converts failures of MCP servers to refusals of requests."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from turnstream.tools.tool import ToolError, ToolUnavailable
 
 @contextmanager
 def failures_as(field: str) -> Iterator[None]:
-    """Converts failures of a server to refusals of a request with this field."""
+    """Converts failures of a server to refusals of a request. The refusals name `field` as the cause."""
     try:
         yield
     except ToolUnavailable as error:

@@ -1,7 +1,7 @@
-"""The OAuth 2.1 of MCP servers: discovery of the issuer, registration, and requests for tokens.
+"""OAuth 2.1 for MCP servers: finds the issuer, registers a client, and requests tokens.
 
-Only the operator's addresses are trusted: no request reaches another internal address. Redirects are not followed,
-answers are limited in size and time, and an issuer's data must match the request.
+No request reaches an internal address unless the operator has configured its host. Redirects are not followed, answers
+are limited in size and time, and an issuer's data must match the request.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ from turnstream.libraries.outgoing.addresses import AddressRefused, Allowed, Url
 from turnstream.libraries.outgoing.owner_tokens import OAuthResource
 
 _TIMEOUT: Final = 20.0  # seconds for a complete answer; the lease of a refresh is longer
-_MOST_BYTES: Final = 1_000_000  # of an answer
+_MOST_BYTES: Final = 1_000_000  # most bytes of an answer
 _CHUNK: Final = 65_536
-_TOKEN: Final = re.compile(r"[\x21-\x7e]{1,32768}")  # what a header can hold (RFC 6750)
+_TOKEN: Final = re.compile(r"[\x21-\x7e]{1,32768}")  # the characters that a header can contain (RFC 6750)
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")  # RFC 6749, 3.3
 _MOST_SCOPES: Final = 100
-_LONGEST_LIFE: Final = 10 * 365 * 86_400  # seconds of a token
-_MOST_REASON: Final = 300  # characters of an issuer's message
+_LONGEST_LIFE: Final = 10 * 365 * 86_400  # most seconds that a token lives
+_MOST_REASON: Final = 300  # most characters of an issuer's message
 _GRANTS: Final = ["authorization_code", "refresh_token"]
 _ACCEPT: Final = {"Accept": "application/json"}
-# A request without a token: its refusal names the metadata of the server.
+# A request without a token. The server refuses the request, and the refusal names the server's metadata.
 _PROBE: Final = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -72,8 +72,8 @@ class IssuerUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The refusal of an MCP server: its required scopes, and the URL of its metadata. `insufficient`: the token is
-    valid, but lacks scopes.
+    """The refusal of an MCP server, with the scopes that it requires, and the URL of its metadata. If `insufficient`,
+    the token is valid, but lacks scopes.
     """
 
     scopes: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class Challenge:
 
 
 def challenge_of(response: httpx2.Response) -> Challenge | None:
-    """The challenge of a refusal; None if a sign-in could not change the answer."""
+    """Returns the challenge of a response; None if a sign-in could not change the response."""
     insufficient = response.status_code == 403 and _field(response, "error") == "insufficient_scope"
     if response.status_code != 401 and not insufficient:
         return None
@@ -94,13 +94,13 @@ _field: Final = extract_field_from_www_auth
 
 
 def scopes_of(words: Iterable[str]) -> tuple[str, ...]:
-    """The words that are scopes, without repetitions, up to a maximum."""
+    """Returns the words that are valid scopes, without repetitions, up to a maximum number."""
     return tuple(dict.fromkeys(word for word in words if _SCOPE.fullmatch(word)))[:_MOST_SCOPES]
 
 
 @dataclass(frozen=True, slots=True)
 class OAuthClient:
-    """The registration of this server at an issuer. `method` is the client's authentication at the token endpoint."""
+    """The registration of this server at an issuer. `method` is how the client authenticates at the token endpoint."""
 
     id: str
     secret: str | None = field(default=None, repr=False)
@@ -109,7 +109,9 @@ class OAuthClient:
 
 @dataclass(frozen=True, slots=True)
 class McpIssuer:
-    """The issuer of an MCP server, as discovered for one sign-in. `resource` is the target of the tokens."""
+    """The issuer of an MCP server, as discovered for one sign-in. `resource` is the address for which tokens are
+    issued.
+    """
 
     metadata: OAuthMetadata
     resource: str
@@ -122,8 +124,8 @@ class McpIssuer:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The state of a started sign-in, for its callback; stored encrypted. `cookie` is a digest, and `actor` the person
-    who started it for the owner.
+    """The state of a started sign-in, which its callback needs. It is stored encrypted. `cookie` is the digest of a
+    cookie. `actor` is the person who started the sign-in for the owner, if that is another person.
     """
 
     metadata: dict[str, Any]
@@ -138,7 +140,9 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class OAuthTokens:
-    """The tokens of an owner for one server, and all data for their use, refresh and revocation. Stored encrypted."""
+    """The tokens of an owner for one server, and all data that are needed to use, refresh and revoke them. They are
+    stored encrypted.
+    """
 
     access_token: str = field(repr=False)
     refresh_token: str | None = field(repr=False)
@@ -152,7 +156,9 @@ class OAuthTokens:
 
 
 class OAuth:
-    """The requests of one process. `base` is the public address of this server. Connections stay open until `close`."""
+    """Sends the OAuth requests of one process. `base` is the public address of this server. Connections stay open until
+    `close`.
+    """
 
     def __init__(self, base: str) -> None:
         self.base = base
@@ -183,9 +189,9 @@ class OAuth:
     # --- discovery ---------------------------------------------------------------------------------------------------
 
     async def discover(self, server: OAuthResource, wanted: Sequence[str]) -> McpIssuer:
-        """Finds the issuer of a server. `wanted` are the scopes that the server requests. Raises SignInFailed."""
+        """Finds the issuer of a server. `wanted` are the scopes that the server has requested. Raises SignInFailed."""
         assert server.url is not None
-        # A request to an HTTP tool could have an effect.
+        # An HTTP tool is not probed, because the request could have an effect.
         challenge = await self._probe(server, server.url) if isinstance(server, McpServer) else Challenge()
         protected = await self._resource_metadata(server, server.url, challenge.metadata_url)
         resource = resource_url_from_server_url(server.url)
@@ -207,7 +213,9 @@ class OAuth:
     async def _resource_metadata(
         self, server: OAuthResource, url: str, named: str | None
     ) -> ProtectedResourceMetadata | None:
-        """None for a server older than RFC 9728. Metadata on a host other than the server's are ignored."""
+        """Returns the metadata of a server; None if the server has none, because it is older than RFC 9728. Metadata on
+        a host other than the server's are ignored.
+        """
         here = urlsplit(url)
         for address in build_protected_resource_metadata_discovery_urls(named, url):
             there = urlsplit(address)
@@ -225,7 +233,7 @@ class OAuth:
         assert server.url is not None
         if issuer is not None:
             _check_address(server, "issuer", issuer)
-        # Without metadata of the resource the server is its own issuer.
+        # If the resource has no metadata, the server is its own issuer.
         expected = issuer or _origin(server.url)
         for address in build_oauth_authorization_server_metadata_discovery_urls(issuer, server.url):
             response = await self._send(server, httpx2.Request("GET", address, headers=_ACCEPT))
@@ -248,8 +256,8 @@ class OAuth:
     # --- token exchange ----------------------------------------------------------------------------------------------
 
     async def exchange(self, server: OAuthResource, subject: str) -> tuple[str, int | None, tuple[str, ...]]:
-        """Exchanges the token of a caller (RFC 8693). Returns an access token, its seconds, and its scopes. Raises
-        TokensRefused, IssuerUnavailable, and SignInFailed.
+        """Exchanges the token of a caller (RFC 8693). Returns an access token, the seconds that it lives, and its
+        scopes. Raises TokensRefused, IssuerUnavailable, and SignInFailed.
         """
         assert server.url is not None
         assert server.client_id is not None
@@ -276,7 +284,9 @@ class OAuth:
     # --- the flow ----------------------------------------------------------------------------------------------------
 
     async def client_for(self, server: OAuthResource, issuer: McpIssuer) -> OAuthClient:
-        """Returns the client of the settings, the metadata document, or a new registration. Raises SignInFailed."""
+        """Returns the client that the settings name, else the client of the metadata document, else a newly registered
+        client. Raises SignInFailed.
+        """
         metadata = issuer.metadata
         if server.client_id is not None:
             return OAuthClient(server.client_id, server.client_secret, _method_of(metadata, server.client_secret))
@@ -299,7 +309,7 @@ class OAuth:
     def begin(
         self, issuer: McpIssuer, client: OAuthClient, state: str, cookie: str, actor: str | None = None
     ) -> tuple[str, Pending]:
-        """Returns the address for the person's consent, and the state for the callback."""
+        """Returns the address at which the person consents, and the state that the callback needs."""
         proof = PKCEParameters.generate()
         query = {
             "response_type": "code",
@@ -312,7 +322,7 @@ class OAuth:
         }
         if issuer.scopes:
             query["scope"] = " ".join(issuer.scopes)
-        if "offline_access" in issuer.scopes:  # OpenID Connect requires it for a refresh token
+        if "offline_access" in issuer.scopes:  # OpenID Connect requires this prompt for a refresh token
             query["prompt"] = "consent"
         address = str(issuer.metadata.authorization_endpoint)
         url = f"{address}{'&' if urlsplit(address).query else '?'}{urlencode(query)}"
@@ -321,7 +331,7 @@ class OAuth:
         return url, Pending(metadata, client, resource, issuer.scopes, verifier, self.redirect_uri, cookie, actor)
 
     async def complete(self, server: OAuthResource, pending: Pending, code: str, iss: str | None) -> OAuthTokens:
-        """Exchanges the code of a callback. Raises SignInFailed."""
+        """Exchanges the code of a callback for tokens. Raises SignInFailed."""
         metadata = OAuthMetadata.model_validate(pending.metadata)
         try:
             validate_authorization_response_iss(iss, metadata)
@@ -370,7 +380,9 @@ class OAuth:
         )
 
     async def revoke(self, server: OAuthResource, grant: OAuthTokens) -> bool:
-        """Revokes the tokens at the issuer (RFC 7009). False if it offers no revocation, or did not confirm."""
+        """Revokes the tokens at the issuer (RFC 7009). Returns False if the issuer offers no revocation, or has not
+        confirmed it.
+        """
         if grant.revocation_endpoint is None:
             return False
         done = True
@@ -418,7 +430,7 @@ class OAuth:
         return await self._send(server, httpx2.Request("POST", url, data=sent, headers=headers))
 
     async def _send(self, server: OAuthResource, request: httpx2.Request, *, body: bool = True) -> httpx2.Response:
-        """Raises SignInFailed if there is no answer, or a too long one, and for an internal address."""
+        """Sends a request. Raises SignInFailed if its address is internal, or if the answer is missing or too long."""
         url, host = URL(str(request.url), encoded=True), _host(str(request.url))
         session = self._session(is_free=_allowed(server).allows_host(url.host or ""))
         try:
@@ -446,8 +458,9 @@ class OAuth:
         return httpx2.Response(response.status, headers=headers, content=bytes(content), request=request)
 
     def _session(self, *, is_free: bool) -> ClientSession:
-        """Two pools: connections to the operator's hosts are not checked, and must not be reused for others. The
-        address is checked after the lookup, so that the name cannot change it in between.
+        """Returns one of two pools. Connections to the operator's hosts are not checked, so requests to other hosts
+        must not reuse them. In the other pool, an address is checked after the lookup of the host's name, so that the
+        name cannot lead to another address in between.
         """
         if (session := self._sessions.get(is_free)) is None:
             guard: Mapping[str, Any] = {} if is_free else {"socket_factory": Allowed().open_socket}
@@ -462,7 +475,7 @@ class OAuth:
 
 
 def _issuer_of(server: OAuthResource, protected: ProtectedResourceMetadata | None) -> str | None:
-    """Returns the issuer of the settings, or the first issuer in the metadata of the server; None without an issuer."""
+    """Returns the issuer that the settings name, else the first issuer in the metadata of the server, else None."""
     named = [] if protected is None else [str(each) for each in protected.authorization_servers]
     if server.issuer is None:
         return named[0] if named else None
@@ -472,7 +485,7 @@ def _issuer_of(server: OAuthResource, protected: ProtectedResourceMetadata | Non
 
 
 def _allowed(server: OAuthResource) -> Allowed:
-    """The hosts of the server and of its configured issuer may be internal."""
+    """Returns the allowed addresses. Only the hosts of the server and of its configured issuer may be internal."""
     allowed = Allowed()
     for address in (server.url, server.issuer):
         if address is not None and (host := urlsplit(address).hostname) is not None:
@@ -481,7 +494,9 @@ def _allowed(server: OAuthResource) -> Allowed:
 
 
 def _check_address(server: OAuthResource, name: str, address: str) -> None:
-    """Tokens and codes are sent over TLS, unless the server itself is reached without TLS."""
+    """Raises SignInFailed if the address is not allowed. Tokens and codes must be sent over TLS, unless the server
+    itself is reached without TLS.
+    """
     assert server.url is not None
     try:
         _allowed(server).check(URL(address))
@@ -497,7 +512,9 @@ def _origin(url: str) -> str:
 
 
 def _method_of(metadata: OAuthMetadata, secret: str | None) -> str:
-    """The authentication of a client with a secret, if its registration does not define it: the default of RFC 8414."""
+    """Returns how a client authenticates if its registration does not define this. If the issuer names no methods, the
+    default of RFC 8414 applies.
+    """
     offered = metadata.token_endpoint_auth_methods_supported or ["client_secret_basic"]
     if secret is None:
         return "none"
@@ -505,7 +522,7 @@ def _method_of(metadata: OAuthMetadata, secret: str | None) -> str:
 
 
 def _error_of(response: httpx2.Response) -> str | None:
-    """The error text of an issuer's refusal. None for another sender's answer, for example a proxy's."""
+    """Returns the error text of an issuer's refusal; None if another sender has answered, for example a proxy."""
     try:
         answer = json.loads(response.content)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The calls of prompts and resources of MCP servers."""
+"""The calls of the API for prompts and resources of MCP servers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from turnstream.kit.text import storable
 from turnstream.libraries.uploading import require_uploads, take_upload
 from turnstream.tools.tool import File, OutcomePart
 
-# Only servers with declared MCP servers import the SDK.
+# The SDK is imported only if MCP servers are declared.
 if TYPE_CHECKING:
     from turnstream.extensions.mcp.connection import McpConnection
     from turnstream.extensions.mcp.offers import Offers, ServerOffers
@@ -33,7 +33,7 @@ _LONGEST_TEXT: Final = 1_000  # characters of a title or description
 
 
 class SilentServerOut(BaseModel):
-    """An MCP server without an answer, and the reason."""
+    """An MCP server that did not answer, and the reason."""
 
     server: str
     reason: str
@@ -75,7 +75,7 @@ class ResourceOut(BaseModel):
 
 
 class ResourceTemplateOut(BaseModel):
-    """Addresses of resources, with variables (RFC 6570)."""
+    """A template for the addresses of resources, with variables (RFC 6570)."""
 
     server: str
     uri_template: str
@@ -100,7 +100,7 @@ class PromptIn(Body):
 
 
 class CompletionIn(PromptIn):
-    """An argument of a prompt, its beginning, and the complete arguments."""
+    """An argument of a prompt and the beginning of its value. `arguments` has the arguments that are complete."""
 
     argument: Annotated[Storable, Field(min_length=1, max_length=2000)]
     value: Annotated[Storable, Field(max_length=2000)] = ""
@@ -185,12 +185,12 @@ async def list_resources(request: Request) -> Response:
 
 
 def _shown(text: str | None) -> str:
-    """A server's text for display."""
+    """Returns a server's text for display, truncated."""
     return storable((text or "")[:_LONGEST_TEXT]).strip()
 
 
 def _silent(servers: "Sequence[ServerOffers]") -> list[SilentServerOut]:
-    """Each server without an answer, once."""
+    """Returns each server that did not answer, once."""
     found = {each.server: each for each in servers if each.failure}
     return [
         SilentServerOut(server=each.server, reason=each.failure, wants_sign_in=each.wants_sign_in)
@@ -202,7 +202,7 @@ def _silent(servers: "Sequence[ServerOffers]") -> list[SilentServerOut]:
 
 
 async def render_prompt(request: Request) -> Response:
-    """Gets the messages of a prompt as blocks; its files become uploads of the caller."""
+    """Returns the messages of a prompt as blocks. Files in the messages become uploads of the caller."""
     sent, _ = await read_body(request, PromptIn)
     offers, connection = await _found(request, sent.server, "prompts")
     with failures_as("name"):
@@ -220,7 +220,7 @@ async def complete_prompt(request: Request) -> Response:
 
 
 async def attach_resource(request: Request) -> Response:
-    """Reads a resource; its files become uploads of the caller."""
+    """Reads a resource, and returns it as blocks. Its files become uploads of the caller."""
     sent, _ = await read_body(request, ResourceIn)
     offers, connection = await _found(request, sent.server, "resources")
     with failures_as("uri"):
@@ -245,7 +245,7 @@ def offers_of(request: Request) -> "Offers | None":
 
 
 async def _blocks(request: Request, parts: Sequence[OutcomePart], field: str) -> Response:
-    """All parts are checked before the first part is stored."""
+    """Returns the parts as blocks for a message. All parts are checked before the first file is stored."""
     http, size = services_of(request).http, 0
     for part in parts:
         size += len(part.encode() if isinstance(part, str) else part.content)

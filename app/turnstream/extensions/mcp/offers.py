@@ -1,4 +1,4 @@
-"""Prompts and resources of MCP servers, chosen by people: no model reads their lists."""
+"""Prompts and resources of MCP servers. People choose from their lists; no model reads the lists."""
 
 import asyncio
 from collections import OrderedDict
@@ -29,19 +29,19 @@ from turnstream.tools.tool import File, OutcomePart, ToolError, ToolUnavailable,
 
 log = structlog.get_logger(__name__)
 
-MAX_OFFERS: Final = 500  # of one kind and server
-_LONGEST_ID: Final = 2_000  # characters of a name or an address
-_LONGEST_TEXT: Final = 1_000  # characters of an error
+MAX_OFFERS: Final = 500  # most offers of one kind from one server
+_LONGEST_ID: Final = 2_000  # most characters of a name or an address
+_LONGEST_TEXT: Final = 1_000  # most characters of an error
 _MOST_ARGUMENTS: Final = 50
 _MOST_VALUES: Final = 100  # values that complete an argument
-_MOST_CONTENTS: Final = 20  # of one resource
+_MOST_CONTENTS: Final = 20  # most contents of one resource
 _OWNER_TTL: Final = 300.0  # the longest life of an owner's list in memory, in seconds
-_MOST_LISTS: Final = 1000  # of owners
+_MOST_LISTS: Final = 1000  # most lists of owners in memory
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOffers:
-    """The offers of one server to an owner. If the server did not answer, `failure` is a sentence."""
+    """The offers of one server to an owner. If the server did not answer, `failure` is a sentence with the reason."""
 
     server: str
     items: Sequence[OfferItem] = ()
@@ -63,7 +63,9 @@ class ServerOffers:
 
 @dataclass(slots=True)
 class Offers:
-    """The state of the extension: the connections with offers, and the sign-ins of owners."""
+    """The state of the extension: the connections to the operator's servers, the sign-ins of owners, and the servers of
+    owners.
+    """
 
     connections: Mapping[str, McpConnection]
     sign_ins: SignIns | None = None
@@ -96,7 +98,7 @@ class Offers:
     async def _list(self, owner: str, kind: OfferKind, connection: McpConnection) -> OfferList:
         server = connection.server
         if not server.per_owner:
-            return await connection.offers(owner, kind)  # its session caches the list
+            return await connection.offers(owner, kind)  # the session of the connection caches the list
         if server.oauth and await connection.owner_calls().sign_ins.token(owner, server) is None:
             raise SignInNeeded
         key, now = (owner, server.name, kind), monotonic()
@@ -119,7 +121,9 @@ class Offers:
         return await read_app(owner, connection, uri)
 
     async def app_page(self, owner: str, server: str, uri: str) -> Mapping[str, Any]:
-        """Returns the resource of an app, in MCP's form. Raises NotFound, RequestRefused and Unavailable."""
+        """Returns the page of an app as a resource, in the form that MCP defines. Raises NotFound, RequestRefused and
+        Unavailable.
+        """
         with failures_as("uri"):
             app = await self.app(owner, server, uri)
         csp = {"connectDomains": list(app.connect), "resourceDomains": list(app.load)}
@@ -129,7 +133,9 @@ class Offers:
     async def call_from_app(
         self, services: Services, owner: str, wanted: WantedCall, key: IdempotencyKey | None
     ) -> Exchange:
-        """Posts the turn of a call. Raises NotFound, RequestRefused, Conflict after too many calls, and TooMany."""
+        """Posts the turn that runs the call `wanted`. Raises NotFound, RequestRefused, Conflict after too many calls,
+        and TooMany.
+        """
         return await call_from_app(services, self.connection, owner, wanted, key)
 
     # --- use ---------------------------------------------------------------------------------------------------------
@@ -148,8 +154,8 @@ class Offers:
     async def prompt(
         self, owner: str, connection: McpConnection, name: str, arguments: Mapping[str, str]
     ) -> Sequence[OutcomePart]:
-        """Returns the messages of a prompt as the parts of one message. If the prompt has both roles, each text begins
-        with its role. Raises ToolError and ToolUnavailable.
+        """Returns the messages of a prompt as the parts of one message. If the prompt has messages of both roles, each
+        text begins with its role. Raises ToolError and ToolUnavailable.
         """
         try:
             result = await connection.use_as(owner, lambda session: session.prompt(name, arguments))
@@ -169,7 +175,7 @@ class Offers:
     async def completions(
         self, owner: str, connection: McpConnection, name: str, argument: str, value: str, given: Mapping[str, str]
     ) -> Sequence[str]:
-        """Returns a server's proposed values for an argument of a prompt. Raises ToolError and ToolUnavailable."""
+        """Returns the values that a server proposes for a prompt's argument. Raises ToolError and ToolUnavailable."""
         try:
             found = await connection.use_as(owner, lambda session: session.completion(name, argument, value, given))
         except (SignInNeeded, MCPError) as error:
@@ -177,7 +183,7 @@ class Offers:
         return [storable(each) for each in found.values[:_MOST_VALUES] if len(each) <= _LONGEST_TEXT]
 
     async def resource(self, owner: str, connection: McpConnection, uri: str) -> Sequence[File]:
-        """Returns the files of a resource. Raises ToolError and ToolUnavailable."""
+        """Reads a resource, and returns its contents as files. Raises ToolError and ToolUnavailable."""
         try:
             result = await connection.use_as(owner, lambda session: session.resource(uri))
         except (SignInNeeded, MCPError) as error:
@@ -189,7 +195,7 @@ class Offers:
 
 
 def _file_of(content: types.TextResourceContents | types.BlobResourceContents) -> File:
-    """The file of a resource, named by the end of its address."""
+    """Returns one content of a resource as a file, whose name is the end of the content's address."""
     path = urlsplit(content.uri).path.rstrip("/") or content.uri
     name = storable(unquote(path.rpartition("/")[2]))[:300].strip() or "resource"
     if isinstance(content, types.TextResourceContents):

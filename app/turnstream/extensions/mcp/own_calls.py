@@ -1,4 +1,4 @@
-"""The calls of an owner for the owner's MCP servers."""
+"""The calls of the API with which an owner lists, adds and removes the owner's MCP servers."""
 
 import re
 from datetime import datetime
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_HEADERS: Final = 20
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
-# Headers of the connection, not of the server.
+# Headers that the connection sets, so owners may not set them.
 _REFUSED: Final = frozenset({"host", "content-length", "content-type", "accept", "connection", "transfer-encoding"})
 
 
@@ -61,7 +61,7 @@ class OwnToolOut(BaseModel):
 
 
 class OwnServerAdded(BaseModel):
-    """A server that was added, with the tools that the owner accepts by that."""
+    """A server that was added, with its tools, which the owner accepts by adding the server."""
 
     name: str
     tools: list[OwnToolOut]

@@ -1,7 +1,7 @@
 """MCP servers that owners add for themselves, if the operator allows it.
 
-Two tools serve all servers, like the two tools of `owner_tools`: the model's request is the same for all owners. A
-server's row is a sign-in with the address and the headers as encrypted tokens.
+Two tools serve all these servers, like the two tools of `owner_tools`, so that the model's request is the same for all
+owners. The row of a server is a sign-in whose encrypted tokens are the address and the headers of the server.
 """
 
 import json
@@ -31,13 +31,13 @@ from turnstream.storage.rows import to_json
 from turnstream.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable, tool
 
 PREFIX: Final = "own_servers"
-_MOST_KEPT: Final = 1000  # lists of tools on this replica
+_MOST_KEPT: Final = 1000  # most lists of tools in the memory of this replica
 
 _NAMED = f"owner = :owner AND server LIKE '{OWN}%'"
 LIST_OWN_SERVERS = Statement(
     f"SELECT server, tokens, signed_in_at FROM sign_ins WHERE {_NAMED} AND tokens IS NOT NULL ORDER BY server"
 )
-# By adding a server, a person accepts the displayed tools.
+# By adding a server, a person accepts the tools that are displayed.
 PUT_OWN_SERVER = Statement(
     f"""
     INSERT INTO sign_ins (owner, server, tokens, tools, signed_in_at)
@@ -52,7 +52,7 @@ PUT_OWN_SERVER = Statement(
 
 @dataclass(frozen=True, slots=True)
 class OwnServer:
-    """A server of one owner. `headers` are sent with each request to `url`, and never shown."""
+    """A server that an owner has added. `headers` are sent with each request to `url`, and never shown."""
 
     name: str
     url: str
@@ -61,7 +61,7 @@ class OwnServer:
 
 
 class OwnServers:
-    """The servers of all owners, as one source of tools. `allowed` are the permitted addresses, `declarations` the
+    """The servers of all owners, as one source of tools. `allowed` has the permitted addresses; `declarations` has the
     policies of the two tools.
     """
 
@@ -85,7 +85,9 @@ class OwnServers:
         self._tools: Mapping[str, Tool] = {each.spec.name: each for each in decided}
 
     def use(self, database: Database, keys: OwnerKeys, sign_ins: SignIns) -> None:
-        """Called when the server runs: afterwards, the rows of owners can be read."""
+        """Sets the database, the keys and the sign-ins, so that the rows of owners can be read. Called when the server
+        runs.
+        """
         self._database, self._keys, self._sign_ins = database, keys, sign_ins
 
     def tools(self) -> Mapping[str, Tool]:
@@ -97,7 +99,9 @@ class OwnServers:
         return [each for each, _ in await self._rows(owner)]
 
     async def _rows(self, owner: str) -> Sequence[tuple[OwnServer, str]]:
-        """The servers of an owner, each with its encrypted form, except those that this replica cannot decrypt."""
+        """Returns the servers of an owner, each with its encrypted form, except servers that this replica cannot
+        decrypt.
+        """
         assert self._database is not None
         assert self._keys is not None
         rows = await self._database.rows(LIST_OWN_SERVERS, owner=owner)
@@ -116,8 +120,8 @@ class OwnServers:
     async def put(
         self, owner: str, name: str, url: str, headers: Mapping[str, str], actor: str | None
     ) -> Sequence[McpTool] | None:
-        """Stores a server after a read of its tools, and returns the tools. None if the owner has too many servers.
-        Raises ValueError for an address that is not allowed, and ToolUnavailable for a server that does not list its
+        """Reads the tools of a server, stores the server, and returns the tools. Returns None if the owner has too many
+        servers. Raises ValueError if the address is not allowed, and ToolUnavailable if the server does not list its
         tools.
         """
         assert self._database is not None
@@ -167,7 +171,7 @@ class OwnServers:
                 return _unknown(server, lists)
             lists = {server: lists[server]}
         told = []
-        for name, each in lists.items():  # sequentially: two simultaneous lists could ask the person twice
+        for name, each in lists.items():  # one after another, because two simultaneous lists could ask the person twice
             try:
                 found = await each.find_tools(context, json.dumps({"query": query}))
             except (ToolError, ToolUnavailable) as error:
@@ -200,7 +204,7 @@ class OwnServers:
         return await lists[server].call_from_app(context, json.dumps({"name": name, "input": input}))
 
     async def _lists(self, owner: str) -> Mapping[str, OwnerLists]:
-        """The lists of an owner by server name. A changed server starts with an empty list."""
+        """Returns the lists of an owner, by server name. If a server was changed, its list is read again."""
         if self._database is None:
             raise ToolUnavailable("Servers of owners can be used by a running server alone.")
         found = {}

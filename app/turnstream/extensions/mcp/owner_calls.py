@@ -1,4 +1,6 @@
-"""Calls to an MCP server with the owner's token: each on its own connection, so that tokens are never mixed up."""
+"""Calls to an MCP server that use the owner's token. Each call has its own connection, so that tokens are never mixed
+up.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,7 +21,7 @@ from turnstream.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailab
 
 T = TypeVar("T")
 
-_MOST_SCOPES = 300  # characters
+_MOST_SCOPES = 300  # most characters of listed scopes
 
 Use = Callable[[McpSession], Awaitable[T]]
 
@@ -41,11 +43,15 @@ class OwnerCalls:
     async def call(
         self, tool: str, arguments: Mapping[str, Any], progress: ProgressFnT, context: ToolContext
     ) -> types.CallToolResult | Outcome:
-        """Raises like a session. If the call was not made, the outcome asks for a sign-in."""
+        """Calls a tool, and raises the exceptions of a session. If the owner must sign in, the tool is not called, and
+        the returned outcome asks for the sign-in.
+        """
         return await self.use(context, lambda session: session.call(tool, arguments, progress))
 
     async def use(self, context: ToolContext, use: Use[T]) -> T | Outcome:
-        """Uses a session with the owner's token. The outcome may ask for a sign-in."""
+        """Returns the result of `use`, which gets a session with the owner's token. If this is not possible, returns an
+        outcome, which may ask for a sign-in.
+        """
         try:
             return await self.with_token(context.owner, use)
         except SignInNeeded as needed:
@@ -69,10 +75,10 @@ class OwnerCalls:
             raise NoTokenNow(f"The task is followed again after {needs} to {self.server.name}.") from None
 
     async def with_token(self, owner: str, use: Use[T]) -> T:
-        """Uses a session with the owner's token; a refused token is refreshed once. Raises SignInNeeded,
-        ToolUnavailable, and the exceptions of `use`.
+        """Returns the result of `use`, which gets a session with the owner's token. A refused token is refreshed once.
+        Raises SignInNeeded, ToolUnavailable, and the exceptions of `use`.
         """
-        if self.server.allowed is not None:  # the headers of an owner's own server
+        if self.server.allowed is not None:  # an owner's own server gets its headers, and no token
             answered = await self._used(None, use)
             assert not isinstance(answered, Challenge)
             return answered
@@ -92,8 +98,8 @@ class OwnerCalls:
         return result
 
     async def _used(self, token: Token | None, use: Use[T]) -> T | Challenge:
-        """Raises the exceptions of `use`. The exceptions bypass the task groups of the SDK, because a task group would
-        wrap them.
+        """Returns the result of `use`, or the challenge of a server that refuses the token. Raises the exceptions of
+        `use`. They bypass the task groups of the SDK, because a task group would wrap them.
         """
         bearer, failure, results = None if token is None else Bearer(token.access), None, list[T]()
         try:
@@ -104,7 +110,8 @@ class OwnerCalls:
                     failure = error
         except (OSError, ValueError, MCPError, ExceptionGroup) as error:
             task = asyncio.current_task()
-            if task is not None and task.cancelling():  # a task group of the SDK reports only the other error
+            # a task group of the SDK reports the other error instead of the cancellation
+            if task is not None and task.cancelling():
                 raise asyncio.CancelledError from None
             if failure is None and not results and (bearer is None or bearer.challenge is None):
                 raise ToolUnavailable(f"The MCP server {self.server.name} cannot be reached now.") from error

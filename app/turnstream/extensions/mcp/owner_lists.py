@@ -1,7 +1,7 @@
-"""Lists of tools of MCP servers that require the owner's token for the list: each owner may have other tools.
+"""Lists of tools that an MCP server returns only with the owner's token, because each owner may have other tools.
 
-Two tools replace such a list: `find_tools` returns definitions, `call_tool` calls one; apps have a third. So the
-model's request is the same for all owners and lists, and a list is read when a model needs it.
+Two tools replace such a list: `find_tools` returns definitions, and `call_tool` calls a tool of the list. Apps have a
+third tool. So the model's request is the same for all owners and lists, and a list is read only when a model needs it.
 """
 
 import json
@@ -31,14 +31,16 @@ log = structlog.get_logger(__name__)
 
 _TTL: Final = 300.0  # the default life of a list in memory, in seconds
 _MOST_OWNERS: Final = 1000  # owners with lists in memory
-_MOST_SHOWN: Final = 30_000  # characters of definitions in one result
-_MOST_CHANGES: Final = 20  # in one question, and in the log
-_SECONDS: Final = 300.0  # for the answer to a question about changes
+_MOST_SHOWN: Final = 30_000  # most characters of definitions in one result
+_MOST_CHANGES: Final = 20  # most changes that one question, or one entry of the log, names
+_SECONDS: Final = 300.0  # seconds for the answer to a question about changes
 
 
 @dataclass(frozen=True, slots=True)
 class _OwnerList:
-    """The tools of one owner, by the server's names. `read_at` and `until` are times of the monotonic clock."""
+    """The tools of one owner, by the names that the server uses. `read_at` and `until` are times of the monotonic
+    clock.
+    """
 
     tools: Mapping[str, McpTool]
     read_at: float
@@ -57,7 +59,7 @@ class AppTool(FunctionTool):
 
 
 class OwnerLists:
-    """The lists of all owners at one server. Each replica caches them until their TTL has passed."""
+    """The lists of all owners at one server. Each replica caches a list until its TTL has passed."""
 
     @property
     def connection(self) -> "McpConnection":
@@ -146,8 +148,9 @@ class OwnerLists:
     # --- the list of an owner ----------------------------------------------------------------------------------------
 
     async def _list(self, context: ToolContext, kept: float | None = None) -> _OwnerList | Outcome:
-        """Returns the list of the owner, after the owner has accepted its changes. `kept`: the most seconds since it
-        was read. The outcome asks for a sign-in, or reports that the changes were not accepted. Raises ToolUnavailable.
+        """Returns the list of the owner, after the owner has accepted its changes. If `kept` is given, a list in memory
+        must have been read less than `kept` seconds ago. Returns an outcome instead if the owner must sign in, or has
+        not accepted the changes. Raises ToolUnavailable.
         """
         found = self._kept.get(context.owner)
         now = monotonic()
@@ -170,12 +173,13 @@ class OwnerLists:
             ttl, now = _TTL if session.ttl is None else session.ttl, monotonic()
             return _OwnerList({each.name: each for each in listed.values()}, now, now + max(ttl, self._shortest_ttl))
 
-        # A call has its own time limit; this limit is for a list without an end.
+        # A call has its own time limit. This limit interrupts the read of a list that never ends.
         return await self._connection.use_for(context, read, self._timeout)
 
     async def _unaccepted(self, context: ToolContext, tools: Mapping[str, McpTool]) -> Outcome | None:
-        """Asks the owner about new or changed definitions, before a model or a call uses them. The sign-in accepts the
-        first list; lists of a `trusted` server are always accepted.
+        """Asks the owner about new or changed definitions, before a model or a call uses them. Returns an outcome if
+        the owner does not accept them. By signing in, the owner has accepted the first list. Lists of a `trusted`
+        server are always accepted.
         """
         sign_ins, server = self._connection.owner_calls().sign_ins, self._server
         stored = await sign_ins.accepted_tools(context.owner, server.name)
@@ -197,13 +201,16 @@ class OwnerLists:
                     refusal = f"{server.name} has changed its tools, and the user has not accepted the changes."
                     return Outcome(f"{refusal} The call was not made.", kind="refused")
         if stored is None or changes:
-            accepted = to_json(before | digests).decode()  # a relisted tool is compared with its earlier form
+            # a tool that is listed again later is compared with its earlier form
+            accepted = to_json(before | digests).decode()
             await sign_ins.accept_tools(context.owner, server.name, accepted, stored)
         return None
 
 
 async def _ranked(tools: Mapping[str, McpTool], query: str) -> list[str]:
-    """The names of the matching tools, best one first; without a query all names."""
+    """Returns the names of the tools that match the query, the best match first. Returns all names if there is no
+    query.
+    """
     if not query.strip():
         return list(tools)
     specs = [replace(each.spec, name=name) for name, each in tools.items()]
@@ -216,7 +223,7 @@ def digests_of(tool: McpTool) -> list[str]:
 
 
 def _changes(before: Mapping[str, list[str]], now: Mapping[str, list[str]]) -> "list[tuple[str, str]]":
-    """The new or changed tools, each with words for a person."""
+    """Returns the new or changed tools, each with a description of the change for a person."""
     found = []
     for name, digests in now.items():
         known = before.get(name)

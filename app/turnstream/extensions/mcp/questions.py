@@ -1,4 +1,4 @@
-"""Questions of MCP servers to a person, converted to turnstream's questions."""
+"""Converts the questions that MCP servers ask a person to turnstream's questions."""
 
 from urllib.parse import urlsplit
 
@@ -13,7 +13,7 @@ _MAX_QUESTION = 10_000  # characters of the displayed message and URL
 
 
 def question_of(sent: types.ElicitRequestParams, seconds: float) -> PersonQuestion | None:
-    """None for an invalid schema, an unsafe URL, or a text that is too long to read."""
+    """Converts a question. Returns None if the schema is invalid, the URL is unsafe, or the text is too long."""
     message = storable(sent.message)
     if max(len(message), len(getattr(sent, "url", ""))) > _MAX_QUESTION:
         return None

@@ -1,5 +1,5 @@
-"""The MCP servers of a replica, as one source of tools. Each server is reconnected after a failure; its listed tools
-remain available.
+"""The MCP servers of a replica, as one source of tools. After a failure, a server is reconnected; the tools that it
+listed last remain available.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from turnstream.tools.tool import Tool
 
 
 class McpServers:
-    """Connects on entry, and waits up to the `connect_timeout` until every server was tried once. Raises ValueError if
-    the tools of two servers would have the same names.
+    """Connects to the servers on entry, and waits up to `connect_timeout` for the first attempt at each server. Raises
+    ValueError if the tools of two servers would have the same names.
     """
 
     def __init__(self, servers: Iterable[McpServer], timing: McpTiming | None = None) -> None:
@@ -45,14 +45,16 @@ class McpServers:
         return frozenset(each.server.name for each in self._connections.values() if each.connected)
 
     async def failures(self) -> Mapping[str, str]:
-        """Waits until each server was tried."""
+        """Waits for the first attempt at each server. Returns the failure of each server, or an empty text if it is
+        connected.
+        """
         await self.changes.until(lambda: all(each.tried for each in self._kept_open))
         return {
             f"MCP {each.server.name}": "" if each.connected else each.failure or "no answer" for each in self._kept_open
         }
 
     def tools(self) -> Mapping[str, Tool]:
-        """The last listed tools of each server, connected or not."""
+        """Returns the tools that each server listed last, whether the server is connected or not."""
         lists: list[Mapping[str, Tool]] = [each.tools for each in self._kept_open]
         lists += [each.tools for each in self._lists]
         return {name: tool for tools in lists for name, tool in tools.items()}
@@ -63,11 +65,11 @@ class McpServers:
 
     @property
     def with_sign_in(self) -> Mapping[str, McpServer]:
-        """The servers with sign-ins of owners, by name."""
+        """The servers to which owners sign in, by name."""
         return {each.server.name: each.server for each in self._connections.values() if each.server.oauth}
 
     def use(self, sign_ins: SignIns) -> None:
-        """Called when the server runs: afterwards, owners can sign in."""
+        """Sets the sign-ins, so that owners can sign in. Called when the server runs."""
         self._sign_ins = sign_ins
         for each in self._connections.values():
             each.sign_ins = sign_ins

@@ -1,4 +1,6 @@
-"""One connection to an MCP server, from its handshake to its end, as a child process or over HTTP."""
+"""One connection to an MCP server, from its handshake to its end. The server is a child process, or is reached over
+HTTP.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -36,11 +38,11 @@ from turnstream.tools.tool import AskPerson, ToolError
 log = structlog.get_logger(__name__)
 
 _MAX_PAGES = 100
-_LISTEN_AGAIN = 5.0  # seconds
-_OFFER_TTL = 300.0  # seconds for which other lists are cached if the server sends no TTL and no notifications
-_MAX_ROUNDS = 5  # of consecutive pages that a call requires
+_LISTEN_AGAIN = 5.0  # seconds between two attempts to subscribe
+_OFFER_TTL = 300.0  # seconds for which prompts and resources are cached if the server sends no TTL and no notifications
+_MAX_ROUNDS = 5  # limit for consecutive pages that a person must visit for one call
 
-# Errors that show that a call was not made.
+# Errors which show that a call was not made.
 REFUSALS = frozenset(
     {
         types.INVALID_PARAMS,
@@ -49,8 +51,8 @@ REFUSALS = frozenset(
     }
 )
 
-# The function that asks the person of the current call. A request of the server is handled in the context of the call,
-# except for stdio servers older than 2026-07-28.
+# The function that asks the person of the current call. A request that the server sends is handled in the context of
+# the call, except for stdio servers with a protocol older than 2026-07-28.
 asking: ContextVar[AskPerson | None] = ContextVar("asking", default=None)
 
 
@@ -60,7 +62,7 @@ OfferItem = types.Prompt | types.Resource | types.ResourceTemplate
 
 @dataclass(frozen=True, slots=True)
 class OfferList:
-    """A list of prompts, of resources, or of templates of resources. `until` is a time of the monotonic clock."""
+    """A list of prompts, of resources, or of templates for resources. `until` is a time of the monotonic clock."""
 
     items: Sequence[OfferItem] = ()
     until: float = inf
@@ -69,7 +71,8 @@ class OfferList:
 class McpSession:
     """The session of one connection. Its methods may be called from any task.
 
-    `doubted`: a call failed as if the server had ended; the next list of tools shows whether the server is alive.
+    `doubted` is set when a call fails as if the server had exited. The next list of tools then shows whether the server
+    is alive.
     """
 
     def __init__(self, server: McpServer) -> None:
@@ -79,7 +82,7 @@ class McpSession:
         self.doubted = False
         self._ended = False
         self._calls = 0
-        self.ttl: float | None = None  # seconds for which the server allows a cache of its tool list
+        self.ttl: float | None = None  # seconds for which the server allows clients to cache its list of tools
         self._refresh = asyncio.Event()
         self._offers: dict[OfferKind, OfferList] = {}
 
@@ -99,14 +102,14 @@ class McpSession:
                 pass
 
     def _forget(self, *kinds: OfferKind) -> None:
-        """Drops cached lists. Creates a new dictionary, because a list that is being read belongs to the old
+        """Drops cached lists. Creates a new dictionary, because a read that is in progress stores its list in the old
         dictionary.
         """
         self._offers = {kind: kept for kind, kept in self._offers.items() if kind not in kinds}
 
     async def wait_for_refresh(self, shortest: float) -> None:
-        """Returns when the tools should be listed again, after at least `shortest` seconds. Raises ConnectionError
-        after the end of the connection.
+        """Waits until the tools should be listed again: after a notification, or when the TTL has passed, but not
+        before `shortest` seconds. Raises ConnectionError if the connection has ended.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(None if self.ttl is None else max(self.ttl, shortest)):
@@ -116,7 +119,7 @@ class McpSession:
             raise ConnectionResetError("the server ended the connection")
 
     async def pages(self) -> AsyncIterator[list[types.Tool]]:
-        """The tools of the server, page by page. Raises ValueError for too many pages."""
+        """Yields the tools of the server, page by page. Raises ValueError if there are too many pages."""
         cursor: str | None = None
         self.ttl = None
         capabilities = self.client.server_capabilities
@@ -124,7 +127,7 @@ class McpSession:
             return  # a server without tools
         for _ in range(_MAX_PAGES):
             page = await self.client.list_tools(cursor=cursor)
-            if page.ttl_ms:  # without it the list is valid until the server notifies a change
+            if page.ttl_ms:  # without a TTL, the list is valid until the server notifies a change
                 self.ttl = min(self.ttl or inf, page.ttl_ms / 1000)
             yield page.tools
             cursor = page.next_cursor
@@ -134,8 +137,8 @@ class McpSession:
         raise ValueError(f"the list of tools has more than {_MAX_PAGES} pages")
 
     async def offers(self, kind: OfferKind, shortest: float) -> OfferList:
-        """A list of the server, cached for its TTL, at least `shortest` seconds, or until the server notifies a change.
-        Raises MCPError, and ValueError for a list of too many pages.
+        """Returns a list of the server. It is cached for its TTL, but for at least `shortest` seconds, or until the
+        server notifies a change. Raises MCPError, and ValueError if the list has too many pages.
         """
         kept = self._offers.get(kind)
         if kept is None or kept.until <= monotonic():
@@ -187,7 +190,9 @@ class McpSession:
             return await self.client.get_prompt(name, dict(arguments))
 
     async def completion(self, name: str, argument: str, value: str, given: Mapping[str, str]) -> types.Completion:
-        """The server's proposed values for an argument of a prompt; none if it has no completion."""
+        """Returns the values that the server proposes for an argument of a prompt; none if the server has no
+        completions.
+        """
         if self.client.server_capabilities.completions is None:
             return types.Completion(values=[])
         with self._unasked():
@@ -200,20 +205,20 @@ class McpSession:
 
     @contextmanager
     def _unasked(self) -> Iterator[None]:
-        """Encloses requests outside of a turn: nobody answers their questions, in particular not the person of another
-        call.
+        """Encloses requests outside of a turn. If the server asks a question during such a request, nobody answers it,
+        in particular not the person of another call.
         """
         self._asking.append(None)
         try:
             yield
         except asyncio.CancelledError:
-            self._refresh.set()  # the request may have timed out: the server may be slow or stuck
+            self._refresh.set()  # the request may have timed out, because the server is slow or stuck
             raise
         finally:
             self._asking.remove(None)
 
     async def listen(self) -> None:
-        """Keeps a subscription open: some servers notify changes of their lists only by a subscription."""
+        """Keeps a subscription open, because some servers notify changes of their lists only to subscribers."""
         capabilities = self.client.server_capabilities
         tools, prompts, resources = (
             bool(each is not None and each.list_changed)
@@ -225,7 +230,7 @@ class McpSession:
                     async with self.client.listen(
                         tools_list_changed=tools, prompts_list_changed=prompts, resources_list_changed=resources
                     ) as changes:
-                        self._refresh.set()  # for changes between the last list and the subscription
+                        self._refresh.set()  # the tools may have changed between the last list and the subscription
                         self._forget("prompts", "resources", "templates")
                         async for change in changes:
                             match change:
@@ -244,7 +249,9 @@ class McpSession:
         context: ClientRequestContext,  # noqa: ARG002, the SDK names it
         params: types.ElicitRequestParams,
     ) -> types.ElicitResult | types.ErrorData:
-        """Asks the person a question of the server. If the call of the question is ambiguous, no person is asked."""
+        """Asks the person a question that the server sends. If it is unclear to which call the question belongs, no
+        person is asked.
+        """
         ask = asking.get()
         if ask is None and len(self._asking) > 1:
             log.warning("mcp.elicitation_unclear", server=self._server.name, calls=len(self._asking))
@@ -281,7 +288,7 @@ class McpSession:
         finally:
             self._calls -= 1
             self._asking.remove(ask)
-            if cancelled and not self._calls:  # a call may have timed out: the server may be slow or stuck
+            if cancelled and not self._calls:  # the call may have timed out, because the server is slow or stuck
                 self._refresh.set()
 
     async def send_task(self, request: TaskRequest) -> TaskState | types.EmptyResult:
@@ -294,13 +301,13 @@ class McpSession:
             try:
                 return await self.client.call_tool(tool, arguments, progress_callback=progress)
             except MCPError as error:
-                # Servers of 2025-11-25 refuse a call until the person has visited a page.
+                # Servers with the protocol 2025-11-25 refuse a call until the person has visited a page.
                 if error.code != types.URL_ELICITATION_REQUIRED or not await self._visit(error):
                     raise
         raise ToolError(f"{tool} sends the person to a page again and again.")
 
     async def _visit(self, error: MCPError) -> bool:
-        """Sends the person to the pages that a server requires. False if the person has not visited all pages."""
+        """Sends the person to the pages that a server requires. Returns whether the person has visited all pages."""
         try:
             pages = UrlElicitationRequiredError.from_error(error.error).elicitations
         except ValueError:
@@ -318,7 +325,7 @@ class McpSession:
 
 @asynccontextmanager
 async def session_with(server: McpServer, bearer: Bearer | None = None) -> AsyncIterator[McpSession]:
-    """A session with the server. The task that enters the context must also leave it."""
+    """Opens a session with the server. The task that enters the context must also leave it."""
     session = McpSession(server)
     client = Client(
         transport(server, session.end, bearer),
@@ -329,8 +336,8 @@ async def session_with(server: McpServer, bearer: Bearer | None = None) -> Async
         extensions=[TaskExtension(), AppExtension()],
     )
     async with client as session.client:
-        # The SDK checks results with Python's regular expressions, whose time is unlimited; `McpTool` checks them
-        # instead.
+        # The SDK checks results with Python's regular expressions, whose run time is unlimited, so `McpTool` checks the
+        # results instead.
         client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
         yield session
 

@@ -1,7 +1,7 @@
-"""The sign-ins of owners to MCP servers: their rows, their tokens, and the calls that wait for one.
+"""The sign-ins of owners to MCP servers: their rows, their tokens, and the calls that wait for a sign-in.
 
-Tokens are encrypted with the key of their owner, for one server at one address. One replica at a time refreshes them:
-it claims the row, and the others wait for the new version.
+Tokens are encrypted with the key of their owner, and bound to one server at one address. Only one replica at a time
+refreshes them: this replica claims the row, and the other replicas wait for the next version of the row.
 """
 
 import asyncio
@@ -45,13 +45,13 @@ from turnstream.tools.tool import SignIn, ToolUnavailable
 
 log = structlog.get_logger(__name__)
 
-_PENDING: Final = timedelta(minutes=10)  # between the page of the link and the callback
-_LEASE: Final = timedelta(seconds=30)  # of the refreshing replica: longer than its request to the issuer
-_WAIT: Final = 40.0  # the longest wait for the refresh of another replica, in seconds
-_LOOK: Final = 0.1  # seconds between two reads of the row that the other replica has claimed
-_EARLY: Final = timedelta(seconds=30)  # the time before their end at which tokens are refreshed
+_PENDING: Final = timedelta(minutes=10)  # the longest time between the page of the link and the callback
+_LEASE: Final = timedelta(seconds=30)  # the lease of the replica that refreshes, longer than its request to the issuer
+_WAIT: Final = 40.0  # seconds: the longest wait for a refresh by another replica
+_LOOK: Final = 0.1  # seconds between two reads of a row that another replica has claimed
+_EARLY: Final = timedelta(seconds=30)  # how long before their expiry tokens are refreshed
 OWN: Final = "own:"  # the prefix of the name of a server that an owner has added
-_MOST_REASON: Final = 500  # characters of an error text
+_MOST_REASON: Final = 500  # most characters of an error text
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ LIST_SIGN_INS = Statement(
     WHERE owner = :owner AND tokens IS NOT NULL AND server NOT LIKE '{OWN}%' ORDER BY server
     """
 )
-# Digests of the tools that an owner has accepted. The new digests replace `seen`.
+# Digests of the tools that an owner has accepted. New digests are stored only if the row still has the digests `seen`.
 GET_ACCEPTED = Statement("SELECT tools FROM sign_ins WHERE owner = :owner AND server = :server")
 ACCEPT_TOOLS = Statement(
     """
@@ -86,13 +86,13 @@ BEGIN_SIGN_IN = Statement(
     """
 )
 GET_PENDING = Statement("SELECT owner, server, pending, pending_until FROM sign_ins WHERE state = :state")
-# A state is used once.
+# A state can be used only once.
 TAKE_PENDING = Statement(
     """
     UPDATE sign_ins SET state = NULL, pending = NULL, pending_until = NULL WHERE state = :state RETURNING owner, server
     """
 )
-# A row that a sign-out or an erasure deleted after the sign-in started is not created again.
+# If a sign-out or an erasure deleted the row after the sign-in started, the row is not created again.
 STORE_SIGN_IN = Statement(
     """
     UPDATE sign_ins
@@ -142,7 +142,7 @@ GET_LINKED_ASK = Statement(
     WHERE turn_id = :turn AND asks.kind = 'sign_in' AND asks.question->>'url' = :url
     """
 )
-# The turns are locked first, as by their own writes, and in one order.
+# The turns are locked first, as they are for their own writes, and always in the same order.
 ANSWER_SIGN_INS = Statement(
     f"""
     WITH waiting AS (
@@ -173,7 +173,9 @@ _ANSWER: Final = to_json({"kind": "result", "text": to_json(SIGNED_IN)})
 
 @dataclass(frozen=True, slots=True)
 class LinkedAsk:
-    """The ask of a link, and its owner. `over` is the reason why it no longer waits."""
+    """The ask to which a link belongs, and its owner. `over` is the reason why the ask no longer waits; None while it
+    waits.
+    """
 
     owner: str
     server: str
@@ -193,8 +195,8 @@ class SignInRow:
 
 
 class SignIns:
-    """`servers` are MCP servers and services of HTTP tools with `auth = "oauth"`, by name. `notify` wakes the readers
-    of an owner and a chat.
+    """The sign-ins of all owners. `servers` has MCP servers, and services of HTTP tools with `auth`, by name. `notify`
+    wakes the readers of an owner and a chat.
     """
 
     def __init__(
@@ -219,7 +221,7 @@ class SignIns:
     # --- tokens for calls --------------------------------------------------------------------------------------------
 
     async def token(self, owner: str, server: OAuthResource) -> Token | None:
-        """Returns None if the owner must sign in. Raises ToolUnavailable."""
+        """Returns a token of the owner; None if the owner must sign in. Raises ToolUnavailable."""
         if server.exchange:
             return await self.exchanges.token(owner, server)
         row = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
@@ -230,8 +232,8 @@ class SignIns:
         return await self._token_of(row, server)
 
     async def refreshed(self, owner: str, server: OAuthResource, version: int) -> Token | None:
-        """Returns a token newer than `version`, from any replica's refresh. None if the owner must sign in. Raises
-        ToolUnavailable.
+        """Returns a token newer than `version`, which any replica may have refreshed. Returns None if the owner must
+        sign in. Raises ToolUnavailable.
         """
         if server.exchange:
             return await self.exchanges.token(owner, server, refused=version)
@@ -239,7 +241,8 @@ class SignIns:
         while monotonic() < deadline:
             claimed = await self._database.row(CLAIM_REFRESH, **named, version=version, lease=_LEASE)
             if claimed is not None:
-                # Completed even if the call is cancelled: the issuer accepts the old refresh token once.
+                # The refresh completes even if the call is cancelled, because the issuer accepts the old refresh token
+                # only once.
                 return await to_the_end(self._refresh(claimed, server))
             row = await self._database.row(GET_SIGN_IN, **named)
             if row is None or row["tokens"] is None:
@@ -271,8 +274,8 @@ class SignIns:
         stored = await self._write(STORE_REFRESHED, **named, tokens=tokens, scopes=scopes, expires_at=ends)
         if stored is not None:
             return Token(new.access_token, stored["version"], new.scopes)
-        # Meanwhile the owner signed out, or in; or the answer of the write was lost. Tokens are not revoked while the
-        # row exists: the next version of the row may belong to the same consent.
+        # Meanwhile the owner signed out or signed in again, or the write succeeded and its answer was lost. The new
+        # tokens are not revoked while the row has tokens: the next version of the row may belong to the same consent.
         found = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
         if found is None or found["tokens"] is None:
             await self.oauth.revoke(server, new)
@@ -280,7 +283,7 @@ class SignIns:
         return await self._token_of(found, server)
 
     async def _write(self, statement: Statement, **values: Any) -> Row | None:
-        """Writes the result as soon as Postgres is reachable: the issuer accepts a refresh token only once."""
+        """Writes the result as soon as Postgres is reachable, because the issuer accepts a refresh token only once."""
         return await retry_while_unavailable(partial(self._database.row, statement, **values))
 
     async def _token_of(self, row: Row, server: OAuthResource) -> Token | None:
@@ -288,8 +291,8 @@ class SignIns:
         return None if grant is None else Token(grant.access_token, row["version"], grant.scopes)
 
     async def _grant_of(self, row: Row, server: OAuthResource) -> OAuthTokens | None:
-        """None after a change of the server's address, or without the key. The tokens are kept: address and key may be
-        restored.
+        """Decrypts the tokens of a row. Returns None if the server's address was changed, or if the key is missing. The
+        row keeps the tokens, because the address and the key may be restored.
         """
         try:
             return await self._opened(row["owner"], server, row["tokens"], OAuthTokens)
@@ -298,8 +301,8 @@ class SignIns:
             return None
 
     def ask(self, owner: str, turn: UUID, server: OAuthResource, scopes: Collection[str], seen: int | None) -> SignIn:
-        """Creates the sign-in ask of a call. `seen` is the version of the refused token. Raises ToolUnavailable for a
-        server without sign-in.
+        """Creates the ask with which a call requests a sign-in. `seen` is the version of the token that the server
+        refused. Raises ToolUnavailable if owners do not sign in to the server.
         """
         if server.exchange:
             raise ToolUnavailable(f"{server.name} does not accept the token that {server.issuer} gave for the user.")
@@ -308,7 +311,7 @@ class SignIns:
             row = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
             if row is None or row["tokens"] is None or row["version"] == seen:
                 return
-            if await self._token_of(row, server) is None:  # the call would ask for a sign-in without end
+            if await self._token_of(row, server) is None:  # otherwise the call would ask for a sign-in again and again
                 return
             async with self._database.transaction() as connection:
                 await self._answer(connection, owner, server)
@@ -319,7 +322,7 @@ class SignIns:
     # --- the sign-in -------------------------------------------------------------------------------------------------
 
     async def linked(self, turn: UUID, secret: str) -> LinkedAsk | None:
-        """The ask of a link. None for an unknown link."""
+        """Returns the ask to which a link belongs; None if the link is unknown."""
         url = f"{self.oauth.base}/sign-in/{turn}/{secret}"
         row = await self._database.row(GET_LINKED_ASK, turn=turn, url=url)
         if row is None:
@@ -337,8 +340,8 @@ class SignIns:
     async def begin(
         self, owner: str, server: OAuthResource, issuer: McpIssuer, cookie: str, actor: str | None = None
     ) -> str:
-        """Starts a sign-in: returns the address for the person's consent. An earlier unfinished sign-in of the owner to
-        this server ends. Raises SignInFailed.
+        """Starts a sign-in, and returns the address at which the person consents. An earlier unfinished sign-in of the
+        owner to this server can then no longer be completed. Raises SignInFailed.
         """
         client = await self.oauth.client_for(server, issuer)
         state = token_urlsafe(32)
@@ -354,8 +357,9 @@ class SignIns:
         return url
 
     async def complete(self, state: str, cookie: str, iss: str | None, code: str | None, error: str | None) -> str:
-        """Completes the sign-in of a callback, and answers the waiting calls. Returns the server. `cookie` is the
-        cookie of the browser that began the sign-in. Raises SignInFailed; the calls then keep waiting.
+        """Completes the sign-in to which a callback belongs, answers the waiting calls, and returns the name of the
+        server. `cookie` must be the cookie of the browser that began the sign-in. Raises SignInFailed; the calls then
+        keep waiting.
         """
         row = await self._database.row(GET_PENDING, state=_digest(state))
         server = None if row is None else self.servers.get(row["server"])
@@ -402,7 +406,9 @@ class SignIns:
         return True
 
     async def _answer(self, connection: Transaction, owner: str, server: OAuthResource) -> Collection[UUID]:
-        """Answers the waiting calls. Returns their chats. The page of the link admits only approvers."""
+        """Answers the calls that wait for a sign-in to the server, and returns their chats. If the server has
+        approvers, the answers are stored in their name, because the page of the link admits nobody else.
+        """
         principals = self._database.signed_principals(server.sign_in_by)
         values = {"server": server.name, "answer": _ANSWER, "principals": principals}
         rows = await connection.rows(ANSWER_SIGN_INS, owner=owner, **values)
@@ -411,19 +417,21 @@ class SignIns:
     # --- accepted tools ----------------------------------------------------------------------------------------------
 
     async def accepted_tools(self, owner: str, server: str) -> str | None:
-        """The JSON of the last accepted tools. None if the owner has seen no tools of the server."""
+        """Returns the tools that the owner accepted last, as JSON; None if the owner has not seen any tools of the
+        server.
+        """
         row = await self._database.row(GET_ACCEPTED, owner=owner, server=server)
         tools: str | None = None if row is None else row["tools"]
         return tools
 
     async def accept_tools(self, owner: str, server: str, tools: str, seen: str | None) -> None:
-        """Accepts tools that replace those in `seen`. Other tools accepted meanwhile are kept."""
+        """Accepts tools, which replace the tools in `seen`. Changes nothing if other tools were accepted meanwhile."""
         await self._database.row(ACCEPT_TOOLS, owner=owner, server=server, tools=tools, seen=seen)
 
     # --- for owners --------------------------------------------------------------------------------------------------
 
     async def revoke(self, owner: str, name: str, tokens: str) -> bool:
-        """Revokes deleted tokens at the issuer. Returns whether the issuer confirmed it."""
+        """Revokes tokens at the issuer after they were deleted here. Returns whether the issuer confirmed it."""
         server = self.servers.get(name)
         if server is None:
             return False
@@ -438,7 +446,9 @@ class SignIns:
         return key.seal(to_json(value), "sign_in", server.name, server.url or "")
 
     async def _opened(self, owner: str, server: OAuthResource, sealed: str, type: type[T]) -> T:
-        """Raises CannotOpen, also after a change of the server's address: tokens are not sent elsewhere."""
+        """Decrypts a value. Raises CannotOpen even if only the server's address has changed: tokens must not be sent
+        elsewhere.
+        """
         key = await self._keys.find(owner)
         if key is None:
             raise CannotOpen(f"There is no key of {owner}.")
@@ -451,7 +461,7 @@ async def list_sign_ins(database: Database, owner: str) -> Sequence[SignInRow]:
 
 
 async def delete_sign_in(database: Database, owner: str, server: str, actor: str | None) -> str | None:
-    """Deletes a sign-in, also to a server that the operator removed. Returns the encrypted tokens; None if there were
+    """Deletes a sign-in, even if the operator has removed the server. Returns the encrypted tokens; None if there were
     none.
     """
     async with database.transaction() as connection:

@@ -1,4 +1,4 @@
-"""Tasks of MCP servers (`io.modelcontextprotocol/tasks`, 2026-07-28): calls with polled results."""
+"""Tasks of MCP servers (`io.modelcontextprotocol/tasks`, 2026-07-28): calls whose results are polled."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
@@ -26,10 +26,10 @@ from turnstream.tools.tool import (
 
 log = structlog.get_logger(__name__)
 
-_POLL = 5.0  # seconds, if the server sends none
+_POLL = 5.0  # seconds between two polls if the server sends no interval
 _LONGEST_POLL = 60.0
 _TIME_TO_CANCEL = 5.0
-_MAX_QUESTIONS = 100  # of one task
+_MAX_QUESTIONS = 100  # most questions of one task
 _MAX_MESSAGE = 1000  # characters
 
 
@@ -70,7 +70,7 @@ class TaskCreated(Exception):
 
 
 class TaskExtension(ClientExtension):
-    """Makes `Client.call_tool` raise TaskCreated: `McpTask` polls the task, on any connection."""
+    """Makes `Client.call_tool` raise TaskCreated, so that `McpTask` can poll the task on any connection."""
 
     identifier = "io.modelcontextprotocol/tasks"
 
@@ -81,7 +81,8 @@ class TaskExtension(ClientExtension):
         raise TaskCreated(task)
 
 
-# Sends a request about a task over the present connection. Raises ToolUnavailable without a connection, and MCPError.
+# Sends a request about a task over the present connection. Raises MCPError, and ToolUnavailable if there is no
+# connection.
 SendTask = Callable[[TaskRequest], Awaitable[TaskState | types.EmptyResult]]
 
 
@@ -95,7 +96,9 @@ class TaskPause:
 
 @dataclass(frozen=True, slots=True)
 class McpTask:
-    """A task of a server. `seconds` is the longest wait of a question for a person; None: questions are refused."""
+    """A task of a server. A question that the server asks waits `seconds` for a person; if this is None, questions are
+    refused.
+    """
 
     id: str
     server: str
@@ -104,7 +107,7 @@ class McpTask:
     shortest_poll: float
 
     async def follow(self, context: ToolContext, created: CreatedTask) -> types.CallToolResult | Outcome:
-        """Polls until the task has ended. The task is cancelled with the call."""
+        """Polls until the task has ended. If the call is cancelled, the task is cancelled, too."""
         step, answered = TaskPause(self._interval(created.poll_interval_ms), created.status_message), set[str]()
         try:
             while True:
@@ -120,13 +123,13 @@ class McpTask:
             raise
 
     def detach(self, context: ToolContext, created: CreatedTask) -> Outcome:
-        """Detaches the job with the id of the task as its handle, before the first poll."""
+        """Detaches the call before the first poll. The handle of its job has the id of the task."""
         pause = TaskPause(self._interval(created.poll_interval_ms), created.status_message)
         return self._detach(context, pause, set(), is_new=context.job is None)
 
     async def resume(self, context: ToolContext) -> types.CallToolResult | Outcome:
-        """Polls the task of a job once. A question of the server becomes a question of the job, which releases its
-        slot.
+        """Polls the task of a job once. A question that the server asks becomes a question of the job. The job is then
+        detached, and releases its slot.
         """
         handle = context.handle
         if handle.get("new"):  # the task was created inside the turn, and its job is due at once
@@ -164,7 +167,9 @@ class McpTask:
         *,
         is_new: bool = False,
     ) -> Outcome:
-        """`given` are answers that the server does not have yet; `asked` are the requests behind `question`."""
+        """Detaches the job until the next poll. `given` has answers that the server does not have yet. `asked` is the
+        key of the server's request that became `question`.
+        """
         handle = {"task": self.id, "answered": sorted(answered), "pause": pause.seconds}
         handle |= {"given": dict(given or {}), "asked": asked, "new": is_new}
         after = pause.seconds if question is None else None
@@ -174,7 +179,7 @@ class McpTask:
     async def _step(
         self, context: ToolContext, answered: set[str], paused: float
     ) -> "types.CallToolResult | Outcome | TaskPause":
-        """One poll: the end of the task, or the pause before the next poll."""
+        """Polls once. Returns the end of the task, or the pause before the next poll."""
         state = await self._state(paused)
         if isinstance(state, TaskPause):
             return state
@@ -184,7 +189,9 @@ class McpTask:
         return TaskPause(self._interval(state.poll_interval_ms), state.status_message)
 
     async def _state(self, paused: float) -> TaskState | TaskPause:
-        """Returns a pause if the server is unreachable: the task may continue there."""
+        """Reads the state of the task. Returns a pause if the server is unreachable, because the task may continue
+        there.
+        """
         try:
             state = await self.send(_request("tasks/get", self.id))
         except NoTokenNow as missing:
@@ -221,7 +228,7 @@ class McpTask:
                 )
 
     async def _answer(self, context: ToolContext, state: TaskState, answered: set[str]) -> None:
-        """Asks the person the server's questions, each once."""
+        """Asks the person the server's new questions, each question once, and sends the answers to the server."""
         for key, params in self._new_questions(state, answered):
             question = self._question(params)
             answer = None if context.ask is None or question is None else await context.ask(question)
@@ -229,7 +236,9 @@ class McpTask:
                 answered.add(key)
 
     def _new_questions(self, state: TaskState, answered: Set[str]) -> Iterator[tuple[str, types.ElicitRequestParams]]:
-        """Raises ToolError for forbidden requests of a server."""
+        """Yields the questions that have no answer yet. Raises ToolError if the server sends a request that it may not
+        send.
+        """
         for place, (key, request) in enumerate((state.input_requests or {}).items()):
             if key not in answered:
                 if request.get("method") != "elicitation/create" or len(answered) + place >= _MAX_QUESTIONS:
@@ -237,11 +246,11 @@ class McpTask:
                 yield key, types.ElicitRequest.model_validate(request, by_name=False).params
 
     def _question(self, params: types.ElicitRequestParams) -> PersonQuestion | None:
-        """None: the question is declined, and no person is asked."""
+        """Returns None if the question must be declined without asking a person."""
         return None if self.seconds is None else question_of(params, self.seconds)
 
     async def _update(self, responses: Mapping[str, Any]) -> bool:
-        """Sends answers. Returns False if the answers may be lost."""
+        """Sends answers. Returns False if the answers may not have arrived."""
         try:
             await self.send(_request("tasks/update", self.id, inputResponses=responses))
         except (ToolUnavailable, MCPError):
@@ -255,7 +264,9 @@ class McpTask:
                 await self.stop()
 
     async def stop(self) -> None:
-        """Asks the server to stop a task that it knows and that has not ended. Raises ToolUnavailable."""
+        """Asks the server to stop the task. If the server refuses, because it does not know the task or the task has
+        ended, the refusal is only logged. Raises ToolUnavailable.
+        """
         try:
             await self.send(_request("tasks/cancel", self.id))
         except MCPError as error:

@@ -1,4 +1,4 @@
-"""Tools of MCP servers: translation of their specs and results."""
+"""Translates the specs and the results of tools of MCP servers."""
 
 import re
 from base64 import b64decode
@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 _INVALID_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 _KEPT_OF_A_NAME = 55
 MAX_DESCRIPTION = 10_000  # characters, which each request to the model contains
-_PROTOCOL = "io.modelcontextprotocol/"  # of metadata about the connection, such as the server's version
+_PROTOCOL = "io.modelcontextprotocol/"  # the prefix of metadata about the connection, such as the server's version
 
 # Calls a tool of a server for an owner.
 McpCall = Callable[["McpTool", Mapping[str, Any], ProgressFnT, ToolContext], Awaitable[types.CallToolResult | Outcome]]
@@ -46,8 +46,9 @@ McpCall = Callable[["McpTool", Mapping[str, Any], ProgressFnT, ToolContext], Awa
 
 @dataclass(frozen=True, slots=True)
 class McpTool:
-    """`name` is the server's own name for the tool. `call` uses the present connection. `output` is the declared schema
-    of structured content. A `hidden` tool is only for apps of the server; a tool without `for_apps` is only for models.
+    """A tool of an MCP server. `name` is the server's own name for the tool. `call` uses the present connection.
+    `output` is the declared schema of structured content. A `hidden` tool is only for apps of the server; a tool
+    without `for_apps` is only for models.
     """
 
     job_kind: ClassVar = "mcp_task"
@@ -82,7 +83,7 @@ class McpTool:
         return result if isinstance(result, Outcome) else self.outcome(result)
 
     async def stopped(self, call: StoppedCall) -> None:
-        """Cancels the task of a stopped job. Raises ToolUnavailable while its server is away."""
+        """Cancels the task of a stopped job. Raises ToolUnavailable if the server of the task is unreachable."""
         assert self.task is not None
         await self.task(call.handle["task"], call.owner).stop()
 
@@ -91,7 +92,9 @@ class McpTool:
         return self.task(id, context.owner)
 
     def outcome(self, result: types.CallToolResult) -> Outcome:
-        """The outcome of an answered call. Data that does not match the declared schema is an error."""
+        """Returns the outcome of a call that the server has answered. Data that does not match the declared schema is
+        an error.
+        """
         if (complaint := self._complaint(result)) is not None:
             log.warning("mcp.result_invalid", tool=self.spec.name, error=complaint)
             return Outcome(f"The call was made, but its result cannot be used: {complaint}", is_error=True)
@@ -114,8 +117,8 @@ def tool_of(
     room: SchemaRoom,
     task: Callable[[str, str], McpTask] | None = None,
 ) -> McpTool:
-    """Raises ValueError for a tool with too long texts, with an invalid schema, or with a schema that exceeds the
-    `room`.
+    """Translates a tool of a server. Raises ValueError if its texts are too long, or if its schema is invalid or
+    exceeds the `room`.
     """
     if tool.execution is not None and tool.execution.task_support == "required":
         raise ValueError("it works only as a task of the protocol 2025-11-25, which 2026-07-28 has replaced")
@@ -132,7 +135,7 @@ def tool_of(
     )
     output, policy = _output_schema(tool.output_schema, room), server.policy_of(tool.name)
     hidden = not is_for(tool, "model")
-    # Replicas claim jobs by the names of shared tools; tools of single owners are not among them.
+    # Replicas claim jobs by the names of shared tools, and the tools of single owners are not shared.
     uri, is_shared = app_of(tool), server.allowed is None and not server.owner_tools
     app = None if uri is None else {"server": server.name, "resourceUri": uri}
     if hidden:  # no replica claims jobs of hidden tools
@@ -141,7 +144,9 @@ def tool_of(
 
 
 def _output_schema(schema: dict[str, Any] | None, room: SchemaRoom) -> InputSchema | None:
-    """Raises ValueError. Unlike an input, structured content may be any JSON value."""
+    """Returns the schema of structured content. Unlike an input, structured content may be any JSON value. Raises
+    ValueError.
+    """
     if schema is None:
         return None
     try:
@@ -156,8 +161,8 @@ def _json(schema: dict[str, Any]) -> str:
 
 
 def tool_name(prefix: str, name: str) -> str:
-    """A name that providers accept. A changed name ends in a digest of the original name, so that two tools never get
-    the same name.
+    """Returns a name that providers accept. If the name had to be changed, it ends in a digest of the original name, so
+    that two tools never get the same name.
     """
     full = prefix + name
     if is_name(full):
@@ -167,8 +172,8 @@ def tool_name(prefix: str, name: str) -> str:
 
 
 def outcome_of(result: types.CallToolResult, form: ResultForm) -> Outcome:
-    """Returns the texts of a result, or its structured content instead, and its files in order. Clients also receive
-    structured content and metadata unchanged.
+    """Returns the texts and the files of a result, in order. Structured content may replace the texts. Clients also
+    receive the structured content and the metadata unchanged.
     """
     structured, content = result.structured_content, list(result.content)
     if structured is not None and (form == "text" or not any(isinstance(part, types.TextContent) for part in content)):

@@ -1,4 +1,6 @@
-"""The bytes of a connection to an MCP server, a child process or over HTTP. A message is measured while it is read."""
+"""Transports the bytes of a connection to an MCP server, which is a child process or is reached over HTTP. The size of
+a message is measured while it is read.
+"""
 
 import asyncio
 import os
@@ -31,22 +33,24 @@ from turnstream.libraries.outgoing.addresses import Allowed, UrlRefused
 
 log = structlog.get_logger(__name__)
 
-# For one message, in bytes of plain text (`weight_of`), as for an event of a provider. A file of 5 MB fits, in base64.
+# Limit for one message, measured in bytes of plain text (`weight_of`), like an event of a provider. A file of 5 MB in
+# base64 fits.
 MAX_MESSAGE_BYTES = 8_000_000
 TOO_LONG = f"the server sent a message of more than {MAX_MESSAGE_BYTES:,} bytes"
-_MAX_SKIPPED = 1_000_000_000  # bytes of a longer line of a process before it counts as endless
+_MAX_SKIPPED = 1_000_000_000  # bytes of an overlong line from a process before the line counts as endless
 _PIECE = 65_536
 _ENDS_OF_EVENTS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _TIMEOUT = httpx2.Timeout(30, read=None)  # no limit for reads: the policy of a tool limits its calls
 _CONNECT = 30  # seconds
 _GOODBYE = httpx2.Timeout(2)
-_TIME_TO_EXIT = 2.0  # seconds, for each of: end of input, SIGTERM, SIGKILL
+_TIME_TO_EXIT = 2.0  # seconds to exit after each of: end of input, SIGTERM, SIGKILL
 
-# The id of a response, after its `jsonrpc` or at its end: an id at another place may belong to the result.
+# The id of a response, directly after its `jsonrpc` or at its end: an id at another place may belong to the result.
 _ID = rb'"id"\s*:\s*(\d+)\s*'
 _FIRST_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb",")
 _LAST_ID = re.compile(rb",\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
-_KEPT_END = 1000  # bytes of both ends of a too long line: the id is in one of both ends
+# bytes that are kept at the start and at the end of an overlong line: the id is in one of the two parts
+_KEPT_END = 1000
 
 _Incoming = SessionMessage | Exception
 
@@ -69,7 +73,7 @@ class _WatchedStream:
 
     @property
     def last_context(self) -> Context | None:
-        """The context in which the SDK's client handles a message, if the stream has a context."""
+        """The context in which the SDK's client handles a message; None if the stream has no context."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
@@ -102,14 +106,14 @@ class _WatchedStream:
 
 
 class MessageTooLong(httpx2.SSEError, httpx2.StreamError):
-    """A response contains a too long message. The SDK answers the request with an error with this text. The SDK expects
-    the first class when reading events, the second when reading JSON.
+    """A response contains an overlong message. The SDK answers the request with an error that has the text of this
+    exception. The SDK expects the first base class while it reads events, and the second while it reads JSON.
     """
 
 
 class Bearer:
-    """The token of an owner on one connection. `challenge` is the refusal of the server, if the server has accepted no
-    call before: the call was not made.
+    """The token of an owner on one connection. `challenge` is set if the server refused the token before it accepted a
+    call of a tool. The tool was then not called.
     """
 
     def __init__(self, token: str) -> None:
@@ -134,7 +138,7 @@ async def _over_http(server: McpServer, url: str, bearer: Bearer | None) -> Asyn
         headers["Authorization"] = f"Bearer {bearer.token}"
 
     async def limit_goodbye(request: httpx2.Request) -> None:
-        """The DELETE at the end of a session may be sent to a server that no longer answers."""
+        """Limits the time of the DELETE at the end of a session, because the server may no longer answer."""
         if request.method == "DELETE":
             request.extensions["timeout"] = _GOODBYE.as_dict()
 
@@ -159,8 +163,9 @@ async def _over_http(server: McpServer, url: str, bearer: Bearer | None) -> Asyn
 
 
 class _CheckedTransport(httpx2.AsyncBaseTransport):
-    """Requests to an owner's server. A socket is opened for a checked address, after the lookup: a name cannot change
-    its address in between. A redirect to another server is not followed.
+    """Sends requests to a server that an owner has added. The address is checked when a socket is opened, after the
+    lookup of the host's name, so that the name cannot lead to another address in between. Redirects to another server
+    are not followed.
     """
 
     def __init__(self, url: str, allowed: Allowed) -> None:
@@ -208,8 +213,8 @@ class _StreamedBody(httpx2.AsyncByteStream):
 
 
 class _WeighedBody(httpx2.AsyncByteStream):
-    """The body of a response, decompressed: one message, or several, each ended by one of `ends`. Raises
-    MessageTooLong.
+    """The decompressed body of a response. It contains one message, or several messages, each of which ends with one of
+    `ends`. Raises MessageTooLong.
     """
 
     def __init__(self, response: httpx2.Response, ends: Sequence[bytes]) -> None:
@@ -239,9 +244,10 @@ class _WeighedBody(httpx2.AsyncByteStream):
 
 @asynccontextmanager
 async def _over_stdio(server: McpServer) -> AsyncIterator[TransportStreams]:
-    """Starts the process in its own group. The process exits at the end of its standard input, or is killed.
+    """Starts the process in its own process group. If the process does not exit when its standard input is closed, it
+    is killed.
 
-    The SDK's client for stdio would read lines of any length into memory.
+    The SDK's client for stdio is not used, because it would read lines of any length into memory.
     """
     process = await asyncio.create_subprocess_exec(
         server.command or "",
@@ -264,7 +270,8 @@ async def _over_stdio(server: McpServer) -> AsyncIterator[TransportStreams]:
             read.close()
             write.close()
             try:
-                await asyncio.wait([writing], timeout=_TIME_TO_EXIT)  # the last messages, such as a cancellation
+                # lets the last messages be sent, such as a cancellation
+                await asyncio.wait([writing], timeout=_TIME_TO_EXIT)
                 await _stop(process)
             finally:  # the shield blocks cancellations by the SDK, but not the cancellation of the task
                 _kill(process, signal.SIGKILL)
@@ -273,7 +280,7 @@ async def _over_stdio(server: McpServer) -> AsyncIterator[TransportStreams]:
 
 
 async def _read(name: str, process: Process, received: MemoryObjectSendStream[_Incoming]) -> None:
-    """Passes on the messages of the process, until its output ends or has a line without an end."""
+    """Sends the messages of the process to `received`, until its output ends or contains an endless line."""
     assert process.stdout is not None
     lines = LineSplitter()
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError), received:
@@ -287,7 +294,8 @@ async def _read(name: str, process: Process, received: MemoryObjectSendStream[_I
             if lines.is_endless:
                 log.warning("mcp.too_long", server=name, error="the server sent a line without an end")
                 break
-    while await process.stdout.read(_PIECE):  # a process that is blocked in a write does not exit
+    # a process that is blocked in a write does not exit, so its output is read to the end
+    while await process.stdout.read(_PIECE):
         pass
 
 
@@ -302,7 +310,7 @@ async def _write(
             process.stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
             await process.stdin.drain()
         return
-    received.close()  # no call may wait for a process that does not read
+    received.close()  # calls must not wait for a process that does not read
 
 
 async def _stop(process: Process) -> None:
@@ -330,7 +338,7 @@ async def _has_exited(process: Process) -> bool:
 
 
 class LineSplitter:
-    """Splits bytes into lines. Of a too long line only both ends are kept."""
+    """Splits bytes into lines. Keeps only the start and the end of an overlong line."""
 
     def __init__(self) -> None:
         self._line = bytearray()
@@ -341,7 +349,7 @@ class LineSplitter:
         return self._weight > _MAX_SKIPPED
 
     def feed(self, chunk: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Yields each line completed by `chunk`, and whether it is whole."""
+        """Yields each line that `chunk` completes, and whether the whole line was kept."""
         *ends, rest = chunk.split(b"\n")
         for end in ends:
             self._take(end)
@@ -365,7 +373,9 @@ def message_of(line: bytes) -> _Incoming:
 
 
 def refusal_of(line: bytes) -> SessionMessage | None:
-    """The error that replaces a too long response; None if its ends do not show its request."""
+    """Returns the error that replaces an overlong response; None if the kept parts do not contain the id of its
+    request.
+    """
     found = _FIRST_ID.match(line) or _LAST_ID.search(line)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""The call of metrics."""
+"""The call that returns metrics."""
 
 from turnstream.api.http.call_group import CallGroup
 from turnstream.api.http.endpoint import Endpoint

@@ -1,4 +1,4 @@
-"""The handler of metrics."""
+"""The handler that returns metrics."""
 
 import asyncio
 import hmac
@@ -31,8 +31,8 @@ from turnstream.storage.database import OF_REQUEST
 
 
 async def metrics(request: Request) -> Response:
-    """Returns the metrics of this replica. If the server has several processes, the metrics of each have the process
-    number as a label. Counts over all replicas are NaN while Postgres is unreachable. Raises Unauthorized.
+    """Returns the metrics of this replica. If the server has several processes, each metric has the number of its
+    process as a label. Counts over all replicas are NaN while Postgres is unreachable. Raises Unauthorized.
     """
     services = services_of(request)
     if services.http.metrics_token is not None and not is_from_neighbour(request):
@@ -56,6 +56,6 @@ async def metrics(request: Request) -> Response:
 
 
 def _check_token(request: Request, token: str) -> None:
-    """Raises Unauthorized. Tokens of owners are refused: the metrics cover all owners."""
+    """Raises Unauthorized if the token is wrong. Tokens of owners are refused, because the metrics cover all owners."""
     if not hmac.compare_digest((bearer_token(request) or "").encode(), token.encode()):
         raise Unauthorized("`GET /metrics` needs `Authorization: Bearer TOKEN` with TURNSTREAM_METRICS_TOKEN.")
