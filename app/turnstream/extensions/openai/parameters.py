@@ -27,8 +27,8 @@ from turnstream.llm.parameters import (
 
 # Models that do not reason, and that refuse requests for encrypted reasoning.
 THOUGHTLESS = re.compile(r"(^|[/.:])(chatgpt|gpt-3|gpt-4)")
-# OpenAI's first reasoning models have no sampling parameters. From gpt-5.1 on, the effort decides whether a model has
-# them, and OpenAI checks this.
+# OpenAI's first reasoning models have no sampling parameters. From gpt-5.1 on, the effort decides whether sampling
+# parameters are allowed, and OpenAI checks this.
 _UNSAMPLED = re.compile(r"^(o\d|gpt-5(?!\.|-chat))")
 _NO_THOUGHTS, _NO_SAMPLING = "it does not reason", "it is a reasoning model without sampling parameters"
 
@@ -107,7 +107,7 @@ RESPONSES = (
 
 # Parameters that depend on `Quirks.params`.
 _BY_QUIRK = frozenset().union(*(quirks.params for quirks in QUIRKS.values()))
-# Members of a request without a parameter.
+# Members of a request that only the adapter sets: an operator cannot add parameters with these names.
 OWN_MEMBERS = frozenset(
     {
         "background",

@@ -154,8 +154,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
         await super().aclose()
 
     async def _chain(self, request: ModelRequest) -> Chain | None:
-        """Returns a connection for a call, or None if the provider refuses WebSockets, or refused one a short time ago.
-        """
+        """Returns a connection for a call, or None if the provider refuses WebSockets, or did so a short time ago."""
         if self._client.is_closed() or monotonic() < self._no_socket_before:
             return None
         return await self._sockets.open(request.call.turn if request.call else None)

@@ -1,11 +1,12 @@
 """Encodes the log of a turn as the events of a response, whose sequence numbers depend only on the log.
 
 A response starts when its turn starts, or when the turn continues after it has waited for its client. A response ends
-with the turn, or when the turn next waits for its client: for outputs of functions, or for approvals. A number counts
-events. For deltas, whose lengths depend on the reader, it counts their characters: a delta has the number of its last
-character. The attempt that wrote the content is the band of its numbers, and each cut block raises the band by one. So
-numbers increase along a log, and are equal on all replicas, before and after a crash. The band identifies numbers of
-voided content, and numbers of an attempt that this database does not have.
+with the turn, or when the turn next waits for its client: for outputs of functions, or for approvals. A sequence number
+consists of a band and a position. The position counts events, but a delta is counted by its characters, because the
+lengths of deltas depend on the reader: a delta has the number of its last character. The band follows from the attempt
+that wrote the content, and each interrupted block raises the band by one. So numbers increase along a log, and are
+equal on all replicas, before and after a crash. By the band, numbers of voided content are recognised, and numbers of
+an attempt that this database does not have.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -112,7 +113,8 @@ class ResponseEvents:
         self._given = 0  # the number of output indexes in use
         self._items: list[_Item] = []
         self._open: _Item | None = None
-        self._taken_back: list[_Item] = []  # the items voided by a reset, until the next mark is known
+        # Items that a reset has voided, until the next mark shows whether they continue.
+        self._taken_back: list[_Item] = []
         self._starts: dict[int, int] = {}
         self._running: dict[tuple[int, str], _Item] = {}
         self._usages: list[Any] = []

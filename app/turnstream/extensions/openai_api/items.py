@@ -38,8 +38,8 @@ def input_items_of(user_turn: Turn, turn: Turn, part: int) -> list[Json]:
 
 
 async def items_of_path(path: Sequence[Turn]) -> list[Json]:
-    """Returns the items of a conversation, which consists of consecutive turns. The event loop runs other tasks in
-    between.
+    """Returns the items of a conversation, which consists of consecutive turns. It pauses between portions, so that the
+    event loop can run other tasks.
     """
     items: list[Json] = []
     portions = Portions()

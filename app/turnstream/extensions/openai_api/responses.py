@@ -129,7 +129,7 @@ async def list_input_items(request: Request) -> Response:
     """Returns the input of the response: the client's message, or the client's answers to calls."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
-    identity_of(request).require_reach(id.chat)  # the user's message is not part of the turn
+    identity_of(request).require_reach(id.chat)  # the user's message is outside of the turn
     assert turn.parent_id is not None
     user_turn = await services.storage.turns.get(owner, id.chat, turn.parent_id)
     items = input_items_of(user_turn, turn, id.part)

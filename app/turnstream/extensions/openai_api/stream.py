@@ -37,10 +37,12 @@ def response_reader(
 
 
 async def response_now(services: Services, turn: Turn, part: int, previous: str | None = None) -> Json:
-    """Returns the response in its current state. The event loop runs other tasks in between."""
+    """Returns the response in its current state. It pauses between portions, so that the event loop can run other
+    tasks.
+    """
     view = current_view(services, turn)
     events = ResponseEvents(view.turn, part, previous=previous)
-    # Both are Both are read without a pause, so they match..
+    # Both are read without a pause, so they match.
     marks, block, portions = view.marks.copy(), view.block_being_written(), Portions()
     for mark in marks:
         for _ in events.take(mark):

@@ -17,8 +17,8 @@ _PATIENCE = 5.0  # seconds
 
 
 async def check_endpoint(ping: bool) -> str:
-    """Returns the verified facts. Verifies only that a connection is possible, not that spans are accepted. Raises
-    ConfigError.
+    """Returns a text with the verified facts. Verifies only that a connection is possible, not that spans are accepted.
+    Raises ConfigError.
     """
     if find_spec("opentelemetry.sdk") is None:
         raise ConfigError(

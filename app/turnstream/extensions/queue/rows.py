@@ -36,8 +36,8 @@ from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import OPEN_STATUSES, WITH_TOOLS, block_from, columns_of, steer_from, to_json, turn_from
 from turnstream.storage.runs.record import ADD_BLOCKS
 
-# Only messages in the queue: a question that has another answer was delivered with that answer, and a turn that a
-# report started has no message.
+# The pairs in the queue. A question that has another answer was delivered with that answer, and a turn that a report
+# started has no message, so neither is in the queue.
 _PAIRS = """
     SELECT question.id AS question, question.parent_id AS after, question.created_at, turns.id AS answer,
         turns.cancel_requested,

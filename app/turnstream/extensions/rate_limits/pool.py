@@ -53,7 +53,7 @@ _WORTH_A_NOTICE = 1.0  # seconds; a shorter wait is not reported
 _MOST_MODELS = 1000
 _AHEAD_OF_QUEUE = 64  # the number of waiting calls whose needs an exchange includes
 _SMOOTHING = 0.1  # weight of the newest call in the averages of a model; the first calls weigh more
-_FIRST_OUTPUT = 500.0  # tokens of a reply, before any was measured
+_FIRST_OUTPUT = 500.0  # assumed tokens of a reply, until a reply has been measured
 # Errors by which the provider refuses the key itself, or its account. Other refusals may concern a single model.
 _OF_KEY = frozenset(
     {
@@ -74,11 +74,11 @@ class RateStore(Protocol):
     """Stores the state of each key and model, for all replicas."""
 
     async def limits(self, keys: Sequence[str]) -> Mapping[str, RateLimits]:
-        """Returns the known limits."""
+        """Returns the known limits of these keys."""
         ...
 
     async def exchange(self, key: str, wish: ShareRequest) -> GrantedShare:
-        """Applies the exchange. Waits while the store is unreachable."""
+        """Applies a replica's request to the state of the key. Waits while the store is unreachable."""
         ...
 
 
@@ -159,7 +159,7 @@ class KeyAccount:
         self._remaining = self._remaining.least(report.remaining)
 
     def block(self, seconds: float) -> None:
-        """Blocks the key on all replicas for `seconds`, because the provider refused a call by its limit."""
+        """Blocks the key on all replicas for `seconds`, because the provider refused a call due to its rate limit."""
         self._blocked = max(self._blocked, seconds)
         self._blocked_until = max(self._blocked_until, monotonic() + seconds)
 
@@ -367,7 +367,7 @@ class KeyPool:
             return False
         known, key.refused_until = key.refused_until > monotonic(), monotonic() + _SET_ASIDE
         refused = self._count_set_aside()
-        if not known:  # simultaneous calls are refused together
+        if not known:  # simultaneous calls are refused together, but logged once
             log.error("provider.key_set_aside", provider=self.name, key=key.id, error=error.type, message=error.message)
         return refused < len(self.keys)
 

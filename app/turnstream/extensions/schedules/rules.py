@@ -26,7 +26,7 @@ class Rule:
     zone: str
 
     def ticks(self, after: datetime) -> Iterator[datetime]:
-        """Yields the ticks after an instant, from which an interval is counted. Raises RequestRefused."""
+        """Yields the ticks after the instant `after`, at which the first interval starts. Raises RequestRefused."""
         if self.every is not None:
             step, tick = timedelta(seconds=self.every), after
             while True:

@@ -36,7 +36,7 @@ class ScheduleIn(Body):
 
 
 class ScheduleRunOut(BaseModel):
-    """A tick and its result. `missed` is the number of ticks that it replaces."""
+    """A tick and its result. `missed` is the number of missed ticks that the run replaces."""
 
     tick: datetime
     state: Literal["pending", "started", "ended", "failed", "missed"]

@@ -204,7 +204,7 @@ class Triggers:
     async def add_secret(
         self, owner: str, actor: str, id: UUID, secret: tuple[str, str], now: float, keep_seconds: float
     ) -> Row:
-        """`secret` is the id and the stored form of the new secret."""
+        """Adds a secret, which `secret` gives as its id and its stored form."""
         async with self._database.transaction() as transaction:
             before = _found(await transaction.row(LOCK_TRIGGER, owner=owner, id=id), id)
             rule = TriggerRule.read(before["trigger"]).with_secret(*secret, now, keep_seconds)
@@ -228,7 +228,7 @@ class TriggerMessages:
         return await self._database.row(FIND_TRIGGER, id=id)
 
     async def take(self, id: UUID, per_minute: int) -> bool:
-        """Returns False if the trigger has reached its limit per minute."""
+        """Counts a message. Returns False if the trigger has reached its limit per minute."""
         part = timedelta(minutes=1) / per_minute
         return await self._database.row(TAKE_MESSAGE, id=id, part=part) is not None
 
@@ -236,8 +236,7 @@ class TriggerMessages:
         await self._database.rows(INSERT_MESSAGE, id=id, turn=turn)
 
     async def refused(self, id: UUID, error: str, most: int) -> bool:
-        """Stores the refusal of a message. Returns True if the trigger is now paused, after `most` failures in a row.
-        """
+        """Stores a refused message. Returns True if the trigger is now paused, after `most` failures in a row."""
         async with self._database.transaction() as transaction:
             await transaction.rows(INSERT_REFUSED, id=id, error=error)
             row = await transaction.row(COUNT_FAILURES, id=id, ended=False, failed=1, most=most)

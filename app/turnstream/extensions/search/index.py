@@ -23,7 +23,7 @@ from turnstream.storage.database import LONG, Database, Row, Statement, Transact
 # when all chats with the beginnings of the words are found, on the next page if these chats fill the page.
 _WINDOWS = (False, False, True)
 
-# Limit for the unindexed texts of an owner that a search indexes first.
+# Limit for the unindexed texts of an owner that a search indexes before it starts.
 _PENDING = 50
 
 NEWEST: Final = 2**63 - 1
@@ -122,7 +122,7 @@ PUT_SEARCH_SETTINGS = Statement(
 _TOKEN = re.compile("(i?)(-?[0-9]{1,19})(?:_([0-9]{1,4})_([0-9]{1,16})_([0-9a-f]{32}))?")
 _TITLES = "t"  # precedes the name of a page that starts with encrypted titles
 _SAID = ("text", "user_text")
-_STEP = 100  # turns
+_STEP = 100  # turns that are indexed at once
 _DOCUMENTS = 10
 
 
@@ -234,8 +234,8 @@ class SearchIndex(IndexReads):
         return bool(row["indexed"] == _STEP)
 
     async def catch_up(self) -> AsyncGenerator[int, None]:
-        """Indexes unindexed or outdated texts and documents; then collects words of segments. Yields 0 after each step,
-        because no row is removed.
+        """Indexes unindexed or outdated texts and documents; then collects the words of segments. Yields 0 after each
+        step, because no row is removed.
         """
         for statement, most in ((CATCH_UP, _STEP), (CATCH_UP_DOCUMENTS, _DOCUMENTS)):
             while (await self._database.rows(statement, most=most))[0]["more"]:

@@ -42,7 +42,7 @@ LIST_CREDENTIALS = Statement(
     ORDER BY kind DESC, id DESC LIMIT :limit
     """
 )
-# A trigger writes the audit entry of a stored token, with the actor of the transaction.
+# A database trigger writes the audit entry of a stored token, with the actor that the transaction sets.
 REVOKE_CREDENTIAL = Statement(
     """
     WITH token AS (

@@ -1,4 +1,4 @@
-"""Handlers of shared chats: the owner's links, and the view of people with a link."""
+"""Handlers of shared chats: the owner's links, and the view for people who have a link."""
 
 import hashlib
 from functools import partial
@@ -131,7 +131,7 @@ async def _read(services: Services, share: Row) -> SharedContent:
 
 
 def sharing_of(services: Services) -> Sharing:
-    """Raises Forbidden if sharing is off."""
+    """Returns the state of the extension. Raises Forbidden if sharing is off."""
     sharing = services.states.get("sharing")
     if not isinstance(sharing, Sharing):
         raise Forbidden("Sharing is off on this server; its operator turns it on with TURNSTREAM_SHARING.")
@@ -139,5 +139,5 @@ def sharing_of(services: Services) -> Sharing:
 
 
 def _shares(request: Request) -> Shares:
-    """Raises Forbidden if sharing is off."""
+    """Returns the links. Raises Forbidden if sharing is off."""
     return sharing_of(services_of(request)).shares

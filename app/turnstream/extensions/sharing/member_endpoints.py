@@ -75,5 +75,5 @@ async def leave_chat(request: Request) -> Response:
 
 
 def _members(request: Request) -> Members:
-    """Raises Forbidden if sharing is off."""
+    """Returns the members of chats. Raises Forbidden if sharing is off."""
     return sharing_of(services_of(request)).members

@@ -18,7 +18,7 @@ class ResultStore(Protocol):
 
 
 def result_tools(results: ResultStore, part: int = 50_000) -> list[Tool]:
-    """`part` is the maximum number of characters of one call."""
+    """Returns the tool. One call of it returns at most `part` characters."""
 
     @tool(name=READ_RESULT, read_only=True, max_result_chars=part + _FRAME)
     async def read_result(

@@ -128,7 +128,7 @@ def _mark_of(spec: ToolSpec) -> str:
 
 
 def _searches(request: TurnRequest) -> bool:
-    """Returns whether the request already has a search: that of the provider, or other tools with the two names."""
+    """Returns whether the request already has a search: the provider's search, or other tools with the two names."""
     named = any(spec.name in _OWN for spec in request.tools)
     return named or any('"tool_search' in each or '"defer_loading"' in each for each in request.provider_tools)
 

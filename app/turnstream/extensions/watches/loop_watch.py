@@ -81,8 +81,7 @@ def _processor_seconds(thread: int) -> float:
 
 
 def _seconds_without_processor(native: int) -> float:
-    """Returns the time in which a thread was ready to run but had no processor, or 0 if the system does not count it.
-    """
+    """Returns the time in which a thread was ready to run but had no processor; 0 if the system does not count it."""
     try:
         figures = Path(f"/proc/self/task/{native}/schedstat").read_text(encoding="ascii")
     except OSError:

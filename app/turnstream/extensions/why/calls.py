@@ -24,7 +24,7 @@ class LifeEventOut(BaseModel):
 
 
 class WhyOut(BaseModel):
-    """The reasons why a turn works or waits, at most a few seconds old, and the life of the turn so far."""
+    """A turn's present work or wait, which may be a few seconds old, and the life of the turn so far."""
 
     turn: UUID
     status: Status

@@ -48,8 +48,8 @@ class FromNeighbours:
         self._address = (str(path), None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A missing client does not prove that the request comes from a neighbour, because a reset connection of the
-        # network has no client either.
+        # A missing client does not prove that the request comes from a neighbour, because a reset network connection
+        # has no client either.
         if scope["type"] == "http" and scope["server"] == self._address:
             address = dict(scope["headers"]).get(_CLIENT, b"").decode("latin-1")
             port, _, host = address.partition(" ")

@@ -149,7 +149,7 @@ _item = msgspec.json.Decoder(_Item)
 
 
 class _Items:
-    """The items of a conversation. `stored` is set if the provider stores its thoughts and finds them by id."""
+    """The items of a conversation. With `stored`, the provider stores its thoughts and finds them by id."""
 
     def __init__(self, stored: bool) -> None:
         self._stored = stored

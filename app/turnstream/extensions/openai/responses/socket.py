@@ -227,8 +227,7 @@ class SocketCall:
             await self._begin_again()
 
     def finish(self, turn: UUID) -> bool:
-        """Keeps the connection for the next call if the reply ended with tool calls, and returns whether it was kept.
-        """
+        """Keeps the connection for the next call if the reply ended with tool calls. Returns whether it was kept."""
         wire, chain = self._wire, self.chain
         if not (wire.ended and wire.called and wire.response_id is not None) or chain.socket.closed:
             return False
