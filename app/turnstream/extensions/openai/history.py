@@ -86,7 +86,9 @@ def result_text(block: Block) -> str:
 
 
 def with_files_behind_results(message: Message) -> Message:
-    """Moves files out of results into blocks of the user, after all results, for an API whose results are only text."""
+    """Moves the files of results into blocks of the user, which follow all results. The API allows only text in
+    results.
+    """
     with_files = [block for block in message.blocks if block.type == TOOL_RESULT and count_files(block)]
     if not with_files:
         return message

@@ -33,7 +33,7 @@ from turnstream.llm.provider import MAX_EVENT_BYTES, ModelRequest
 
 log = structlog.get_logger(__name__)
 
-_WITHOUT_SOCKET = 60.0  # after a refused WebSocket, seconds until the next attempt to open one
+_WITHOUT_SOCKET = 60.0  # seconds between a refused WebSocket and the next attempt to open one
 _REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-generation-id")
 
 
@@ -93,7 +93,9 @@ class OpenAIProvider(Adapter):
     async def _post(
         self, path: str, body: bytes, accept: str, *, sdk: SdkPost | None = None
     ) -> AsyncIterator[ModelResponse]:
-        """Sends the body and yields the response. A given `sdk` sends the request in place of the default method."""
+        """Sends the body and yields the response. If `sdk` is given, it sends the request instead of the default
+        method.
+        """
         if self._client.is_closed():
             raise TransientError("connection_error", f"The connections to {self.name} have been closed.")
         post = self._calls.post if sdk is None else self._calls.post_by_sdk

@@ -460,7 +460,8 @@ class ResponseEvents:
 
     def _end_taken_back(self) -> Iterator[Json]:
         """Yields the end of each voided item, as incomplete; the response no longer contains the item. No output index
-        is reused, because the SDK refuses a repeated index. Later items are from a later attempt.
+        is reused, because the SDK refuses a repeated index. Later items have higher numbers, because a later attempt
+        writes them.
         """
         if self._after < 0:
             for item in self._taken_back:

@@ -7,7 +7,7 @@ from turnstream.storage.contents import UPLOADS
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.owners.uploads import UPLOAD_COLUMNS, Upload, upload_from
 
-# The plan limits an owner's uploads; ids are in the order of creation.
+# The plan limits an owner's uploads, so there are few rows. The order of ids is the order of creation.
 LIST_UPLOADS = Statement(
     f"""
     SELECT {UPLOAD_COLUMNS}, false AS created FROM uploads

@@ -34,7 +34,7 @@ _NAMED = ("temperature", "top_p", "parallel_tool_calls", "verbosity")
 
 
 def params_of(services: Services, model: str | None, sent: ResponseIn | ChatIn) -> tuple[Json, list[str]]:
-    """Returns the model's parameters by their own names, and the names of ignored members."""
+    """Returns the parameters under the model's own names for them, and the names of ignored members."""
     resolver = services.resolver
     checked = resolver.models.check(model or resolver.defaults.model)
     given = {name: value for name in _NAMED if (value := getattr(sent, name, None)) is not None}

@@ -43,8 +43,8 @@ from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The chat of a response, or None for a new chat, and the previous response. `named` is set if the request names
-    the response or its conversation, not only items.
+    """The place of a response: its chat, or None for a new chat, and the previous response `origin`. `named` is set if
+    the request names the response or its conversation, not only items.
     """
 
     chat: UUID | None = None
@@ -103,7 +103,7 @@ class Posting:
         return True
 
     async def _follow(self, place: Place) -> tuple[Turn, int] | None:
-        """Answers calls of the response at `place`, or posts after it. Returns None if neither is possible."""
+        """Answers calls of the response at `place`, or posts a message after it. Returns None if it can do neither."""
         if self._input.answers:
             return await self._answer(place)
         return (await self._post(place), 0) if place.chat else None
@@ -127,7 +127,7 @@ class Posting:
         return (await post_message(services, new, Target(owner, place.chat, parent), self._key)).assistant_turn
 
     async def _post_in_new_chat(self, new: NewTurn, *, goes_on: bool) -> Turn:
-        """Records the history of the input in a new chat, and posts after it."""
+        """Records the history of the input in a new chat, and posts the message after the history."""
         services, owner = self._services, self._owner
         self._identity.require_reach(None)
         history = None

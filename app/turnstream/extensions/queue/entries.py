@@ -88,8 +88,8 @@ def relinked(
     """
     root, kept = (line or new_line)[0].after, {pair.question for pair in new_line}
     placed = {id: pair for id, pair in pairs.items() if id not in {gone.question for gone in line}}
-    # Maps an answer of the line that is removed, or no longer at the end of the line, to the answer that replaces it as
-    # a predecessor.
+    # If an answer of the line is removed, or is no longer the end of the line, the messages after it now follow the
+    # answer to which it is mapped here.
     instead: dict[UUID | None, UUID | None] = {}
     last = root
     for pair in line:

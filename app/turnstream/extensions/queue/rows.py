@@ -252,7 +252,7 @@ class _Queue:
             await self.replace(line, new_line)
 
     async def steer(self, entry: QueueEntry, check_target: Callable[[Turn], None]) -> None:
-        """Turns a queued message into a steer of the open turn before the message's line."""
+        """Turns a queued message into a steer of the open turn that precedes the message's line."""
         if any(block.type != TEXT for block in entry.blocks):
             raise RequestRefused("`kind` must be `queued`: a message to a running turn holds text only.", field="kind")
         target = line_of(self.pairs, entry.id)[0].after

@@ -75,8 +75,8 @@ class RateLimits:
 
 @dataclass(frozen=True, slots=True)
 class ReportedLimits:
-    """The limits and the remaining amounts that the headers of a response report. A resource without headers is
-    infinite.
+    """The limits and the remaining amounts that the headers of a response report. For a resource without headers, both
+    are infinite.
     """
 
     limits: RateLimits

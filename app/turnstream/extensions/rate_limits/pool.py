@@ -449,8 +449,8 @@ class KeyPool:
         return min(grant.seconds for grant in grants)
 
     def _estimate(self, model: _ModelQueue, owner: str, mine: _Waiting) -> float:
-        """Estimates the seconds until a call that waits behind others can start. It assumes that each of them needs as
-        much as this call, and divides by this replica's rate.
+        """Estimates the seconds until a call that waits behind others can start. It assumes that each call before it
+        needs as much, and divides the sum by this replica's rate.
         """
         rate = NONE
         for account in model.accounts:

@@ -1,5 +1,5 @@
-"""The full search: it also searches answers, matches stems and parts of words, and ranks. Its index is updated about a
-second after a text is committed.
+"""The full search: it also searches answers, matches stems and parts of words, and ranks the results. Its index is
+updated about a second after a text is committed.
 """
 
 from collections.abc import Sequence

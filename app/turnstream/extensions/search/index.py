@@ -23,7 +23,7 @@ from turnstream.storage.database import LONG, Database, Row, Statement, Transact
 # when all chats with the beginnings of the words are found, on the next page if these chats fill the page.
 _WINDOWS = (False, False, True)
 
-# Limit for the unindexed texts of an owner that a search indexes before it starts.
+# A search first indexes at most so many unindexed texts of the owner.
 _PENDING = 50
 
 NEWEST: Final = 2**63 - 1

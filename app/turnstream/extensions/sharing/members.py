@@ -124,9 +124,9 @@ class Members:
         self._owned: set[tuple[str, UUID]] = set()
 
     async def find(self, identity: Identity, call: str, chat: UUID) -> Identity:
-        """Returns the identity for a call of the caller that names the chat (`FindMember`). A credential that is bound,
-        or that has fixed options, is only valid for its own owner. Raises Forbidden if the member may not make the
-        call.
+        """Returns the identity with which the caller makes a call that names the chat (`FindMember`). A credential that
+        is bound, or that has fixed options, is only valid for its own owner. Raises Forbidden if the member may not
+        make the call.
         """
         least = LEAST_ROLE.get(call)
         if (least is None and "{chat}" not in call) or identity.is_bound or identity.fixed:

@@ -42,7 +42,7 @@ GET_RESULT = Statement(
 
 
 class ToolResults:
-    """Reads the full texts of tool results, even of results that were truncated for the model, at once or later."""
+    """Reads the full texts of tool results, whether or not the results were truncated for the model."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -61,7 +61,7 @@ _OWN: Mapping[str, Tool] = {each.spec.name: each for each in (find_tools, call_t
 
 
 class SearchTools:
-    """The source of the two tools."""
+    """A source that has the two tools."""
 
     def tools(self) -> Mapping[str, Tool]:
         return _OWN

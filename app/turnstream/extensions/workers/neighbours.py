@@ -39,8 +39,8 @@ _CLIENT = b"x-turnstream-client"
 
 
 class FromNeighbours:
-    """Wraps the app of a process. Only this server can read the folder of `path`, so a request through that socket
-    names the true client in its header.
+    """Wraps the app of a process. Only this server can read the folder of the socket at `path`, so a request that
+    arrives through the socket names the true client in its header.
     """
 
     def __init__(self, app: ASGIApp, path: Path) -> None:

@@ -28,9 +28,9 @@ _START = "import sys; from turnstream.cli import main; sys.argv[0] = 'turnstream
 
 @dataclass
 class Processes:
-    """A process that exits is started again with the same number. If a process exits before it was ready, the settings
-    are wrong, and all processes are stopped. A process that was ready and sends no heartbeat for `lease` seconds is
-    killed. `welcome` is printed when all processes are ready.
+    """Runs the processes. A process that exits is started again with the same number. If a process exits before it was
+    ready, the settings are wrong, and all processes are stopped. A process that was ready and sends no heartbeat for
+    `lease` seconds is killed. `welcome` is printed when all processes are ready.
     """
 
     port: int

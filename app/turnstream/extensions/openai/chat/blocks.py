@@ -182,7 +182,7 @@ class Blocks:
             found = next((call for call in reversed(self.calls) if call.index == fragment.index), None)
         if found and fragment.name and found.state != "unnamed":
             # A named fragment with another id begins a new call. After a complete call, a named fragment also begins a
-            # new call if an id is missing, or if the fragment repeats the id with new arguments.
+            # new call if the call or the fragment has no id, or if the fragment repeats the id with new arguments.
             if fragment.id and found.sent_id:
                 more = found.is_whole and (fragment.arguments or "").strip()
                 return None if more or fragment.id != found.sent_id else found

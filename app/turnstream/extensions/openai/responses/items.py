@@ -19,7 +19,7 @@ from turnstream.llm.raw_json import is_object, members_of, to_json
 
 PROVIDER = "openai-responses"
 
-# The type of the item that a delta of a member starts, if no item is open.
+# Maps a member to the type of the item that its delta starts if no item is open.
 _UNANNOUNCED = {
     "refusal": "message",
     "summary": "reasoning",
@@ -57,7 +57,7 @@ class Items:
         self.refused = False
         self._seed = seed
         self._offered = offered
-        self._places: list[int] = []  # the place of the item of each block so far
+        self._places: list[int] = []  # for each block so far, the place of its item
         self._items: list[Item] = []
         self._by_place: dict[int, Item] = {}
         self._by_id: dict[str, Item] = {}
@@ -327,8 +327,8 @@ class Items:
         parts += (*_bound_to(key, thought), BlockClosed(key))
 
     def _add_opened(self, item: Item, opened: BlockOpened, parts: list[Part]) -> None:
-        """Opens a block. If items that come later in the output already have blocks, it stores the number of these
-        blocks: rows are in stream order, but items are sent back in the order of the output.
+        """Opens a block. If items that come later in the output already have blocks, the number of these blocks is
+        stored: rows are in stream order, but items are sent back in the order of the output.
         """
         ahead = sum(place > item.place for place in self._places)
         self._places.append(item.place)

@@ -16,7 +16,7 @@ from turnstream.libraries.providers.transport.response import ModelResponse
 
 log = structlog.get_logger(__name__)
 
-# Opens a stream of the answer with this id: the events after the event with this number.
+# Opens a stream of the answer with the given id, which starts after the event with the given number.
 OpenAfter = Callable[[str, int | None], AbstractAsyncContextManager[ModelResponse]]
 
 
