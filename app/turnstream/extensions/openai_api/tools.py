@@ -62,8 +62,8 @@ def tools_of(
 def offered(
     services: Services, model: str | None, given: Sequence[ToolIn] | None
 ) -> tuple[Sequence[ToolIn] | None, list[str]]:
-    """Returns the remaining tools, and the names of omitted tools. Agents offer some tools to every model; these tools
-    are omitted if the provider does not have them.
+    """Returns the tools to use, and the names of omitted tools. Agents offer some tools to every model; these tools are
+    omitted if the provider does not have them.
     """
     resolver = services.resolver
     checked = resolver.models.check(model or resolver.defaults.model)

@@ -78,6 +78,6 @@ class PostgresStore:
         return grant
 
     async def sweep(self) -> AsyncGenerator[int, None]:
-        """Deletes rows that no call has used for a day. Their key or their model was removed."""
+        """Deletes rows that no call has used for a day, such as rows of removed keys."""
         while gone := await self._database.rows(UNUSED_RATES, most=_STEP):
             yield len(gone)

@@ -192,7 +192,7 @@ class ScheduleDraft:
 
 @dataclass(frozen=True, slots=True)
 class PendingRun:
-    """A tick whose turn must be posted. If a `late` run is refused, it is not tried again."""
+    """A tick whose turn must be posted. A `late` run that exceeds a limit is not tried again."""
 
     schedule: UUID
     tick: datetime
