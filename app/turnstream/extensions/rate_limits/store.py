@@ -50,8 +50,7 @@ _STEP = 100  # rows that a sweep deletes at once
 
 
 class PostgresStore:
-    """Keeps the states of all replicas in rows. While Postgres is unreachable, calls without a share wait, as turns do.
-    """
+    """Keeps all states in rows. While Postgres is unreachable, calls without a share wait, as turns do."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -158,8 +158,7 @@ class _Items:
         self._calls: dict[str | None, dict[str, Raw]] = {}
 
     def reply(self, blocks: Sequence[Block]) -> Iterator[Any]:
-        """Yields the items of a reply. A thought that no item follows is omitted, because the provider would refuse it.
-        """
+        """Yields a reply's items. A thought that no item follows is omitted, because the provider would refuse it."""
         items = [*self._items(_in_order(blocks)), ("thought", None)]
         for (kind, item), (next_kind, _) in pairwise(items):
             if (kind, next_kind) != ("thought", "thought"):
