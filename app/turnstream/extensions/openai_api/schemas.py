@@ -22,8 +22,8 @@ from turnstream.extensions.openai_api.objects import flat_name
 from turnstream.libraries.dialects.schemas import LenientBody, OpenBody, text_or_other
 from turnstream.llm.conversation.messages import SUMMARISED
 
-# Values of `include`: they name members that a response always has, or never has because they are not needed here.
-# Probabilities are not stored.
+# Accepted values of `include`. A response always has the named member, or never has it because clients do not need it
+# here. Probabilities are not stored.
 Included = Literal["message.input_image.image_url", "message.output_text.logprobs", "reasoning.encrypted_content"]
 
 

@@ -181,8 +181,8 @@ def _read_storage(moment: StandbyMoment, primary: ReadStorage) -> ReadStorage:
 
 
 def accepted_staleness(request: Request) -> float:
-    """Returns the age of the answer that the client allows, in seconds: `max-stale` of `Cache-Control` (RFC 9111,
-    5.2.1.2), otherwise 0.
+    """Returns how many seconds old an answer may be for the client: `max-stale` of `Cache-Control` (RFC 9111, 5.2.1.2),
+    otherwise 0.
     """
     directives: dict[str, str] = {}
     for line in request.headers.getlist("cache-control"):

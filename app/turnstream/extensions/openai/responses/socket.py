@@ -100,8 +100,8 @@ class CallBody:
 
 @dataclass(slots=True)
 class Chain:
-    """A connection, and the last response on it, which the provider has in memory. The response answered an input of
-    `count` items, whose digest is `digest`, with the items `output`.
+    """A connection, and the last response on it, which the provider has in memory. This response consists of the items
+    `output`. It answered an input that had `count` items and the digest `digest`.
     """
 
     socket: Socket
